@@ -1,4 +1,4 @@
-// How the clients make calls. Internal to client/api.
+// How the clients of client/api make calls. Internal to that folder.
 #ifndef MILEPOST_CLIENT_API_CALL_H_
 #define MILEPOST_CLIENT_API_CALL_H_
 
@@ -32,7 +32,7 @@ struct Connection::Core {
   std::condition_variable cancelled_changed;
   bool cancelled = false;
   std::set<grpc::ClientContext*> in_flight;
-  std::set<std::string> warned;  // of these texts
+  std::set<std::string> warned;  // the warnings already reported
   std::minstd_rand random{std::random_device{}()};
 };
 
@@ -48,13 +48,14 @@ class CallContext {
   grpc::ClientContext context_;
 };
 
-// Which attempts are followed by another, and the delays between: those that failed as UNAVAILABLE
-// or were cut off (CANCELLED), for `reach`, after 20 ms doubling to 500 ms, each with half of it
-// random; and those of too many (RESOURCE_EXHAUSTED) whose answer says when to come back, then and
-// up to half as much later, as long as that is before the call's deadline.
+// Decides which failed attempts are repeated, and waits between attempts. There are two cases:
+// - UNAVAILABLE, and calls that were cut off (CANCELLED): repeated for `reach`, after 20 ms
+//   doubling to 500 ms. Half of each delay is random.
+// - RESOURCE_EXHAUSTED whose answer says when to come back: repeated then, or up to half as much
+//   later, if that is before the call's deadline.
 class Backoff {
  public:
-  // `longest`: of all attempts of the call, or of a stream since its last message.
+  // `longest`: the time limit for all attempts of a call, or for a stream since its last message.
   Backoff(Connection::Core* core, absl::Duration longest)
       : core_(core), longest_(longest), reach_(core->options.reach) {
     Progress();
@@ -66,19 +67,20 @@ class Backoff {
     deadline_ = absl::Now() + longest_;
     next_ = absl::Milliseconds(20);
   }
-  // A message of the stream came: start over, with more patience.
+  // A message of the stream arrived: start over, with more patience.
   void StreamProgress() {
     reach_ = std::max(reach_, core_->options.reach_again);
     longest_ = std::max(longest_, reach_);
     Progress();
   }
   absl::Time deadline() const { return deadline_; }
-  // Waits for the next attempt after one on `channel`, which may go to another coordinator. False,
-  // at once, when `status` is not worth another, the time is up or the connection is cancelled.
+  // Waits until the next attempt, after one on `channel`; the next one may go to another
+  // coordinator. Returns false at once when `status` is not worth another attempt, the time is up,
+  // or the connection is cancelled.
   bool Retry(const grpc::Status& status, const std::shared_ptr<grpc::Channel>& channel);
 
  private:
-  // Until the next attempt; none: there is to be none.
+  // The time until the next attempt. Nullopt: there is none.
   std::optional<absl::Duration> NextDelay(const grpc::Status& status);
   void Wait(std::unique_lock<std::mutex>& lock, const std::shared_ptr<grpc::Channel>& channel,
             absl::Duration delay);
@@ -91,18 +93,18 @@ class Backoff {
   absl::Duration next_;
 };
 
-// The status of a finished call, with where it happened.
+// The status of a finished call, with the coordinator's address.
 absl::Status Explained(Connection::Core& core, const grpc::Status& status);
 
-// Passes on what the coordinator warns of in the answer to a call that is over.
+// Reports the warning, if any, in the coordinator's answer to a finished call.
 void HearWarning(Connection::Core& core, const grpc::ClientContext& context);
 
-// Whether a call that failed so may have been carried out: it has been sent to a coordinator, which
-// did not say that it was too many.
+// True when a failed call may have been carried out: it was sent to a coordinator, which did not
+// refuse it as one too many.
 bool MayHaveActed(const grpc::ClientContext& context, const grpc::Status& status);
 
-// One unary call with retries: `method` of Service's stub. `sent_before`: whether an attempt before
-// the last one may have been carried out.
+// One unary call with retries; `method` is a method of Service's stub. `sent_before` is set when an
+// attempt before the last one may have been carried out.
 template <typename Service, typename Request, typename Response>
 absl::StatusOr<Response> Call(Connection::Core& core,
                               grpc::Status (Service::Stub::*method)(grpc::ClientContext*,
@@ -124,8 +126,8 @@ absl::StatusOr<Response> Call(Connection::Core& core,
   }
 }
 
-// One server stream with retries: `method` of Service's stub with `request`, which `on_message` may
-// change for the next attempt; it answers false to stop.
+// One server stream with retries; `method` is a method of Service's stub. `on_message` may change
+// `request` for the next attempt. It returns false to stop.
 template <typename Service, typename Request, typename Message>
 absl::Status Stream(Connection::Core& core,
                     std::unique_ptr<grpc::ClientReader<Message>> (Service::Stub::*method)(

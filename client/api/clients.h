@@ -23,52 +23,54 @@
 
 namespace milepost::client {
 
-// A random UUID: the same request_id sent twice is one request.
+// A random UUID. The same request_id sent twice counts as one request.
 std::string NewRequestId();
 
 class JobClient {
  public:
   explicit JobClient(std::shared_ptr<Connection> connection);
 
-  // What the caller knows of where the ranks will run; 0: what the workers say counts.
+  // What the caller knows about where the ranks will run. 0: the workers' own figures count.
   struct Place {
     int64_t rank_memory_bytes = 0;
     int rank_threads = 0;
   };
-  // The project of jobs that are submitted, and the only one whose jobs are listed; empty:
-  // "default", and all that one may see.
+  // The project of submitted jobs. Only its jobs are listed. Empty: jobs go to "default", and all
+  // jobs that the user may see are listed.
   void SetProject(const std::string& project) { project_ = project; }
 
-  // INVALID_ARGUMENT with a line per field when the spec breaks a rule, and when the job cannot
-  // fit. Validated only: a job without a name, whose spec has what was chosen.
+  // INVALID_ARGUMENT: the spec breaks rules (one line for each field), or the job cannot fit. With
+  // `validate_only` the result is a job without a name, whose spec has the chosen settings.
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool validate_only = false);
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, bool validate_only, const Place& place);
-  // The same of a whole request; its request_id and, where it has none, its project are filled in.
+  // Submits a whole request. Its request_id is filled in, and its project if it has none.
   absl::StatusOr<v1::Job> Submit(v1::SubmitJobRequest request);
-  // As job.proto has them; request_id and project (of an array) as above.
+  // Fork and array requests are those of job.proto. request_id and an array's project are filled in
+  // as above.
   absl::StatusOr<v1::Job> Fork(v1::ForkJobRequest request);
   absl::StatusOr<v1::SubmitJobArrayResponse> SubmitArray(v1::SubmitJobArrayRequest request);
   absl::StatusOr<v1::CancelJobArrayResponse> CancelArray(const std::string& array);
   absl::StatusOr<v1::Job> Get(const std::string& name);
-  // `max_points`: of each curve; 0: all that are kept.
+  // `max_points`: the limit for each curve; 0: all that are kept.
   absl::StatusOr<v1::JobCurves> Curves(const std::string& name, int max_points = 0);
-  // Newest first, at most `limit`; those that `filter`, which needs no project, leaves.
+  // Returns the jobs that match `filter`, newest first, at most `limit`. `filter` needs no project.
   absl::StatusOr<std::vector<v1::Job>> List(int limit = 10'000, v1::ListJobsRequest filter = {});
   absl::StatusOr<v1::Job> Cancel(const std::string& name);
-  // For good, with its checkpoints and its log.
+  // Deletes the job with its checkpoints and its log, for good.
   absl::StatusOr<v1::DeleteJobResponse> Delete(const std::string& name);
   absl::StatusOr<v1::Job> Resume(const std::string& name, std::optional<int64_t> new_steps);
   absl::StatusOr<v1::Job> Suspend(const std::string& name);
-  // As job.proto has it. ABORTED: the etag is not the job's any more.
+  // As job.proto defines it. ABORTED: the etag is no longer the job's.
   absl::StatusOr<v1::Job> Update(const v1::UpdateJobRequest& request);
 
-  // Calls `on_job` with the job now and after every change, until it is terminal or `on_job`
-  // answers false. A lost stream is opened again for `reach` (counted from the last message).
+  // Calls `on_job` with the job now and after every change, until the job is terminal or `on_job`
+  // returns false. A lost stream is opened again for `reach`, counted from the last message.
   absl::Status Watch(const std::string& name, const std::function<bool(const v1::Job&)>& on_job);
 
-  // Calls `on_line` for every line until the log (with follow: the job) ends or it answers false. A
-  // lost stream is opened again, no line is given twice, and none is left out where the hosts'
-  // clocks differ (a rank that had said nothing yet: by up to ten minutes).
+  // Calls `on_line` for every line, until the log ends (with follow: until the job ends) or
+  // `on_line` returns false. A lost stream is opened again. No line is given twice. No line is left
+  // out when the hosts' clocks differ. For a rank that had said nothing yet, this holds for up to
+  // ten minutes of difference.
   absl::Status StreamLogs(v1::StreamLogsRequest request,
                           const std::function<bool(const v1::LogLine&)>& on_line);
 
@@ -81,20 +83,20 @@ class CheckpointClient {
  public:
   explicit CheckpointClient(std::shared_ptr<Connection> connection);
 
-  // Newest first, at most `limit`; of every job when `job` is empty. `deleted`: those in the bin,
-  // else those that are not.
+  // Newest first, at most `limit`. An empty `job` means every job. `deleted`: lists the checkpoints
+  // in the bin; otherwise those that are not deleted.
   absl::StatusOr<std::vector<v1::Checkpoint>> List(const std::string& job, int limit = 10'000,
                                                    bool deleted = false);
   absl::StatusOr<v1::CheckpointManifest> Get(const std::string& name);
-  // Calls `on_chunk` with the chunks that overlap the request's ranges until it answers false. A
-  // lost stream is opened again, from its start: chunks may come twice. Checksums are not checked
+  // Calls `on_chunk` with the chunks that overlap the request's ranges, until it returns false. A
+  // lost stream is opened again from its start, so chunks may come twice. Checksums are not checked
   // here.
   absl::Status Read(const v1::ReadChunksRequest& request,
                     const std::function<bool(const v1::Chunk&)>& on_chunk);
-  // Reads every byte: may take as long as that takes.
+  // Reads every byte, and may take accordingly long.
   absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& name);
   absl::StatusOr<v1::Checkpoint> Pin(const std::string& name, bool pinned);
-  // Into the bin, or with `purge` for good.
+  // Moves the checkpoint into the bin, or with `purge` deletes it for good.
   absl::Status Delete(const std::string& name, bool purge = false);
   absl::StatusOr<v1::Checkpoint> Restore(const std::string& name);
 
@@ -135,10 +137,11 @@ class TemplateClient {
   explicit TemplateClient(std::shared_ptr<Connection> connection);
 
   absl::StatusOr<v1::Template> Get(const std::string& name);
-  // By name, without their text; of all projects that one may see when `project` is empty.
+  // Sorted by name, without their text. An empty `project` means all projects that the user may
+  // see.
   absl::StatusOr<std::vector<v1::Template>> List(const std::string& project, int limit = 10'000);
-  // A new one; with `replace` also instead of one that is there, whose etag, where `wanted` has
-  // one, must be the same (ABORTED).
+  // Stores a new template. With `replace` it may also replace an existing one. If `wanted` has an
+  // etag, it must match the existing template's (ABORTED).
   absl::StatusOr<v1::Template> Put(const v1::Template& wanted, bool replace, bool validate_only);
   absl::Status Delete(const std::string& name);
 
@@ -159,7 +162,7 @@ class AuthClient {
   std::shared_ptr<Connection> connection_;
 };
 
-// Of the tokens that hosts join with.
+// Manages the tokens with which hosts join.
 class JoinTokenClient {
  public:
   explicit JoinTokenClient(std::shared_ptr<Connection> connection);

@@ -1,19 +1,26 @@
-// A connection to the coordinator, shared by the clients of this folder.
+// A connection to the coordinator, which the clients of this folder share.
 //
 //   auto connection = client::Connection::To("127.0.0.1:7070");
 //   client::JobClient jobs(connection);
 //   MP_ASSIGN_OR_RETURN(v1::Job job, jobs.Get("jobs/7"));
 //
-// Errors of every call: the server's code and message after "coordinator ADDRESS: ", or what
-// ConnectionOptions::called says. While the
-// coordinator cannot be reached (UNAVAILABLE) a call is tried again, with back-off and jitter, for
-// ConnectionOptions::reach. Who makes too many calls and is told when to come back
-// (RESOURCE_EXHAUSTED with RetryInfo) does so, within ConnectionOptions::call. No other error is
-// retried; common/error_details.h tells why a call was refused. A deletion that finds nothing after
-// an earlier attempt was sent has succeeded; where a repeated call finds that there is already what
-// it was to make, and the server cannot know it again, the error says so. Of several coordinators
-// ("a:7070,b:7070") each attempt goes to the next one, for at least as long as a standby needs to
-// take over. After Cancel every call, also one in flight, ends with CANCELLED.
+// Errors: every call returns the server's code, and the message after "coordinator ADDRESS: " or
+// the words of ConnectionOptions::called. common/error_details.h tells why a call was refused.
+//
+// Retries:
+// - UNAVAILABLE, while the coordinator cannot be reached: for ConnectionOptions::reach, with
+//   back-off and jitter.
+// - RESOURCE_EXHAUSTED with RetryInfo, after too many calls: at the time that it states, within
+//   ConnectionOptions::call.
+// - No other error is retried.
+//
+// With several coordinators ("a:7070,b:7070") each attempt goes to the next one. The attempts last
+// at least as long as a standby needs to take over.
+//
+// A retried deletion that finds nothing has succeeded. A retried creation may find that the thing
+// already exists, and the server cannot know whether this call made it. The error then says so.
+//
+// After Cancel every call, also a running one, ends with CANCELLED.
 //
 // Thread-safe. Calls block; To does not.
 #ifndef MILEPOST_CLIENT_API_CONNECTION_H_
@@ -31,14 +38,14 @@ namespace milepost::client {
 struct ConnectionOptions {
   absl::Duration reach = absl::Seconds(5);  // how long UNAVAILABLE is retried
   absl::Duration call = absl::Seconds(60);  // longest unary call; DEADLINE_EXCEEDED after it
-  // Of a stream that has had a message, where it is longer: whoever follows a job outlasts a
-  // coordinator's restart.
+  // For a stream that has received a message: UNAVAILABLE is retried this long, if it is longer
+  // than `reach`. So a client that follows a job outlasts a restart of the coordinator.
   absl::Duration reach_again = absl::ZeroDuration();
-  // What errors call the coordinator, where its address says nothing to who reads them; empty:
+  // What errors call the coordinator where its address would tell the reader nothing. Empty:
   // "coordinator ADDRESS".
   std::string called = {};
-  // Called with what is wrong with the coordinator's store, where something is, once for each text;
-  // on the thread of a call, so it should return quickly. May be empty.
+  // Called with a warning about the coordinator's store, once for each text. Runs on the thread of
+  // a call, so it should return quickly. May be empty.
   std::function<void(const std::string&)> on_warning;
 };
 

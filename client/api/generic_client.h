@@ -1,13 +1,14 @@
-// Calls of any method by its name, with serialized messages and a token of each call's own: for who
-// passes on what others ask.
+// Calls any method by name, with serialized messages and a token for each call. It serves programs
+// that forward requests of others.
 //
 //   GenericClient coordinator(connection);
 //   MP_ASSIGN_OR_RETURN(const std::string job, coordinator.Call(
 //       "/milepost.v1.JobService/GetJob", request.SerializeAsString(), token));
 //
-// Calls are tried again as connection.h says, which has the errors too; the server's messages come
-// as they are. A method that makes something must have a request_id for that. The token is shown
-// instead of the connection's own; empty: none is. In plain text none ever is. Thread-safe.
+// Calls are retried as connection.h says, which also lists the errors. The server's messages are
+// passed on unchanged. A method that creates something needs a request_id to be retried safely. The
+// token replaces the connection's own. Empty: no token is sent. In plain text no token is ever
+// sent. Thread-safe.
 #ifndef MILEPOST_CLIENT_API_GENERIC_CLIENT_H_
 #define MILEPOST_CLIENT_API_GENERIC_CLIENT_H_
 
@@ -22,13 +23,14 @@
 
 namespace milepost::client {
 
-// One server stream. Its callbacks come one after the other, on threads of gRPC's.
+// One server stream. Its callbacks come one after the other, on gRPC's threads.
 class GenericStream {
  public:
   virtual ~GenericStream() = default;
-  // Ends it soon; `on_end` is still called. Does not block.
+  // Ends the stream soon; `on_end` is still called. Does not block.
   virtual void Cancel() = 0;
-  // Reads on after an `on_message` that said false; nothing where it reads already.
+  // Continues reading after an `on_message` that returned false. Does nothing while it reads
+  // already.
   virtual void Resume() = 0;
 };
 
@@ -41,9 +43,9 @@ class GenericClient {
   absl::StatusOr<std::string> Call(const std::string& method, const std::string& request,
                                    const std::string& token);
 
-  // Does not block, and is not tried again: after UNAVAILABLE the next one goes to the next
-  // coordinator. `on_message` answers whether to read on at once, or else when Resume is called.
-  // `on_end` is called once, last. The connection outlives the stream.
+  // Does not block, and does not retry. After UNAVAILABLE the next stream goes to the next
+  // coordinator. `on_message` returns whether to read on at once. Otherwise reading continues when
+  // Resume is called. `on_end` is called once, last. The connection must outlive the stream.
   std::shared_ptr<GenericStream> Stream(const std::string& method, const std::string& request,
                                         const std::string& token,
                                         std::function<bool(std::string)> on_message,

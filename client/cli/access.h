@@ -1,4 +1,4 @@
-// Which coordinator a command talks to.
+// Decides which coordinator a command talks to.
 #ifndef MILEPOST_CLIENT_CLI_ACCESS_H_
 #define MILEPOST_CLIENT_CLI_ACCESS_H_
 
@@ -19,8 +19,8 @@ inline constexpr char kDefaultDataDir[] = ".milepost";
 struct GlobalOptions {
   std::string coordinator;  // --coordinator or MILEPOST_COORDINATOR; empty: find it
   std::string data_dir = kDefaultDataDir;
-  bool data_dir_given = false;  // --data-dir, also of the usual one
-  std::string project;          // --project; empty: the environment's or the login's
+  bool data_dir_given = false;  // --data-dir was given, even with the default value
+  std::string project;          // --project; empty: that of the environment or the login
   OutputFormat output = OutputFormat::kTable;
 };
 
@@ -28,28 +28,33 @@ inline constexpr char kDefaultCoordinator[] = "127.0.0.1:7070";
 
 enum class WhenStopped {
   kFail,
-  // Start one on the data directory of a run that has ended, for the length of the command.
+  // Start a coordinator on the data directory of an ended run, for the length of the command.
   kServeDataDir,
 };
 
-// A command's connection. Movable; not thread-safe, what it hands out is.
+// A command's connection. Movable; not thread-safe. What it returns is thread-safe.
 class Access {
  public:
-  // In this order: options.coordinator; the coordinator of a `milepost run` on the data directory;
-  // the one that the user last logged in to, or else kDefaultCoordinator where one listens, unless
-  // the user named a data directory; the data directory's data, with kServeDataDir;
-  // kDefaultCoordinator again, with the same exception. Credentials are those of login.h but for
-  // the coordinators of a data directory. Does not wait for the coordinator to answer.
-  // FAILED_PRECONDITION, saying what starts one, where it is known that none serves.
+  // Chooses the first of these coordinators that applies:
+  // - options.coordinator
+  // - the coordinator of a `milepost run` on the data directory
+  // - the one that the user last logged in to, unless the user named a data directory
+  // - kDefaultCoordinator if one listens there, with the same exception
+  // - with kServeDataDir, a new one that serves the data directory's data
+  // - kDefaultCoordinator even if none listens, with the same exception
+  //
+  // Credentials are those of login.h, except for coordinators of a data directory. Does not wait
+  // for the coordinator to answer. FAILED_PRECONDITION: it is known that none serves; the message
+  // says what starts one.
   static absl::StatusOr<Access> Open(const GlobalOptions& options, WhenStopped when_stopped);
 
   const std::shared_ptr<Connection>& connection() const { return connection_; }
   const std::string& address() const { return connection_->address(); }
-  // What is read is the store of a run that is over: nothing runs its jobs.
+  // True when the command reads the store of a run that is over. Nothing runs its jobs.
   bool stored() const { return temporary_ != nullptr; }
-  // As it is connected with.
+  // The login that the connection uses.
   const Login& login() const { return login_; }
-  // With the login's project for new jobs.
+  // New jobs get the login's project.
   JobClient jobs() const;
   AuthClient auth() const { return AuthClient(connection_); }
   CheckpointClient checkpoints() const { return CheckpointClient(connection_); }
@@ -59,24 +64,25 @@ class Access {
   TemplateClient templates() const { return TemplateClient(connection_); }
 
  private:
-  std::unique_ptr<TemporaryCoordinator> temporary_;  // outlives connection_'s calls
+  std::unique_ptr<TemporaryCoordinator> temporary_;  // must outlive connection_'s calls
   Login login_;
   std::shared_ptr<Connection> connection_;
 };
 
-// The full name of what a user typed: "jobs/7" and "7" as they are, else the one job whose spec has
-// that name (INVALID_ARGUMENT listing them when there are several; NOT_FOUND with the nearest
-// name).
+// The full name of the job that a user typed. "jobs/7" and "7" count as names. Any other text must
+// be the name in exactly one job's spec. INVALID_ARGUMENT: several jobs have it; the message lists
+// them. NOT_FOUND: none has it; the message has the nearest name.
 absl::StatusOr<std::string> ResolveJob(JobClient jobs, const std::string& typed);
 
-// What a command needs to find the same run; empty where it is the usual one, unless the user has
-// logged in somewhere: then commands go there. Reads the login.
+// The flag that lets another command find the same run. Empty for the default directory, unless the
+// user has logged in somewhere, where commands would go instead. Reads the login.
 std::string DataDirFlag(const std::string& data_dir);
 
-// For errors: the port of a coordinator that nobody has named says nothing. Pure.
+// How errors call the coordinator of a data directory: nobody chose its port, so the port would
+// tell nothing. Pure.
 std::string CoordinatorOf(const std::string& data_dir);
 
-// "checkpoints/4" or "4"; "workers/a" or "a". Pure.
+// The full name for "checkpoints/4" or "4", "workers/a" or "a". Pure.
 std::string FullName(const std::string& collection, const std::string& typed);
 
 }  // namespace milepost::client

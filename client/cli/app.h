@@ -1,4 +1,4 @@
-// The command line: flags, help, and which command runs.
+// The command line: flags, help, and the choice of the command.
 #ifndef MILEPOST_CLIENT_CLI_APP_H_
 #define MILEPOST_CLIENT_CLI_APP_H_
 
@@ -6,8 +6,9 @@
 
 namespace milepost::client {
 
-// Parses the arguments, runs the command and gives the exit code: 2, with what was expected and the
-// nearest valid name on stderr, when they make no sense. Blocks for as long as the command does.
+// Parses the arguments, runs the command and returns its exit code. It returns 2 when the arguments
+// make no sense, and writes to stderr what was expected and the nearest valid name. Blocks as long
+// as the command does.
 int Main(int argc, const char* const* argv);
 
 // The commands as Main knows them.

@@ -1,5 +1,5 @@
-// The commands behind the command line. Each blocks until it is done, prints, and returns the
-// process's exit code (common/exit_codes.h).
+// The commands of the command line. Each command blocks until it is done, prints its output, and
+// returns the process's exit code (common/exit_codes.h).
 #ifndef MILEPOST_CLIENT_CLI_COMMANDS_H_
 #define MILEPOST_CLIENT_CLI_COMMANDS_H_
 
@@ -15,11 +15,11 @@ namespace milepost::client {
 
 struct RunOptions {
   std::string spec;               // or
-  std::vector<std::string> set;   // "train.seed=2": fields instead of the spec's
-  std::vector<std::string> jobs;  // of the data directory, one after the other
+  std::vector<std::string> set;   // "train.seed=2": overrides the spec's fields
+  std::vector<std::string> jobs;  // jobs of the data directory, one after the other
   int workers = 1;
   bool fresh = false;
-  double hang_seconds = 600;  // milepost-worker's
+  double hang_seconds = 600;  // passed to milepost-worker
 };
 int RunCommand(const GlobalOptions& global, const RunOptions& options);
 
@@ -41,10 +41,10 @@ struct BenchOptions {
 int BenchDeviceCommand(const BenchOptions& options);
 
 struct DoctorOptions {
-  std::string data_set;  // measure how fast it is read; empty: do not
+  std::string data_set;  // measure how fast it is read; empty: not measured
   bool data_dir_given = false;
 };
-// Checks this host. 1 when a check failed.
+// Checks this host. Returns 1 when a check failed.
 int DoctorCommand(const GlobalOptions& global, const DoctorOptions& options);
 
 struct WebCommandOptions {
@@ -52,7 +52,7 @@ struct WebCommandOptions {
   std::string tls_dir;
   std::vector<std::string> allow_hosts;
 };
-// Until it is interrupted.
+// Serves until it is interrupted.
 int WebCommand(const GlobalOptions& global, const WebCommandOptions& options);
 
 struct TokenizeOptions {
@@ -62,7 +62,8 @@ struct TokenizeOptions {
   double validation_fraction = 0;
   std::string validation_output;
   std::string separator;  // empty: the tokenizer's end-of-text
-  std::string field;      // of JSON lines; empty: "text" in files named so
+  // the text's field in JSON lines; empty: "text", in files named .jsonl or .ndjson
+  std::string field;
 };
 int TokenizeCommand(const TokenizeOptions& options);
 
@@ -83,16 +84,16 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options)
 
 struct SubmitOptions {
   std::string spec;           // may be empty with a template
-  std::string template_name;  // that the spec is laid over; empty: none
+  std::string template_name;  // the spec is laid over it; empty: none
   bool validate_only = false;
-  bool skip_files = false;  // what this machine has of them is not looked at
+  bool skip_files = false;  // the job's files on this machine are not checked
   bool wait = false;
   std::vector<std::string> set;     // "train.seed=2"
   std::vector<std::string> labels;  // "team=vision"
   std::vector<std::string> array;   // "train.seed=1,2"; empty: one job
   int max_parallel = 0;             // of an array; 0: all
 };
-// With `array` the array's name and those of its jobs on stdout.
+// With `array` it prints the names of the array and of its jobs on stdout.
 int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options);
 
 struct ForkOptions {
@@ -110,14 +111,14 @@ struct ListOptions {
   std::string queue;
   std::string name_prefix;
   std::string array;
-  std::string sort = "newest";  // or "loss", "validation": the least first
-  bool watch = false;           // again and again, until Ctrl-C
+  std::string sort = "newest";  // or "loss", "validation": lowest first
+  bool watch = false;           // repeats until Ctrl-C
 };
 int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& options);
 int JobDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 
 struct LogsOptions {
-  std::vector<std::string> jobs;  // one after the other; to follow, one alone
+  std::vector<std::string> jobs;  // one after the other; with `follow` only one
   bool follow = false;
   std::optional<int> rank;
   std::optional<double> since_seconds;  // ago
@@ -127,50 +128,50 @@ int JobLogsCommand(const GlobalOptions& global, const LogsOptions& options);
 
 struct CurvesOptions {
   std::vector<std::string> jobs;    // plotted together
-  std::vector<std::string> curves;  // "train_loss"; empty: the foremost
+  std::vector<std::string> curves;  // "train_loss"; empty: the most important ones
   bool plot = false;
-  std::optional<int> points;  // of each curve at most; 0: all
+  std::optional<int> points;  // limit for each curve; 0: all
 };
 int JobCurvesCommand(const GlobalOptions& global, const CurvesOptions& options);
 
 struct WaitOptions {
   std::vector<std::string> jobs;  // one after the other
-  std::string array;              // instead: all of its
+  std::string array;              // instead of jobs: all jobs of this array
   std::optional<double> timeout_seconds;
 };
 int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options);
 int JobCancelCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
-// With their checkpoints and logs, for good.
+// Deletes jobs with their checkpoints and logs, for good.
 int JobDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 int JobCancelArrayCommand(const GlobalOptions& global, const std::string& array);
 int JobResumeCommand(const GlobalOptions& global, const std::vector<std::string>& jobs,
                      std::optional<int64_t> new_steps);
 int JobSuspendCommand(const GlobalOptions& global, const std::vector<std::string>& jobs);
 
-// What is given is changed.
+// Only the fields that are set are changed.
 struct UpdateOptions {
   std::vector<std::string> jobs;
   std::optional<std::string> queue;
   std::optional<int> priority;
   std::optional<double> time_limit_seconds;
   std::vector<std::string> depends_on;
-  bool independent = false;         // depends on nothing any more
-  std::vector<std::string> labels;  // "team=vision"; "team-": not any more
+  bool independent = false;         // remove all dependencies
+  std::vector<std::string> labels;  // "team=vision"; "team-" removes it
   std::optional<int> min_ranks;     // 0: as many as resources.ranks
-  std::optional<int> max_ranks;     // likewise
+  std::optional<int> max_ranks;     // 0: as many as resources.ranks
 };
 int JobUpdateCommand(const GlobalOptions& global, const UpdateOptions& options);
 
 struct TemplateOptions {
   std::string name;
   std::string file;
-  bool replace = false;  // one that is there already
-  std::string etag;      // that it must have then; empty: any
+  bool replace = false;  // an existing one may be replaced
+  std::string etag;      // the etag that the existing one must have; empty: any
   bool validate_only = false;
 };
 int TemplateCreateCommand(const GlobalOptions& global, const TemplateOptions& options);
 int TemplateListCommand(const GlobalOptions& global, int limit);
-// Its text on stdout, which `template create` takes.
+// Prints the template's text on stdout, in the form that `template create` takes.
 int TemplateDescribeCommand(const GlobalOptions& global, const std::string& name);
 int TemplateDeleteCommand(const GlobalOptions& global, const std::string& name);
 // "gpt2" of the login's project, or "projects/p/templates/gpt2".
@@ -179,7 +180,7 @@ absl::StatusOr<SpecTemplate> FetchTemplate(const GlobalOptions& global, const st
 int QueueListCommand(const GlobalOptions& global, int limit);
 int QueueDescribeCommand(const GlobalOptions& global, const std::string& name);
 
-// What is given is changed; of a new queue the rest has its defaults.
+// Only the fields that are set are changed. A new queue has defaults for the others.
 struct QueueOptions {
   std::string name;
   std::optional<double> weight;
@@ -191,20 +192,20 @@ int QueueCreateCommand(const GlobalOptions& global, const QueueOptions& options)
 int QueueUpdateCommand(const GlobalOptions& global, const QueueOptions& options);
 int QueueDeleteCommand(const GlobalOptions& global, const std::string& name);
 
-// `deleted`: those that can be restored, else those that are not deleted.
+// `deleted`: lists checkpoints that can be restored; otherwise those that are not deleted.
 int CheckpointListCommand(const GlobalOptions& global, const std::string& job, bool deleted,
                           int limit);
 int CheckpointDescribeCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 int CheckpointVerifyCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 int CheckpointPinCommand(const GlobalOptions& global, const std::vector<std::string>& names,
                          bool pinned);
-// `purge`: for good.
+// `purge`: deletes for good.
 int CheckpointDeleteCommand(const GlobalOptions& global, const std::vector<std::string>& names,
                             bool purge);
 int CheckpointRestoreCommand(const GlobalOptions& global, const std::vector<std::string>& names);
 
 struct ExportOptions {
-  std::vector<std::string> checkpoints;  // of several, each has a folder named by its number
+  std::vector<std::string> checkpoints;  // several get a folder each, named by number
   std::string format = "safetensors";
   std::string folder;
   std::string dtype = "fp32";
@@ -218,7 +219,7 @@ struct DrainOptions {
   std::vector<std::string> workers;
   std::string reason;
   std::optional<double> deadline_seconds;  // from now
-  bool monitor = false;                    // until it is drained
+  bool monitor = false;                    // waits until it is drained
 };
 int WorkerDrainCommand(const GlobalOptions& global, const DrainOptions& options);
 int WorkerResumeCommand(const GlobalOptions& global, const std::string& name);
@@ -228,25 +229,25 @@ inline constexpr double kDefaultJoinTtlSeconds = 3600;
 
 struct JoinTokenOptions {
   std::string pool;
-  std::optional<double> ttl_seconds;  // kDefaultJoinTtlSeconds
+  std::optional<double> ttl_seconds;  // absent: kDefaultJoinTtlSeconds
   int uses = 1;                       // 0: any number
   std::string worker_pattern;
   std::vector<std::string> addresses;
   std::string service_account;
 };
-// The token and whom who joins is to trust alone on stdout.
+// Prints only the token, and the authority that a joining host is to trust, on stdout.
 int JoinTokenCreateCommand(const GlobalOptions& global, const JoinTokenOptions& options);
 int JoinTokenListCommand(const GlobalOptions& global, int limit);
 int JoinTokenRevokeCommand(const GlobalOptions& global, const std::string& name);
 
-// What waiting for a job in this state ends with.
+// The exit code of a command that waited for a job and found it in this state.
 int ExitCodeOfJob(v1::JobState state);
 
 struct LoginOptions {
   std::string authority;   // --ca
-  std::string token_file;  // empty: MILEPOST_TOKEN, or else stdin
+  std::string token_file;  // empty: MILEPOST_TOKEN, or otherwise stdin
 };
-// Tries the token and keeps it.
+// Tries the token and stores it.
 int AuthLoginCommand(const GlobalOptions& global, const LoginOptions& options);
 int AuthWhoAmICommand(const GlobalOptions& global);
 
@@ -256,7 +257,7 @@ struct TokenOptions {
   std::vector<std::string> projects;  // empty: the login's
   std::optional<double> expires_seconds;
 };
-// The token alone on stdout.
+// Prints only the token on stdout.
 int TokenCreateCommand(const GlobalOptions& global, const TokenOptions& options);
 int TokenListCommand(const GlobalOptions& global, int limit);
 int TokenRevokeCommand(const GlobalOptions& global, const std::string& name);

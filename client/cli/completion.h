@@ -13,7 +13,7 @@ struct FlagInfo {
   std::vector<std::string> names;  // "-o", "--output"
   std::string help;
   bool takes_value = false;
-  std::vector<std::string> values;  // all that are valid, when they can be listed
+  std::vector<std::string> values;  // all valid values, when they can be listed
 };
 
 struct CommandInfo {
@@ -21,9 +21,10 @@ struct CommandInfo {
   std::vector<std::string> aliases;
   std::string help;
   std::vector<FlagInfo> flags;
-  std::vector<std::string> positional_values;  // of the first positional, when they can be listed
-  bool takes_files = false;                    // a positional is a file
-  // The command that prints what the positionals may be, a name a line: "job list -o name".
+  // values of the first positional, when they can be listed
+  std::vector<std::string> positional_values;
+  bool takes_files = false;  // a positional is a file
+  // The command that prints the positionals' possible values, one per line: "job list -o name".
   std::string listed_by;
   std::vector<CommandInfo> commands;
 };

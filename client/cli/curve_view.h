@@ -1,5 +1,5 @@
-// What `milepost job curves` shows: tables and plots of what jobs have reported. Pure and
-// thread-safe.
+// What `milepost job curves` shows: tables and plots of the values that jobs have reported. Pure
+// and thread-safe.
 #ifndef MILEPOST_CLIENT_CLI_CURVE_VIEW_H_
 #define MILEPOST_CLIENT_CLI_CURVE_VIEW_H_
 
@@ -13,38 +13,39 @@
 
 namespace milepost::client {
 
-// Of those, the ones with these names, in the order of the names. NOT_FOUND, naming what `job` has,
-// for one that it has not.
+// The curves with the given names, in the order of the names. NOT_FOUND: `job` has no curve of some
+// name; the message lists the curves that it has.
 absl::StatusOr<v1::JobCurves> Chosen(const v1::JobCurves& curves, absl::string_view job,
                                      const std::vector<std::string>& names);
-// What people look at first: losses, learning rate, gradient norm, speed.
+// The curves that people look at first: losses, learning rate, gradient norm, speed.
 v1::JobCurves Foremost(const v1::JobCurves& curves);
 
-// A column for each curve, a row for each point of the one that has the most; the others' newest
-// values since the row before. "-" where there is none.
+// One column for each curve, one row for each point of the longest curve. The other columns show
+// their newest value since the row before, or "-".
 std::string CurveTable(const v1::JobCurves& curves);
 
-// A value of a curve, as its unit wants it: "2.3140", "3.00e-04", "31.2k", "NaN".
+// A curve's value, formatted for its unit: "2.3140", "3.00e-04", "31.2k", "NaN".
 std::string CurveValueText(absl::string_view curve, double value);
 
-// One curve of one job; several jobs' come in one plot.
+// One curve of one job. Curves of several jobs can share a plot.
 struct PlottedCurve {
   std::string job;  // "jobs/7"
   v1::Curve curve;
 };
 
 struct PlotSize {
-  size_t columns = 80;  // of the whole; at least 40
-  size_t rows = 16;     // of the plot itself, at least 4
-  bool unicode = true;  // dots of two by four to a character; else plain ASCII
+  size_t columns = 80;  // of everything; at least 40
+  size_t rows = 16;     // of the plot itself; at least 4
+  bool unicode = true;  // two by four dots to a character; else plain ASCII
 };
 
-// Means over steps, and from least to most where one curve is alone; several have letters. Lines of
-// at most `size.columns` columns. What was not finite is told below.
+// Plots means over steps. A single curve also shows its range from minimum to maximum; several
+// curves are told apart by letters. Lines have at most `size.columns` columns. Values that are not
+// finite are named below.
 std::string CurvePlot(absl::string_view name, const std::vector<PlottedCurve>& curves,
                       const PlotSize& size);
 
-// Whether a terminal shows UTF-8, by the values of LC_ALL, LC_CTYPE and LANG ("" where not set).
+// True when a terminal shows UTF-8, judged by LC_ALL, LC_CTYPE and LANG ("" where not set).
 bool ShowsUnicode(absl::string_view lc_all, absl::string_view lc_ctype, absl::string_view lang);
 
 }  // namespace milepost::client

@@ -1,4 +1,4 @@
-// The tree of commands as it is parsed, described for completion and man pages.
+// Describes the tree of commands, as it is parsed, for completion and man pages.
 #ifndef MILEPOST_CLIENT_CLI_DESCRIBE_APP_H_
 #define MILEPOST_CLIENT_CLI_DESCRIBE_APP_H_
 
@@ -12,7 +12,7 @@
 
 namespace milepost::client {
 
-// What an option may be, where that can be listed.
+// The values that an option may have, where they can be listed.
 using OptionValues = std::map<const CLI::Option*, std::vector<std::string>>;
 
 // `files`: the positionals that are files. Pure.

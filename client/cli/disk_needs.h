@@ -1,5 +1,5 @@
-// What a job needs of disks, against what they have free: said before it starts, and not by a rank
-// that has trained for hours and can save nothing.
+// Compares what a job needs on disks with what they have free. So a user learns of a full disk
+// before the job starts, and not from a rank that has trained for hours and cannot save.
 //
 //   const DiskNeeds needs = DiskNeedsOf(admission.plan);
 //   MP_RETURN_IF_ERROR(CheckStateFolder(spec, needs.state_bytes));
@@ -17,10 +17,10 @@
 
 namespace milepost::client {
 
-// Bytes; 0: not known, or none.
+// Bytes; 0: none, or not known.
 struct DiskNeeds {
   int64_t checkpoint_bytes = 0;  // one checkpoint, of all ranks
-  int64_t state_bytes = 0;       // what of all ranks is offloaded to disk, and its copies
+  int64_t state_bytes = 0;       // state of all ranks that is offloaded to disk, and its copies
 };
 
 // Pure.
@@ -30,26 +30,27 @@ DiskNeeds DiskNeedsOf(const plan::StepPlan& plan);
 struct Room {
   std::string dir;
   int64_t free = 0;
-  int64_t in_bin = 0;          // deleted checkpoints, which make room when there is none
-  bool state_is_there = true;  // what is offloaded to disk lies there as well
+  int64_t in_bin = 0;          // deleted checkpoints, which make room when needed
+  bool state_is_there = true;  // state offloaded to disk lies there too
 };
 
-// RESOURCE_EXHAUSTED with the figures when not even one checkpoint would fit. Pure.
+// RESOURCE_EXHAUSTED, with figures: not even one checkpoint would fit. Pure.
 absl::Status CheckRoom(const DiskNeeds& needs, const Room& room);
 
-// Says so when the disk takes fewer checkpoints than the job keeps at a time, one more while that
-// is written: from then on none would be saved. Else empty. `kept`: those that it has there
-// already. Pure.
+// Warns when the disk cannot hold the checkpoints that the job keeps at a time, and one more while
+// it is written: once it is full, none would be saved. Otherwise empty. `kept`: the number of
+// checkpoints that the job has there already. Pure.
 std::string TellTightDisk(const v1::JobSpec& spec, const DiskNeeds& needs, const Room& room,
                           int64_t kept);
 
-// INVALID_ARGUMENT when train.offload.path is no folder of this machine, cannot be written, or has
-// less than `bytes` free. OK where the spec names none: it is made in a worker's data directory.
+// INVALID_ARGUMENT: train.offload.path is not a folder of this machine, cannot be written, or has
+// less than `bytes` free. OK when the spec names none, because a worker then uses its data
+// directory.
 absl::Status CheckStateFolder(const v1::JobSpec& spec, int64_t bytes);
 
-// The same where the workers may be others: a folder that is not here is put into `elsewhere`
-// (inputs.h), and one rank's bytes are what counts, as the others may be on other hosts. Plans the
-// step if need be.
+// Does the same where the workers may be other machines. A folder that does not exist here is added
+// to `elsewhere` (inputs.h). Only one rank's bytes count, because the others may be on other hosts.
+// Plans the step if necessary.
 absl::Status CheckStateFolderHere(const v1::JobSpec& spec, std::vector<std::string>* elsewhere);
 
 }  // namespace milepost::client

@@ -1,4 +1,4 @@
-// Where a job would run on this host, all ranks side by side: what its plans are made for here.
+// The place of a job on this host, with all ranks side by side. Plans are made for this place.
 //
 //   MP_ASSIGN_OR_RETURN(const plan::RankPlace place, PlaceOnHost(spec));
 //   MP_ASSIGN_OR_RETURN(const plan::Admission admission, plan::Admit(spec, place));
@@ -15,19 +15,20 @@
 
 namespace milepost::client {
 
-// The CPU threads that each rank would have here. `spec` is normalised.
+// The CPU threads that each rank would have here. `spec` must be normalised.
 int ThreadsPerRank(const v1::JobSpec& spec);
 
-// What each of `ranks` ranks may use of this host's memory.
+// The bytes of this host's memory that each of `ranks` ranks may use.
 int64_t HostBytesPerRank(int ranks);
 
-// The lesser of that and resources.memory, with the spec's device profile; for a job on GPUs the
-// profile's memory, whatever this host has. INVALID_ARGUMENT, naming the field, when there is no
-// such profile.
+// The place has the spec's device profile. Its memory is the lesser of HostBytesPerRank and
+// resources.memory. For a job on GPUs it is the profile's memory, whatever this host has.
+// INVALID_ARGUMENT names the field: there is no such profile.
 absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec);
 
-// "train.precision: bf16 would be about 1.7 times as fast on this host", where another precision is
-// expected to be faster there (plan/faster_precision.h); else empty. `where`: for people.
+// "train.precision: bf16 would be about 1.7 times as fast on this host", when another precision is
+// expected to be faster there (plan/faster_precision.h); otherwise empty. `where` is the place in
+// words, such as "this host".
 std::string TellFasterPrecision(const v1::JobSpec& spec, const plan::RankPlace& place,
                                 absl::string_view where);
 

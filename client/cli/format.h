@@ -20,21 +20,21 @@ std::string HumanDuration(absl::Duration time);  // "42s", "3m05s", "2h10m", "5d
 std::string LossText(double loss);               // "2.3140"; "-" for NaN
 std::string RateText(double learning_rate);      // "5.80e-04"
 
-// Absent (zero) timestamps are InfinitePast.
+// An absent (zero) timestamp gives InfinitePast.
 absl::Time TimeOf(const google::protobuf::Timestamp& timestamp);
 std::string AgeText(const google::protobuf::Timestamp& since, absl::Time now);  // "-" when absent
 std::string TimeText(const google::protobuf::Timestamp& time);  // RFC 3339, UTC; "-" when absent
 
-// Text of others made safe for a terminal: control characters become '?', and bytes that are not
-// UTF-8 the replacement character.
+// Makes foreign text safe for a terminal. Control characters become '?'; bytes that are not UTF-8
+// become the replacement character.
 std::string Printable(absl::string_view text);
-// The same for text of several lines: line breaks and tabs stay.
+// Does the same for text of several lines, and keeps line breaks and tabs.
 std::string ForTerminal(absl::string_view text);
-// Printable, in at most `width` columns, the last one "…" when something was cut.
+// Printable text in at most `width` columns. If something was cut, the last one is "…".
 std::string FitTo(absl::string_view text, size_t width);
-// As one word of a command that a shell is given.
+// Quotes the text as one word of a shell command.
 std::string ShellWord(absl::string_view text);
-// Columns that UTF-8 text takes, one per code point.
+// The columns that UTF-8 text takes: one for each code point.
 size_t ColumnsOf(absl::string_view text);
 
 }  // namespace milepost::client

@@ -1,4 +1,4 @@
-// How text is generated: by milepost-trainer, which owns the device.
+// Starts milepost-trainer, which owns the device, to generate text.
 #ifndef MILEPOST_CLIENT_CLI_GENERATE_H_
 #define MILEPOST_CLIENT_CLI_GENERATE_H_
 
@@ -10,7 +10,7 @@ namespace milepost::client {
 
 struct GenerateOptions;
 
-// How to start the trainer that prints the text on stdout. `checkpoint` is a full name.
+// The options that start the trainer, which prints the text on stdout. `checkpoint` is a full name.
 SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkpoint,
                            const GenerateOptions& options);
 

@@ -1,10 +1,10 @@
-// The files that a job reads, looked at before anything starts: what is wrong with them is said to
-// who submits, and not hours later by a rank. Read as ranks read them; they may be large, and only
-// headers, sizes and labels are. Blocks on the disk.
+// Checks the files that a job reads before anything starts. So the user who submits learns what is
+// wrong, and not a rank hours later. Files are read as ranks read them. They may be large, so only
+// headers, sizes and labels are read. Blocks on the disk.
 //
 //   MP_RETURN_IF_ERROR(CheckReads(spec));                     // all of them must be here
 //   std::vector<std::string> elsewhere;                        // "data.train /data/a.bin"
-//   MP_RETURN_IF_ERROR(CheckReadsHere(spec, &elsewhere));     // some may be the workers' alone
+//   MP_RETURN_IF_ERROR(CheckReadsHere(spec, &elsewhere));     // some may be only on the workers
 #ifndef MILEPOST_CLIENT_CLI_INPUTS_H_
 #define MILEPOST_CLIENT_CLI_INPUTS_H_
 
@@ -19,19 +19,20 @@ namespace milepost::client {
 // The training data's files or folders.
 std::vector<std::string> TrainPaths(const v1::JobSpec& spec);
 
-// INVALID_ARGUMENT with the field: it cannot be read, is no such file, has tokens or labels that
-// the model has not, or weights that are not the model's. `spec` is normalised and valid.
+// INVALID_ARGUMENT names the field. Its file cannot be read or is of another kind, has tokens or
+// labels that the model does not have, or has weights of another model. `spec` must be normalised
+// and valid.
 absl::Status CheckReads(const v1::JobSpec& spec);
 
-// The same for what is on this machine, but for folders of images, which take long to list; those
-// that are not are put into `elsewhere`, each once.
+// Does the same for the files on this machine, except folders of images, which take long to list.
+// Files that are not here are added to `elsewhere`, each once.
 absl::Status CheckReadsHere(const v1::JobSpec& spec, std::vector<std::string>* elsewhere);
 
-// "not on this machine, and so not looked at: ..."; empty when there are none.
+// "not on this machine, and so not looked at: ...". Empty when `elsewhere` is empty.
 std::string TellElsewhere(const std::vector<std::string>& elsewhere);
 
-// INVALID_ARGUMENT: the folder for report.tensorboard cannot be made or written on this machine. It
-// is made.
+// Makes the folder for report.tensorboard on this machine. INVALID_ARGUMENT: it cannot be made or
+// written.
 absl::Status CheckWrites(const v1::JobSpec& spec);
 
 }  // namespace milepost::client

@@ -1,11 +1,12 @@
-// Ctrl-C and SIGTERM as events instead of sudden death.
+// Turns Ctrl-C and SIGTERM into events instead of sudden death.
 //
 //   InterruptGuard guard([&] { connection->Cancel(); });
 //   ... blocking calls ...
 //   if (guard.interrupted()) return kExitInterrupted;
 //
-// Make it before other threads exist (before the first connection): they inherit the blocked
-// signals. One at a time in a process. The callback runs on a thread of the guard, once per signal.
+// Make it before other threads exist, and so before the first connection: threads inherit the
+// blocked signals. Only one may exist at a time in a process. The callback runs on a thread of the
+// guard, once for each signal.
 #ifndef MILEPOST_CLIENT_CLI_INTERRUPT_H_
 #define MILEPOST_CLIENT_CLI_INTERRUPT_H_
 
@@ -19,14 +20,15 @@
 
 namespace milepost::client {
 
-// Blocks SIGINT, SIGTERM and SIGHUP in this thread (and those it starts) and gives a signalfd that
-// becomes readable at each. Children of common/subprocess.h start with nothing blocked.
+// Blocks SIGINT, SIGTERM and SIGHUP in this thread and in the threads that it starts. Returns a
+// signalfd that becomes readable at each signal. Children of common/subprocess.h start with nothing
+// blocked.
 UniqueFd BlockInterrupts(sigset_t* previous = nullptr);
 
 class InterruptGuard {
  public:
   explicit InterruptGuard(std::function<void()> on_interrupt);
-  ~InterruptGuard();  // the signals have their default effect again
+  ~InterruptGuard();  // restores the signals' default effect
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 

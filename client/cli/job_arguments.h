@@ -1,4 +1,4 @@
-// What users type about jobs besides their names. Pure.
+// Parses what users type about jobs besides their names. Pure.
 #ifndef MILEPOST_CLIENT_CLI_JOB_ARGUMENTS_H_
 #define MILEPOST_CLIENT_CLI_JOB_ARGUMENTS_H_
 
@@ -18,39 +18,39 @@ namespace milepost::client {
 // "team=vision" -> {"team", "vision"}.
 absl::StatusOr<std::pair<std::string, std::string>> ParseLabel(const std::string& text);
 
-// Puts "key=value" into the labels, and takes "key-" out.
+// Adds "key=value" to the labels, and removes the label of "key-".
 absl::Status ChangeLabels(const std::vector<std::string>& texts,
                           google::protobuf::Map<std::string, std::string>* labels);
 
-// "team=vision", "team!=vision", "team" (there is one) or "!team" (there is none); several of them
-// with commas between.
+// Parses "team=vision", "team!=vision", "team" (the label exists) or "!team" (it does not exist).
+// Several are separated by commas.
 absl::StatusOr<std::vector<v1::LabelRequirement>> ParseSelector(const std::string& text);
 
-// "running" -> JOB_STATE_RUNNING, in any case. "active": all that have not ended; "ended": the
-// others.
+// "running" -> JOB_STATE_RUNNING, in upper or lower case. "active" gives all states that have not
+// ended, "ended" the others.
 absl::StatusOr<std::vector<v1::JobState>> ParseState(const std::string& text);
 
-// What ParseState knows: "active", "ended", "queued", ...
+// The words that ParseState knows: "active", "ended", "queued", ...
 std::vector<std::string> JobStateNames();
 
-// By "loss" or "validation" loss, the least first and those without one last; "newest": as they
-// are.
+// Sorts by "loss" or "validation" loss: lowest first, and jobs without one last. "newest" keeps the
+// order.
 void SortJobs(const std::string& order, std::vector<v1::Job>* jobs);
 
-// {"train.optimizer.lr=1e-4,3e-4 train.seed=1,2"} -> four elements, the last path's values changing
-// fastest. Values stand as they do in YAML: commas within brackets, braces and quotes separate
-// nothing. INVALID_ARGUMENT when it is not of that form, or has more than 1000 elements.
+// {"train.optimizer.lr=1e-4,3e-4 train.seed=1,2"} -> four elements. The last path's values change
+// fastest. Values are written as in YAML: commas within brackets, braces and quotes do not
+// separate. INVALID_ARGUMENT: the form is wrong, or there are more than 1000 elements.
 absl::StatusOr<std::vector<v1::ArrayElement>> ExpandArray(const std::vector<std::string>& texts);
 
-// Where a spec comes from: a file, laid over a template, and fields that count before both.
+// The source of a spec: a file, laid over a template, and fields that override both.
 struct SpecSource {
-  std::string path;                         // empty: the template alone
-  std::optional<SpecTemplate> base;         // none: the file alone
+  std::string path;                         // empty: only the template
+  std::optional<SpecTemplate> base;         // absent: only the file
   std::vector<std::string> overrides = {};  // "path=value"
 };
-// As it is written.
+// Reads the spec as it is written.
 absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source);
-// Normalised and checked.
+// Reads the spec, normalises and checks it.
 absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source);
 absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts);
 

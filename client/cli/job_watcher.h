@@ -1,11 +1,11 @@
-// Follows one job on a thread of its own and keeps only the newest state of it.
+// Follows one job on a thread of its own and keeps only its newest state.
 //
 //   JobWatcher watcher(connection, "jobs/7");
 //   poll(watcher.fd() ...);  std::optional<v1::Job> job = watcher.Take();
 //
-// fd() is readable when there is something new, or watching has ended. Take, ended and the
-// destructor belong to one thread. A lost coordinator is tried again for as long as the
-// connection's `reach` says.
+// fd() becomes readable when there is news, or when watching has ended. One thread must make all
+// calls of Take, ended and the destructor. A lost coordinator is tried again for the connection's
+// `reach`.
 #ifndef MILEPOST_CLIENT_CLI_JOB_WATCHER_H_
 #define MILEPOST_CLIENT_CLI_JOB_WATCHER_H_
 
@@ -27,9 +27,9 @@ class JobWatcher {
   ~JobWatcher();  // cancels the connection
 
   int fd() const { return fd_.get(); }
-  // The newest state since the last Take, and fd() is quiet again.
+  // The newest state since the last Take. Afterwards fd() is no longer readable.
   std::optional<v1::Job> Take();
-  // How watching ended: OK when the job is terminal.
+  // How watching ended; nullopt: it goes on. OK: the job is terminal.
   std::optional<absl::Status> ended();
 
  private:

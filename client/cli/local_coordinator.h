@@ -1,5 +1,5 @@
-// A coordinator on this machine's loopback: the pieces that `milepost run` and the commands that
-// read a stopped run's data share.
+// A coordinator on this machine's loopback. `milepost run` shares these parts with the commands
+// that read a stopped run's data.
 #ifndef MILEPOST_CLIENT_CLI_LOCAL_COORDINATOR_H_
 #define MILEPOST_CLIENT_CLI_LOCAL_COORDINATOR_H_
 
@@ -16,7 +16,7 @@
 
 namespace milepost::client {
 
-// Where things are in a data directory of `milepost run`.
+// The paths in a data directory of `milepost run`.
 struct DataDir {
   explicit DataDir(const std::string& path);  // made absolute
 
@@ -29,19 +29,19 @@ struct DataDir {
   std::string lock() const { return path + "/run.lock"; }
 };
 
-// FAILED_PRECONDITION when the directory belongs to another user than `file`, which this process
-// has made there: what it writes the other could not read. Not for who may not tell users apart
-// there (file systems that give all files one owner).
+// FAILED_PRECONDITION: the directory does not belong to the owner of `file`, which this process has
+// made there. The directory's owner could not read what this process writes. File systems that give
+// all files one owner never cause this error.
 absl::Status CheckOwner(const std::string& dir, const std::string& file);
 
-// One `milepost run` at a time on a data directory, or one command that reads what a stopped run
-// has left. The lock is also held by every child that was given fd(), so that it is free only once
-// all processes of a run have ended.
+// Allows one `milepost run` at a time on a data directory, or one command that reads a stopped
+// run's data. Every child that was given fd() holds the lock too. So the lock is free only once all
+// processes of a run have ended.
 class RunLock {
  public:
   enum class Use { kRun, kRead };
-  // FAILED_PRECONDITION naming the process that holds it, or as CheckOwner. Waits until `deadline`
-  // for who only reads, and for the children of a `run` that is dead.
+  // FAILED_PRECONDITION names the process that holds the lock, or is CheckOwner's error. Waits
+  // until `deadline` for commands that only read, and for the children of a dead `run`.
   static absl::StatusOr<RunLock> Acquire(const DataDir& dir, Use use, absl::Time deadline);
   int fd() const { return fd_.get(); }
 
@@ -49,12 +49,12 @@ class RunLock {
   UniqueFd fd_;
 };
 
-// Whether a `milepost run`, or a process of it, still has the lock: what its coordinator noted may
-// be out of date otherwise. Who only reads is no run. Does not block.
+// True while a `milepost run`, or a process of it, holds the lock. Otherwise what its coordinator
+// noted may be out of date. A command that only reads does not count. Does not block.
 bool RunIsOn(const DataDir& dir);
 
-// Keeps a free loopback port for a server that binds it with SO_REUSEADDR, as gRPC does: nobody
-// else is given the port meanwhile, also while the server is restarted.
+// Reserves a free loopback port for a server that binds it with SO_REUSEADDR, as gRPC does. Nobody
+// else gets the port meanwhile, even while the server restarts.
 class HeldPort {
  public:
   static absl::StatusOr<HeldPort> Take();
@@ -66,7 +66,7 @@ class HeldPort {
 };
 
 // True when something accepts TCP connections at "HOST:PORT" (numeric or localhost). Blocks for a
-// moment at most on loopback, up to a second otherwise.
+// moment at most on loopback, and for up to a second otherwise.
 bool Accepts(const std::string& address);
 
 // Creates the directory and its parents.
@@ -75,29 +75,28 @@ absl::Status MakeDir(const std::string& path);
 // The last `count` lines of a text file; empty when it cannot be read.
 std::vector<std::string> LastLines(const std::string& path, size_t count);
 
-// What a process of ours said last, of its log: without RocksDB's warnings, which say nothing to
-// who reads why it ended, unless there is nothing else.
+// The last words of one of our processes: the last lines of its log without RocksDB's warnings,
+// which do not tell why it ended. With nothing but such warnings it returns them.
 std::vector<std::string> LastWords(const std::string& path, size_t count);
 
-// Keeps a log file below `limit` bytes: its contents move to PATH.1 (replacing that one). The
-// writer goes on at the beginning of the emptied file (it must append).
+// Keeps a log file below `limit` bytes: moves its contents to PATH.1, replacing that file. The
+// writer must append; it goes on at the beginning of the emptied file.
 void BoundLog(const std::string& path, int64_t limit);
 
-// For the first coordinator that has a RunLock: no process of an earlier run is alive, and the jobs
-// that they ran are not to blame.
+// A flag for the first coordinator that has a RunLock. It says that no process of an earlier run is
+// alive, and that the jobs that they ran are not to blame.
 inline constexpr char kEarlierRunIsOver[] = "--workers-gone";
 
 std::vector<std::string> CoordinatorArgv(const DataDir& dir, const std::string& address,
                                          bool write_address_file);
 
-// A coordinator that serves a stopped run's data for as long as this object lives.
+// Serves a stopped run's data as long as this object lives.
 class TemporaryCoordinator {
  public:
-  // Blocks until it serves: some 100 ms, and until others that read have ended.
-  // FAILED_PRECONDITION: the directory is in use. The message of another failure holds the log's
-  // last line.
+  // Blocks until it serves: about 100 ms, plus the time until other readers have ended.
+  // FAILED_PRECONDITION: the directory is in use. Other errors quote the last line of the log.
   static absl::StatusOr<std::unique_ptr<TemporaryCoordinator>> Start(const DataDir& dir);
-  ~TemporaryCoordinator();  // SIGTERM, then waits
+  ~TemporaryCoordinator();  // sends SIGTERM, then waits
 
   std::string address() const { return port_.address(); }
 

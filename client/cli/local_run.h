@@ -1,4 +1,4 @@
-// The processes of one `milepost run` and the job they work on. Internal to client/cli.
+// The processes of one `milepost run`, and the job that they work on. Internal to client/cli.
 //
 //   LocalRun run(global, options, spec, disk_needs, report.get());
 //   MP_RETURN_IF_ERROR(run.Start());            // processes are up, the job is submitted
@@ -6,9 +6,9 @@
 //   while (auto next = run.Next()) ...          // jobs submitted beside it: GoOnWith, FollowToEnd
 //   run.Stop();
 //
-// Output that nobody reads any more (`| head`) stops it like a Ctrl-C.
+// When nobody reads its output any more (`| head`), it stops as at a Ctrl-C.
 //
-// One thread. Everything it starts ends with it, also when it is killed.
+// Not thread-safe. Everything that it starts ends with it, also when it is killed.
 #ifndef MILEPOST_CLIENT_CLI_LOCAL_RUN_H_
 #define MILEPOST_CLIENT_CLI_LOCAL_RUN_H_
 
@@ -32,61 +32,61 @@ namespace milepost::client {
 
 class LocalRun {
  public:
-  // `disk`: what the job needs of the data directory's.
+  // `disk`: what the job needs on the data directory's disk.
   LocalRun(const GlobalOptions& global, const RunOptions& options, const v1::JobSpec& spec,
            const DiskNeeds& disk, RunReport* report);
   ~LocalRun();  // kills what still runs
 
-  // CANCELLED when a signal came first.
+  // CANCELLED: a signal came first.
   absl::Status Start();
 
-  // Until the job is terminal or a signal has stopped the workers.
+  // Blocks until the job is terminal, or a signal has stopped the workers.
   absl::Status FollowToEnd();
 
-  // One that was submitted or forked beside the run, and can run here; nullopt: there is none, or
-  // the run was told to stop. After FollowToEnd.
+  // A job that was submitted or forked beside the run, and can run here. Nullopt: there is none, or
+  // the run was told to stop. Call it after FollowToEnd.
   std::optional<v1::Job> Next();
-  // job() is this one from now on: FollowToEnd follows it.
+  // Makes `job` the run's job, which FollowToEnd then follows.
   void GoOnWith(const v1::Job& job);
 
-  // What is left of the data directory's jobs, but job(); after FollowToEnd, before Stop.
+  // The data directory's unfinished jobs, except job(). Call it after FollowToEnd and before Stop.
   std::vector<WaitingJob> Waiting();
 
-  // Ends workers and coordinator, gracefully unless a second signal came.
+  // Ends the workers and the coordinator, gracefully unless a second signal came.
   void Stop();
 
-  // Text generated from the newest checkpoint; empty when there is none, or it took too long.
+  // Text generated from the newest checkpoint. Empty: there is none, or generation took too long.
   std::string Sample(const std::string& prompt);
 
   bool interrupted() const { return interrupts_ > 0; }
   bool already_done() const { return already_done_; }
   const v1::Job& job() const { return job_; }
-  // The job's; nullopt when they cannot be listed.
+  // The job's checkpoints. Nullopt: they cannot be listed.
   std::optional<std::vector<v1::Checkpoint>> Checkpoints();
 
  private:
   absl::Status Prepare();
   absl::Status StartProcesses();
   absl::Status WaitUntilServing();
-  // What is known of where the ranks will run; waits for the workers where they tell it.
+  // What is known about where the ranks will run. Waits for the workers where they provide it.
   absl::StatusOr<JobClient::Place> PlaceOfRanks();
   absl::Status BeginJob();
   void ServePage();
   absl::StatusOr<RunChoice> Choose(const std::vector<v1::Job>& existing);
-  // RESOURCE_EXHAUSTED when no checkpoint would fit, whatever goes into the bin before; a note when
-  // there is room for few.
+  // RESOURCE_EXHAUSTED: no checkpoint would fit, even if others go into the bin first. A note is
+  // printed when there is room for only a few.
   absl::Status CheckDisk(const RunChoice& choice);
-  // Has other jobs make room for the chosen one, and says so.
+  // Makes other jobs leave room for the chosen one, and says so.
   absl::Status MakeRoom(const RunChoice& choice, JobClient jobs);
-  // The further ones of --job.
+  // Queues the other jobs of --job.
   absl::Status QueueOthers(const RunChoice& choice, JobClient jobs);
-  // Those of the jobs that --fresh begins anew beside; FAILED_PRECONDITION when one is pinned.
+  // The checkpoints of the jobs that --fresh replaces. FAILED_PRECONDITION: one is pinned.
   absl::StatusOr<std::vector<v1::Checkpoint>> CheckpointsOf(const std::vector<v1::Job>& replaced);
-  // Ends these jobs, waits for their end, puts their checkpoints into the bin, and says so in one
-  // line. `checkpoints`: what they have now.
+  // Ends these jobs, waits for their end, moves their checkpoints into the bin, and says so in one
+  // line. `checkpoints`: the checkpoints that they have now.
   absl::Status Replace(const std::vector<v1::Job>& replaced,
                        std::vector<v1::Checkpoint> checkpoints, JobClient jobs);
-  // To the run's coordinator, which is tried for so long.
+  // A connection to the run's coordinator, which retries for `reach`.
   std::shared_ptr<Connection> Connect(absl::Duration reach) const;
   void Watch();
   absl::Status Wait(absl::Time until);
@@ -109,10 +109,10 @@ class LocalRun {
   std::optional<HeldPort> port_;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<JobWatcher> watcher_;
-  std::unique_ptr<WebServer> page_;  // of this run; nullptr: there is none
+  std::unique_ptr<WebServer> page_;  // the page of this run; nullptr: there is none
   v1::Job job_;
   bool already_done_ = false;
-  std::optional<std::set<std::string>> before_;  // jobs that were there before the run
+  std::optional<std::set<std::string>> before_;  // jobs that existed before the run
   int slots_ = 0;                                // of all workers
 };
 

@@ -1,7 +1,8 @@
-// What this user knows of coordinators: their authority and the token to show them.
+// What this user knows about coordinators: their authority, and the token to send them.
 //
-// The file is ~/.config/milepost/credentials (or under $XDG_CONFIG_HOME), JSON, 0600. It is refused
-// when others can read or write it. Beside it lie copies of the authorities' certificates.
+// The file is ~/.config/milepost/credentials, or lies under $XDG_CONFIG_HOME; it is JSON with mode
+// 0600. It is refused when others can read or write it. Copies of the authorities' certificates lie
+// beside it.
 #ifndef MILEPOST_CLIENT_CLI_LOGIN_H_
 #define MILEPOST_CLIENT_CLI_LOGIN_H_
 
@@ -15,26 +16,26 @@ namespace milepost::client {
 
 struct Login {
   std::string coordinator;  // host:port
-  std::string authority;    // file of the certificate that signs the coordinator's; empty: no TLS
+  std::string authority;    // file of the certificate that signed the coordinator's; empty: no TLS
   std::string token;
   std::string project;  // for new jobs; empty: "default"
 };
 
-// The folder; empty where neither XDG_CONFIG_HOME nor HOME is set.
+// The folder. Empty: neither XDG_CONFIG_HOME nor HOME is set.
 std::string LoginFolder();
 
-// Of the coordinator at `address`, or of the one that was logged in to last when that is empty.
-// Nothing set but the address: nothing is known. PERMISSION_DENIED: others may read the file.
+// The login for the coordinator at `address`; empty: for the last one logged in to. If nothing is
+// known, only the address is set. PERMISSION_DENIED: others may read the file.
 absl::StatusOr<Login> FindLogin(const std::string& address);
 
-// Keeps it, as the one logged in to last, with a copy of its authority.
+// Stores the login as the newest, with a copy of its authority.
 absl::Status SaveLogin(const Login& login);
 
-// The login as the environment changes it: MILEPOST_CA, MILEPOST_TOKEN, MILEPOST_PROJECT.
+// Applies MILEPOST_CA, MILEPOST_TOKEN and MILEPOST_PROJECT to the login.
 Login WithEnvironment(Login login);
 
-// FAILED_PRECONDITION when the address is not of this host and no authority is known: nothing is
-// sent there in plain text; or when there is a token but no authority.
+// FAILED_PRECONDITION: the address is not of this host and no authority is known, as nothing is
+// sent there in plain text. Or there is a token, but no authority.
 absl::StatusOr<Endpoint> EndpointOf(const Login& login);
 
 }  // namespace milepost::client

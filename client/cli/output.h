@@ -1,4 +1,5 @@
-// What commands print: data on stdout in the format that -o chose, everything else on stderr.
+// The output of commands: data goes to stdout in the format that -o chose, everything else to
+// stderr.
 #ifndef MILEPOST_CLIENT_CLI_OUTPUT_H_
 #define MILEPOST_CLIENT_CLI_OUTPUT_H_
 
@@ -46,19 +47,21 @@ std::string ChoiceText(const v1::Choice& choice);
 // A message as JSON (indented) or YAML, ending in a newline.
 std::string RenderMessage(const google::protobuf::Message& message, OutputFormat format);
 
-// All that a command writes goes through these, whoever the text is from: control characters other
-// than line breaks and tabs never reach stderr, nor stdout where that is a terminal (a file or a
-// pipe gets the bytes as they are).
-// To stdout, flushed; stderr: one line each, "milepost: " before an error, "hint: " before a hint.
+// All output of a command goes through these functions, whoever wrote the text. Control characters
+// other than line breaks and tabs never reach stderr, or stdout when it is a terminal. A file or a
+// pipe gets the bytes unchanged.
+//
+// Print writes to stdout and flushes. The others write one line to stderr, with "milepost: " before
+// an error and "hint: " before a hint.
 void Print(absl::string_view text);
 void Note(absl::string_view text);
-// Takes the last lines off the terminal that stdout is, so that others can be drawn in their place.
+// Erases the last lines on the terminal at stdout, so that others can be drawn in their place.
 void EraseLines(size_t lines);
 void Hint(absl::string_view text);
-// Prints the failure and gives the exit code that stands for it.
+// Prints the failure and returns its exit code.
 int Fail(const absl::Status& status);
-// At the end of a command whose output somebody goes by: kExitError, and why, where some of it
-// could not be written and all else went well.
+// Call it at the end of a command whose output matters. If the command succeeded but some output
+// could not be written, it returns kExitError and says why.
 int FinishOutput(int exit_code);
 
 bool StdoutIsTerminal();

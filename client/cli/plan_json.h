@@ -1,4 +1,4 @@
-// What a spec needs on a device, for programs: what `milepost plan -o json --device DEVICE` prints.
+// What a spec needs on a device, as JSON: what `milepost plan -o json --device DEVICE` prints.
 #ifndef MILEPOST_CLIENT_CLI_PLAN_JSON_H_
 #define MILEPOST_CLIENT_CLI_PLAN_JSON_H_
 
@@ -9,9 +9,9 @@
 
 namespace milepost::client {
 
-// `spec`: as it was parsed, without defaults. `device`: a built-in profile's name; empty: this
-// host. The plan, with "problem" where it does not fit there. INVALID_ARGUMENT: the spec, or the
-// name, is wrong.
+// Returns the plan, with "problem" where it does not fit. `spec` is the spec as parsed, without
+// defaults. `device` is a built-in profile's name; empty: this host. INVALID_ARGUMENT: the spec or
+// the name is wrong.
 absl::StatusOr<std::string> PlanJsonOn(const v1::JobSpec& spec, const std::string& device);
 
 }  // namespace milepost::client

@@ -1,4 +1,4 @@
-// For tests: one command line, run in this process.
+// For tests: runs one command line in this process.
 #ifndef MILEPOST_CLIENT_CLI_RUN_CLI_H_
 #define MILEPOST_CLIENT_CLI_RUN_CLI_H_
 

@@ -1,8 +1,9 @@
-// What `milepost run` says while it runs: a live display, plain lines, or a JSON object per line.
+// The output of a running `milepost run`: a live display, plain lines, or one JSON object per line.
 //
-// JSON lines (stdout, all have "event"): started, state, progress, validation, checkpoint, restart,
-// sample, note, and at a job's end finished (see FinishedJson). Where the run goes on with a job
-// that was submitted beside its own, started comes again, and finished last of all.
+// JSON lines go to stdout, and all have "event". The events are started, state, progress,
+// validation, checkpoint, restart, sample and note. At a job's end comes finished (see
+// FinishedJson). When the run goes on with a job that was submitted beside its own, started comes
+// again, and finished comes last of all.
 #ifndef MILEPOST_CLIENT_CLI_RUN_REPORT_H_
 #define MILEPOST_CLIENT_CLI_RUN_REPORT_H_
 
@@ -20,7 +21,7 @@
 
 namespace milepost::client {
 
-// All that is known at the end.
+// What is known at the end.
 struct RunSummary {
   v1::Job job;
   std::optional<std::vector<v1::Checkpoint>> checkpoints;  // nullopt: not known
@@ -35,15 +36,15 @@ struct RunSummary {
 // null), "checkpoints": [{"name", "step", "bytes", "damaged"}]}. Pure.
 nlohmann::ordered_json FinishedJson(const RunSummary& summary);
 
-// Productive seconds over the wall time since submit; 0 before any. Pure.
+// Productive seconds divided by the wall time since the submission; 0 before any. Pure.
 double Goodput(const v1::Job& job, absl::Time now);
 
-// One thread.
+// Not thread-safe.
 class RunReport {
  public:
   virtual ~RunReport() = default;
   virtual void Started(const v1::Job& job, const std::string& how, const std::string& address) = 0;
-  // Every new state of the job; also called by the clock (with the same job) about once a second.
+  // Called with every new state of the job, and about once a second with the same job.
   virtual void Changed(const v1::Job& job, absl::Time now) = 0;
   virtual void Restarting(const ProcessEvent& event) = 0;
   virtual void Note(absl::string_view text) = 0;

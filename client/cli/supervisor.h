@@ -1,4 +1,4 @@
-// Keeps the processes of a `milepost run` alive: starts them, restarts one that dies, stops them.
+// Keeps the processes of a `milepost run` alive: starts them, restarts those that die, stops them.
 //
 //   Supervisor supervisor(lock.fd());
 //   MP_RETURN_IF_ERROR(supervisor.Start({.name = "coordinator", .argv = {...}, .log = path}));
@@ -7,7 +7,7 @@
 //     supervisor.Tick(now, &events);
 //   }
 //
-// One thread. Blocks only for the length of a fork.
+// Not thread-safe. Blocks only for the length of a fork.
 #ifndef MILEPOST_CLIENT_CLI_SUPERVISOR_H_
 #define MILEPOST_CLIENT_CLI_SUPERVISOR_H_
 
@@ -21,18 +21,19 @@
 
 namespace milepost::client {
 
-// When a process that ended is started again. Pure.
+// Decides when a process that ended is started again. Pure.
 //
-// A process that ends by itself with an error before it has lived 2 s has something to say: the
-// first one is final. Deaths by signal, or after a longer life, are answered with a restart after
-// 20 ms, doubling to 2 s while the lives are shorter than 2 s, at most 8 such short lives in a row.
+// A process that exits before it has ever lived 2 s reports a real error, and is not restarted. A
+// process that died by a signal, or that has once lived longer, is restarted after 20 ms. The delay
+// doubles up to 2 s while lives are shorter than 2 s. After 8 such short lives in a row it is not
+// restarted.
 class RestartPolicy {
  public:
-  // The delay, or nothing: give up.
+  // The delay. Nullopt: give up.
   std::optional<absl::Duration> OnExit(absl::Duration lived, const ExitResult& end);
 
  private:
-  bool proven_ = false;  // it has lived long enough once
+  bool proven_ = false;  // it has once lived long enough
   int short_lives_ = 0;
 };
 
@@ -41,7 +42,7 @@ struct ProcessSpec {
   std::vector<std::string> argv;
   std::string log;  // stdout and stderr are appended here
   int death_signal = SIGKILL;
-  std::vector<std::string> first = {};  // further arguments of the first start alone
+  std::vector<std::string> first = {};  // further arguments, only for the first start
 };
 
 struct ProcessEvent {
@@ -52,23 +53,24 @@ struct ProcessEvent {
 
 class Supervisor {
  public:
-  // `lock_fd` is passed to every child as descriptor 3.
+  // Every child gets `lock_fd` as descriptor 3.
   explicit Supervisor(int lock_fd) : lock_fd_(lock_fd) {}
 
   absl::Status Start(ProcessSpec spec, absl::Time now);
 
-  // Reaps what ended and starts what is due. An error is final: the restarts are used up, or a
-  // process does not start; it names the process and quotes the end of its log.
+  // Reaps processes that ended and starts those that are due. An error is final: the restarts are
+  // used up, or a process does not start. It names the process and quotes the end of its log.
   absl::Status Tick(absl::Time now, std::vector<ProcessEvent>* events);
-  // When Tick has something to do without a process ending.
+  // When Tick next has work even if no process ends.
   absl::Time NextTime() const;
-  // Readable when a process has ended.
+  // These become readable when a process has ended.
   std::vector<int> pidfds() const;
 
-  // From now on nothing whose name begins with `prefix` is restarted; those that live get `signal`.
+  // Processes whose name begins with `prefix` are no longer restarted, and living ones get
+  // `signal`.
   void Stop(const std::string& prefix, int signal);
   bool AnyAlive(const std::string& prefix) const;
-  // Empties logs that have become larger than 8 MiB (keeping one older part).
+  // Empties logs that have grown beyond 8 MiB, and keeps one older part.
   void BoundLogs() const;
 
  private:

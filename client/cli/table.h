@@ -4,8 +4,8 @@
 //   table.Add({"jobs/7", "RUNNING"});
 //   std::string text = table.ToString();
 //
-// Cells are made printable (format.h). Two spaces between columns, none after the last one. Not
-// thread-safe.
+// Cells are made printable (format.h). There are two spaces between columns, and none after the
+// last one. Not thread-safe.
 #ifndef MILEPOST_CLIENT_CLI_TABLE_H_
 #define MILEPOST_CLIENT_CLI_TABLE_H_
 
@@ -17,7 +17,7 @@ namespace milepost::client {
 class Table {
  public:
   explicit Table(std::vector<std::string> header);
-  // As many cells as the header has (CHECK).
+  // There must be as many cells as the header has (CHECK).
   void Add(std::vector<std::string> cells);
   std::string ToString() const;
 

@@ -1,4 +1,4 @@
-// The trainer of a device: one binary for the CPU, one for NVIDIA GPUs, beside this one.
+// The trainer binary of a device, beside this program. The CPU and NVIDIA GPUs have one each.
 #ifndef MILEPOST_CLIENT_CLI_TRAINER_BINARY_H_
 #define MILEPOST_CLIENT_CLI_TRAINER_BINARY_H_
 
@@ -10,7 +10,7 @@ namespace milepost::client {
 
 std::string TrainerBinary(bool cuda);
 
-// FAILED_PRECONDITION, with what to do, where it is not there.
+// FAILED_PRECONDITION: the binary is missing; the message says what to do.
 absl::Status CheckTrainerBinary(bool cuda);
 
 }  // namespace milepost::client

@@ -1,4 +1,4 @@
-// The loss of a model that knows only how often each token occurs: what training must beat.
+// The loss of a model that knows only the frequency of each token: training must beat it.
 #ifndef MILEPOST_CLIENT_CLI_UNIGRAM_H_
 #define MILEPOST_CLIENT_CLI_UNIGRAM_H_
 
@@ -9,9 +9,9 @@
 
 namespace milepost::client {
 
-// Cross-entropy, in nats per token, of `validation` (or `train`, when that is empty) under the
-// token frequencies of `train`, each counted once more than it occurs. Reads at most 64 Mi tokens
-// of each.
+// The cross-entropy, in nats per token, of `validation` under the token frequencies of `train`. If
+// `validation` is empty, `train` is used instead. Each count is raised by one. Reads at most 64 Mi
+// tokens of each.
 absl::StatusOr<double> UnigramLoss(const std::string& train, const std::string& validation,
                                    int64_t vocabulary);
 

@@ -1,4 +1,4 @@
-// Finds the first byte of a stream that is not UTF-8.
+// Finds the first byte of a stream that is not valid UTF-8.
 //
 //   Utf8Checker checker;
 //   for (chunk) if (!checker.Feed(chunk)) ... checker.bad_offset() ...
@@ -19,7 +19,7 @@ class Utf8Checker {
   bool Feed(absl::string_view chunk);
   bool Finish();  // false when the stream ends inside a character
 
-  // Counted from 0 (offset) and 1 (line), of the character that is wrong.
+  // The place of the wrong character. The offset counts from 0, the line from 1.
   int64_t bad_offset() const { return character_; }
   int64_t bad_line() const { return line_; }
 

@@ -1,5 +1,6 @@
-// The methods of the coordinator that the JSON API has: all of the services that users call, but
-// for those that ranks and workers alone call. A new method of such a service is here by itself.
+// The coordinator's methods in the JSON API. These are all methods of the services for users,
+// except those that only ranks and workers call. A new method of such a service is added
+// automatically.
 //
 //   const ApiMethod* method = FindApiMethod("JobService/GetJob");
 //
@@ -25,15 +26,15 @@ struct ApiMethod {
   std::string path;  // "JobService/GetJob"
   std::string grpc;  // "/milepost.v1.JobService/GetJob"
   const google::protobuf::MethodDescriptor* descriptor = nullptr;
-  bool streams = false;  // answers many messages
-  bool reads = false;    // changes nothing
+  bool streams = false;  // the answer is a stream of messages
+  bool reads = false;    // it changes nothing
 
   std::unique_ptr<google::protobuf::Message> NewRequest() const;
   std::unique_ptr<google::protobuf::Message> NewResponse() const;
 };
 
 const std::vector<ApiMethod>& ApiMethods();
-// nullptr: there is none.
+// nullptr: there is no such method.
 const ApiMethod* FindApiMethod(absl::string_view path);
 
 }  // namespace milepost::client

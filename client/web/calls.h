@@ -1,12 +1,12 @@
-// Calls that pages ask for, on a few threads: what many ask for at a time, or within a second, is
-// asked for once.
+// Runs the calls that pages request, on a few threads. When several pages request the same thing at
+// once or within a second, it is asked only once.
 //
 //   calls.Read(principal, "JobService/GetJob jobs/7", [=] { return Ask(...); }, answer);
 //   calls.Write(principal, [=] { return Ask(...); }, answer);
 //
-// Only askers with the same `principal` share answers. What a Write changes, reads that come after
-// its answer show. Bounded: calls that wait (more get 429), those of one principal that run, and
-// bytes that are kept. Thread-safe; neither blocks.
+// Only callers with the same `principal` share answers. A read that comes after a Write's answer
+// shows what the Write changed. Three numbers are bounded: waiting calls (further ones get 429),
+// running calls of one principal, and kept bytes. Thread-safe. Neither Read nor Write blocks.
 #ifndef MILEPOST_CLIENT_WEB_CALLS_H_
 #define MILEPOST_CLIENT_WEB_CALLS_H_
 
@@ -29,7 +29,7 @@ namespace milepost::client {
 
 struct CallOptions {
   int threads = 16;
-  int most_running = 8;  // of one principal
+  int most_running = 8;  // calls of one principal
   size_t most_waiting = 512;
   absl::Duration kept = absl::Seconds(1);
   size_t most_kept_bytes = 64 << 20;
@@ -40,7 +40,7 @@ class Calls {
   using Make = std::function<HttpResponse()>;  // blocks
 
   explicit Calls(const CallOptions& options);
-  ~Calls();  // waits for what runs; what waits gets 503
+  ~Calls();  // waits for running calls; waiting ones get 503
   Calls(const Calls&) = delete;
   Calls& operator=(const Calls&) = delete;
 
@@ -53,9 +53,9 @@ class Calls {
     std::function<void()> run;
     std::function<void(HttpResponse)> drop;
   };
-  // One read, while it is asked for and for as long as its answer is kept.
+  // One read. It exists while it runs, and while its answer is kept.
   struct Entry {
-    int64_t writes = 0;  // before it was asked for
+    int64_t writes = 0;  // number of writes before the read began
     bool done = false;
     absl::Time made;
     HttpResponse response;

@@ -1,9 +1,10 @@
-// The coordinator's methods over HTTP: JSON in, JSON out, streams as server-sent events.
+// The coordinator's methods over HTTP. Requests and answers are JSON; streams are server-sent
+// events.
 //
 //   JsonApi api(GenericClient(connection), {});
 //   api.Answer("JobService/GetJob", request, caller, answer);
 //
-// Rights and errors are the coordinator's own. Thread-safe; does not block.
+// The coordinator decides about rights and errors. Thread-safe; does not block.
 #ifndef MILEPOST_CLIENT_WEB_JSON_API_H_
 #define MILEPOST_CLIENT_WEB_JSON_API_H_
 
@@ -20,12 +21,13 @@
 
 namespace milepost::client {
 
-// Whose call it is.
+// The visitor for whom a call is made.
 struct Caller {
   std::string token;      // empty: none is needed
-  std::string principal;  // callers with the same one share answers
+  std::string principal;  // callers with the same principal share answers
+  // False once the visitor's session is over; streams then end.
   std::function<bool()> may_go_on;
-  // The coordinator does not know the token, or no longer.
+  // Called when the coordinator does not know the token, or no longer knows it.
   std::function<void()> refused;
 };
 
@@ -41,7 +43,7 @@ class JsonApi {
  public:
   JsonApi(GenericClient coordinator, const JsonApiOptions& options);
 
-  // `path`: of ApiMethods.
+  // `path`: the path of a method in ApiMethods.
   void Answer(absl::string_view path, const HttpRequest& request, const Caller& caller,
               const HttpAnswer& answer);
   Calls& calls() { return calls_; }

@@ -1,10 +1,11 @@
-// Requests and answers of the API: protobuf's JSON mapping, and errors.
+// Requests, answers and errors of the API in protobuf's JSON mapping.
 //
 //   MP_RETURN_IF_ERROR(FromJson(body, request.get()));
 //   MP_RETURN_IF_ERROR(KeepFields("jobs.name,jobs.state,nextPageToken", response.get()));
 //   const std::string json = ToJson(*response);
 //
-// Field names are in lowerCamelCase or, in what comes in, as in the proto. Pure; thread-safe.
+// Field names are in lowerCamelCase. Requests may also use the names of the proto. Pure;
+// thread-safe.
 #ifndef MILEPOST_CLIENT_WEB_JSON_MESSAGES_H_
 #define MILEPOST_CLIENT_WEB_JSON_MESSAGES_H_
 
@@ -22,33 +23,33 @@ class Message;
 
 namespace milepost::client {
 
-// On one line.
+// The JSON is on one line.
 std::string ToJson(const google::protobuf::Message& message);
 
-// Empty text: an empty message. INVALID_ARGUMENT: what is wrong, and where.
+// Empty text gives an empty message. INVALID_ARGUMENT says what is wrong, and where.
 absl::Status FromJson(const std::string& json, google::protobuf::Message* message);
 
 using Query = std::vector<std::pair<std::string, std::string>>;
 
-// ?name=jobs/7&states=JOB_STATE_RUNNING&states=...: fields of the message, also "a.b". Parameters
-// that begin with '$' are not the message's. INVALID_ARGUMENT: there is no such field, or it takes
-// no such value.
+// Sets fields of the message from a query such as ?name=jobs/7&states=JOB_STATE_RUNNING&states=...
+// Names may be paths ("a.b"). Parameters that begin with '$' are skipped. INVALID_ARGUMENT: there
+// is no such field, or it does not take the value.
 absl::Status FromQuery(const Query& query, google::protobuf::Message* message);
 
-// Leaves only these fields, with commas between: each a path through messages and lists of them.
-// Empty: all. INVALID_ARGUMENT: there is no such field.
+// Clears all fields but these, which are separated by commas. Each is a path through messages and
+// lists of messages. Empty: keeps all. INVALID_ARGUMENT: there is no such field.
 absl::Status KeepFields(absl::string_view fields, google::protobuf::Message* message);
 
-// Of `fields` the paths within a list that an answer of this type has ("jobs.spec.name":
-// spec.name), as google.protobuf.FieldMask has them: no deeper than the first list. None: all are
-// wanted.
+// Finds, among `fields`, the paths inside the list named `list` of an answer of this type:
+// "jobs.spec.name" gives spec.name. They have the form of google.protobuf.FieldMask, so they end
+// before a nested list. Empty: all fields are wanted.
 std::vector<std::string> MaskWithin(absl::string_view fields,
                                     const google::protobuf::Descriptor& answer,
                                     absl::string_view list);
 
-// The answer's status code, as google.rpc.Code has it.
+// The HTTP status code that google.rpc.Code assigns to the status.
 int HttpStatusOf(const absl::Status& status);
-// A google.rpc.Status as JSON, with the details.
+// A google.rpc.Status as JSON, with its details.
 std::string StatusJson(const absl::Status& status);
 
 }  // namespace milepost::client

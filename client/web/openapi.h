@@ -1,4 +1,4 @@
-// The API as an OpenAPI 3 document, made of the descriptors. Pure; thread-safe.
+// The API as an OpenAPI 3 document, generated from the protobuf descriptors. Pure; thread-safe.
 #ifndef MILEPOST_CLIENT_WEB_OPENAPI_H_
 #define MILEPOST_CLIENT_WEB_OPENAPI_H_
 
@@ -6,7 +6,7 @@
 
 namespace milepost::client {
 
-// JSON.
+// Returns JSON.
 std::string OpenApiJson();
 
 }  // namespace milepost::client

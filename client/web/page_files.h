@@ -1,4 +1,4 @@
-// The files of the page, as they are in client/web/page. The build puts them into the program.
+// The page's files, as they are in client/web/page. The build embeds them into the program.
 #ifndef MILEPOST_CLIENT_WEB_PAGE_FILES_H_
 #define MILEPOST_CLIENT_WEB_PAGE_FILES_H_
 

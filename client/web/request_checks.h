@@ -1,9 +1,10 @@
-// What a browser's request must be like before anything is done for it. Pure; thread-safe.
+// Checks that a browser's request must pass before the server acts on it. Pure; thread-safe.
 //
-// A page of somebody else's can make a browser send requests here, with the cookie, and by a name
-// of his own that leads here (DNS rebinding). So: the Host must be one of ours; what changes
-// something must be JSON, which no form sends, and of our own Origin; and nothing is for other
-// sites.
+// A foreign page can make a browser send requests here, with the cookie, and under a foreign name
+// that resolves to this host (DNS rebinding). Therefore:
+// - The Host must be one of ours.
+// - A request that changes something must be JSON, which no form sends, and of our own Origin.
+// - Requests from other sites are refused.
 #ifndef MILEPOST_CLIENT_WEB_REQUEST_CHECKS_H_
 #define MILEPOST_CLIENT_WEB_REQUEST_CHECKS_H_
 
@@ -19,17 +20,17 @@ namespace milepost::client {
 // "a.example:7080" -> "a.example"; "[::1]:7080" -> "[::1]"; in lower case.
 std::string HostOf(absl::string_view host_and_port);
 
-// The Host is localhost, a loopback address, or one of `allowed`. PERMISSION_DENIED.
+// PERMISSION_DENIED unless the Host is localhost, a loopback address, or one of `allowed`.
 absl::Status CheckHost(const HttpRequest& request, const std::vector<std::string>& allowed);
 
-// `secure`: over TLS. `by_cookie`: it counts for whoever is logged in. PERMISSION_DENIED: of
-// another site; INVALID_ARGUMENT: a POST that is no JSON.
+// `secure`: the request came over TLS. `by_cookie`: the cookie says who calls. PERMISSION_DENIED:
+// the request comes from another site. INVALID_ARGUMENT: a POST is not JSON.
 absl::Status CheckSite(const HttpRequest& request, bool secure, bool by_cookie);
 
-// The cookie's value; empty: there is none.
+// The cookie's value. Empty: there is none.
 std::string CookieOf(const HttpRequest& request, absl::string_view name);
 
-// Of "Authorization: Bearer TOKEN"; empty: there is none.
+// The token of "Authorization: Bearer TOKEN". Empty: there is none.
 std::string BearerOf(const HttpRequest& request);
 
 }  // namespace milepost::client

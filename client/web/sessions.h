@@ -1,10 +1,11 @@
-// Who is logged in to the page: session ids of cookies, and the tokens that they stand for.
+// The logged-in users of the page: session ids from cookies, and the tokens that they stand for.
 //
 //   const std::string id = sessions.Add(token, now);
 //   const std::optional<std::string> token = sessions.Find(id, now);
 //
-// In memory alone: a restart ends them all. Ids have 256 random bits, and are kept as digests. At
-// most `most`, of one token most_of_token: the one unused for longest makes room. Thread-safe.
+// Sessions exist only in memory: a restart ends them all. Ids have 256 random bits and are kept as
+// digests. There are at most `most` sessions, and `most_of_token` for one token. A new one replaces
+// the one that was unused for longest. Thread-safe.
 #ifndef MILEPOST_CLIENT_WEB_SESSIONS_H_
 #define MILEPOST_CLIENT_WEB_SESSIONS_H_
 
@@ -20,10 +21,10 @@
 namespace milepost::client {
 
 struct SessionOptions {
-  absl::Duration idle = absl::Hours(1);      // unused for so long: over
-  absl::Duration longest = absl::Hours(12);  // from the login on
+  absl::Duration idle = absl::Hours(1);      // a session unused for this long is over
+  absl::Duration longest = absl::Hours(12);  // counted from the login
   size_t most = 1000;
-  size_t most_of_token = 20;  // so that nobody's logins end those of others
+  size_t most_of_token = 20;  // so that one user's logins do not end another's
 };
 
 class Sessions {
@@ -31,10 +32,11 @@ class Sessions {
   explicit Sessions(const SessionOptions& options) : options_(options) {}
 
   std::string Add(const std::string& token, absl::Time now);
-  // The token; none: there is no such session, or it is over. `uses`: counts as a use.
+  // Returns the token. Nullopt: there is no such session, or it is over. `uses`: the call counts as
+  // a use.
   std::optional<std::string> Find(const std::string& id, absl::Time now, bool uses = true);
   void Remove(const std::string& id);
-  // All that stand for the token, which is good no more.
+  // Removes all sessions of a token that is no longer valid.
   void RemoveToken(const std::string& token);
 
  private:

@@ -6,7 +6,7 @@
 
 namespace milepost::client {
 
-// "/" is index.html; 404: there is no such file.
+// "/" is index.html. 404: there is no such file.
 HttpResponse AnswerFile(const HttpRequest& request);
 
 }  // namespace milepost::client
