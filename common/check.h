@@ -1,9 +1,9 @@
-// CHECK for our own bugs, never for a peer, a disk, a file or a user's input (those are
-// absl::Status).
+// CHECK for our own bugs only. An error of a peer, a disk, a file or a user's input is an
+// absl::Status.
 //
 //   MP_CHECK(offset % 64 == 0) << "buffer " << name;
 //
-// On failure: file, line, condition and message on stderr, then abort(). Thread-safe.
+// On failure it prints file, line, condition and message to stderr, and calls abort(). Thread-safe.
 #ifndef MILEPOST_COMMON_CHECK_H_
 #define MILEPOST_COMMON_CHECK_H_
 

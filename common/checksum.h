@@ -1,10 +1,10 @@
-// XXH3-64: the checksum of every checkpoint chunk, from where its bytes leave the arena to where
-// they are back in one.
+// XXH3-64, the checksum of every checkpoint chunk. It covers the bytes from where they leave one
+// arena to where they reach another.
 //
 //   chunk.set_xxh3(Xxh3(bytes.data(), bytes.size()));
 //
-// Detects damage, not forgery. The same value on every machine (canonical XXH3 64-bit, seed 0).
-// Thread-safe.
+// It detects damage, not forgery. Every machine computes the same value (canonical XXH3 64-bit,
+// seed 0). Thread-safe.
 #ifndef MILEPOST_COMMON_CHECKSUM_H_
 #define MILEPOST_COMMON_CHECKSUM_H_
 

@@ -1,5 +1,5 @@
-// Time as an argument: decisions take an absl::Time; the code around them asks a Clock, which a
-// test replaces.
+// Time as an argument. Decisions take an absl::Time. The code around them asks a Clock, which tests
+// replace.
 #ifndef MILEPOST_COMMON_CLOCK_H_
 #define MILEPOST_COMMON_CLOCK_H_
 
@@ -15,13 +15,13 @@ class Clock {
   virtual ~Clock() = default;
   virtual absl::Time Now() = 0;
 
-  // The system's clock; lives for the whole process.
+  // The system's clock. It lives as long as the process.
   static Clock* Real();
 };
 
-// FAILED_PRECONDITION, with the remedy: a host without a battery begins in 1970, or before it by
-// its time zone; then gRPC aborts, certificates are not valid yet, and no record's time means
-// anything.
+// FAILED_PRECONDITION, with the remedy: `now` is too early to be right. A host without a battery
+// begins in 1970, or before it because of its time zone. Then gRPC aborts, certificates are not
+// valid yet, and the times of records mean nothing.
 absl::Status CheckWallClock(absl::Time now);
 
 }  // namespace milepost

@@ -1,4 +1,4 @@
-// What this host's CPU has instructions for, as the kernel tells it.
+// Which instructions this host's CPU has, according to the kernel.
 //
 //   if (!HostMultipliesBf16()) ...  // bf16 is as fast as fp32 here, not faster
 //
@@ -10,7 +10,8 @@
 
 namespace milepost {
 
-// AVX512_BF16, which CPUs with AMX have too. `root` stands before /proc; tests use it.
+// True when the CPU has AVX512_BF16; CPUs with AMX have it too. `root` is put before /proc, for
+// tests.
 bool HostMultipliesBf16(const std::string& root = "");
 
 }  // namespace milepost

@@ -1,4 +1,4 @@
-// What everybody who calls libcurl needs: owners, and its one start.
+// What every caller of libcurl needs: owners of its objects, and its initialisation.
 //
 //   InitialiseCurlOnce();
 //   const OwnedCurl curl(curl_easy_init());

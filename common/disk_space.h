@@ -1,4 +1,4 @@
-// What is left on a disk, and what a coordinator's store needs of it.
+// The free space on a disk, and how much of it a coordinator's store needs.
 #ifndef MILEPOST_COMMON_DISK_SPACE_H_
 #define MILEPOST_COMMON_DISK_SPACE_H_
 
@@ -9,19 +9,19 @@
 
 namespace milepost {
 
-// With less than this free a store takes no records: room for RocksDB to write out what it has in
-// memory. An append to its log that fails for lack of space would stop it, and Debian's build
-// (with assertions) dies of the recovery.
+// A store with less free space takes no records. RocksDB needs the space to write out what it has
+// in memory. An append to its log that fails for lack of space would stop it, and Debian's build
+// (with assertions) crashes in the recovery.
 constexpr uint64_t kLowSpaceBytes = 32 << 20;
 
-// Left free beside a new checkpoint: for RocksDB's own logs and memtables.
+// Space left free beside a new checkpoint, for RocksDB's own logs and memtables.
 constexpr uint64_t kStoreMarginBytes = 64 << 20;
 
-// Bytes that an unprivileged writer can still put on the file system of `path`. INTERNAL: it does
-// not say.
+// Bytes that an unprivileged writer can still put on the file system of `path`. INTERNAL: the
+// system does not report them.
 absl::StatusOr<uint64_t> FreeBytes(const std::string& path);
 
-// Why a store in `dir` takes nothing: RESOURCE_EXHAUSTED, `needed` being more than `free`.
+// RESOURCE_EXHAUSTED: why a store in `dir` accepts nothing. `needed` is more than `free`.
 absl::Status DiskFull(const std::string& dir, uint64_t free, uint64_t needed);
 
 }  // namespace milepost

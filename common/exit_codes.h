@@ -1,4 +1,4 @@
-// Exit codes of every binary, and the one mapping from a Status to them.
+// The exit codes of every binary, and the only mapping from a Status to them.
 #ifndef MILEPOST_COMMON_EXIT_CODES_H_
 #define MILEPOST_COMMON_EXIT_CODES_H_
 
@@ -9,17 +9,17 @@ namespace milepost {
 enum ExitCode : int {
   kExitOk = 0,
   kExitError = 1,
-  kExitUsage = 2,  // bad flags, bad spec, bad data: the user can mend it
-  // milepost-coordinator with --etcd: it cannot be sure any more that no other one is active.
+  kExitUsage = 2,  // bad flags, spec or data: the user can mend it
+  // milepost-coordinator with --etcd: it is no longer sure that no other coordinator is active.
   kExitNotActive = 3,
-  // milepost-trainer only; the worker turns them into a FailureClass.
-  kExitStopped = 10,   // told to stop: checkpointed at a step boundary
+  // Only milepost-trainer; the worker turns them into a FailureClass.
+  kExitStopped = 10,   // told to stop: saved a checkpoint at a step boundary
   kExitPeerLost = 11,  // another rank went away; never the root cause
   kExitFenced = 12,    // a newer generation exists
   kExitData = 13,
   kExitOutOfMemory = 14,
   kExitNetwork = 15,  // the coordinator stayed out of reach
-  // milepost job wait, job logs -f, run.
+  // milepost job wait, job logs -f and run.
   kExitJobFailed = 100,
   kExitJobNotFinished = 101,
   kExitNotFound = 102,

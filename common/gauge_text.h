@@ -17,10 +17,10 @@ namespace milepost {
 
 class GaugeText {
  public:
-  // `labels`: their names. `help` has no line end.
+  // `labels` are the labels' names. `help` must not have a line end.
   GaugeText(absl::string_view name, std::vector<std::string> labels, absl::string_view help);
 
-  // `values` of all labels, in their order. What is no number is left out.
+  // `values` has the values of all labels, in order. A sample whose value is NaN is left out.
   void Add(const std::vector<std::string>& values, double value);
 
   const std::string& text() const { return text_; }

@@ -1,8 +1,8 @@
-// How much memory this host, or the container that the process is in, has.
+// The memory of this host, or of the container that the process runs in.
 //
 //   if (bytes > MemoryLimitBytes()) ...  // waiting cannot help
 //
-// Thread-safe; block on a few small files under /proc and /sys.
+// Thread-safe. Both block on a few small files under /proc and /sys.
 #ifndef MILEPOST_COMMON_HOST_MEMORY_H_
 #define MILEPOST_COMMON_HOST_MEMORY_H_
 
@@ -11,11 +11,11 @@
 
 namespace milepost {
 
-// What this process may still allocate: the smaller of the host's MemAvailable and what its cgroup
-// (v2 or v1) leaves, reclaimable file cache included. Without /proc, the host's free memory by
-// sysinfo(2). `root` stands before /proc and /sys; tests use it.
+// The bytes that this process may still allocate. This is the lesser of the host's MemAvailable and
+// what its cgroup (v2 or v1) has left, including file cache that can be reclaimed. Without /proc it
+// is the host's free memory from sysinfo(2). `root` is put before /proc and /sys, for tests.
 int64_t AvailableMemoryBytes(const std::string& root = "");
-// The same if nothing else were running: the host's MemTotal, or its cgroup's limit.
+// The bytes if nothing else were running: the lesser of the host's MemTotal and the cgroup's limit.
 int64_t MemoryLimitBytes(const std::string& root = "");
 
 }  // namespace milepost

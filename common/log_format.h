@@ -1,4 +1,4 @@
-// How our processes write their log: a line a message, whatever the message holds.
+// How our processes write their logs: one line for each message, whatever the message contains.
 #ifndef MILEPOST_COMMON_LOG_FORMAT_H_
 #define MILEPOST_COMMON_LOG_FORMAT_H_
 
@@ -11,9 +11,9 @@
 
 namespace milepost {
 
-// Control characters (C0, DEL, C1), line and paragraph separators, and bytes that are no UTF-8 as
-// \n, \r, \t, \xNN or \uNNNN: a message from outside can neither forge lines nor move a terminal's
-// cursor.
+// Replaces control characters (C0, DEL, C1), line and paragraph separators, and bytes that are not
+// UTF-8 by \n, \r, \t, \xNN or \uNNNN. So a message from outside can neither forge lines nor move a
+// terminal's cursor.
 std::string EscapeLogMessage(absl::string_view message);
 
 // spdlog's `pattern`, with the message escaped.

@@ -1,11 +1,11 @@
-// Protobuf messages between a process and its child, over a socket pair that keeps message
-// boundaries (SOCK_SEQPACKET).
+// Exchanges protobuf messages between a process and its child, over a socket pair that keeps
+// message boundaries (SOCK_SEQPACKET).
 //
 //   MP_ASSIGN_OR_RETURN(auto ends, MessageChannel::CreatePair());
 //   options.fds = {{3, ends.second.fd()}};   // the child wraps it: MessageChannel(UniqueFd(3))
 //   MP_RETURN_IF_ERROR(ends.first.Send(start, absl::Now() + absl::Seconds(1)));
 //
-// Messages are at most kMaxBytes serialized. Several threads may send, while one receives.
+// A serialized message has at most kMaxBytes. Several threads may send while one receives.
 #ifndef MILEPOST_COMMON_MESSAGE_CHANNEL_H_
 #define MILEPOST_COMMON_MESSAGE_CHANNEL_H_
 
@@ -31,12 +31,13 @@ class MessageChannel {
 
   int fd() const { return fd_.get(); }
 
-  // Waits until `deadline` for room (InfinitePast: not at all). RESOURCE_EXHAUSTED: no room by
-  // then; UNAVAILABLE: the other end is closed; INVALID_ARGUMENT: longer than kMaxBytes.
+  // Waits for room until `deadline`; InfinitePast does not wait. RESOURCE_EXHAUSTED: there was no
+  // room. UNAVAILABLE: the other end is closed. INVALID_ARGUMENT: the message is longer than
+  // kMaxBytes.
   absl::Status Send(const google::protobuf::MessageLite& message, absl::Time deadline);
 
-  // Waits until `deadline` for a message. DEADLINE_EXCEEDED: none by then; OUT_OF_RANGE: the other
-  // end is closed and all its messages were read; DATA_LOSS: not a message of this type.
+  // Waits for a message until `deadline`. DEADLINE_EXCEEDED: none came. OUT_OF_RANGE: the other end
+  // is closed and all its messages were read. DATA_LOSS: the message is not of this type.
   absl::Status Receive(google::protobuf::MessageLite* message, absl::Time deadline);
 
  private:

@@ -1,6 +1,5 @@
-// The two formats in which metrics are told: Prometheus' text format 0.0.4 and OpenMetrics 1.0.
-// Pages are made in the first; the second differs in the names of counters' families and in its
-// end.
+// The two formats of metrics: Prometheus' text format 0.0.4 and OpenMetrics 1.0. Pages are made in
+// the first. The second differs in the names of counters' families and in its end.
 //
 //   if (WantsOpenMetrics(request.accept)) {
 //     return {.content_type = kOpenMetricsType, .body = ToOpenMetrics(text)};
@@ -22,10 +21,11 @@ inline constexpr char kPrometheusTextType[] = "text/plain; version=0.0.4; charse
 inline constexpr char kOpenMetricsType[] =
     "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-// An Accept header names OpenMetrics 1.0, and plain text not before it (RFC 9110, 12.5.1).
+// True when an Accept header names OpenMetrics 1.0, and does not name plain text before it (RFC
+// 9110, 12.5.1).
 bool WantsOpenMetrics(absl::string_view accept);
 
-// `text`: a whole page in format 0.0.4, in which names that end in _total are counters' alone.
+// `text` is a whole page in format 0.0.4. In it only counters may have names that end in _total.
 std::string ToOpenMetrics(absl::string_view text);
 
 }  // namespace milepost

@@ -33,8 +33,8 @@ constexpr std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
   return counter;
 }
 
-// One key for a (seed, stream) pair: two rounds of the SplitMix64 finaliser, so that neighbouring
-// seeds and streams share nothing.
+// Derives a key from a (seed, stream) pair by two rounds of the SplitMix64 finaliser. So
+// neighbouring seeds and streams have nothing in common.
 constexpr std::array<uint32_t, 2> PhiloxKey(uint64_t seed, uint64_t stream) {
   auto mix = [](uint64_t x) {
     x += 0x9E3779B97F4A7C15;

@@ -6,12 +6,13 @@
 
 namespace milepost {
 
-// True once one of `events` (POLLIN, POLLOUT), a hang-up or an error is there; false when
-// `deadline`, by the clock of absl::Now, passed first; a clock that is set meanwhile does not
-// change how long it waits. Goes on after an interrupting signal. InfinitePast only looks.
+// Returns true once one of `events` (POLLIN, POLLOUT), a hang-up or an error is there. Returns
+// false when `deadline`, by the clock of absl::Now, passed first. A change of that clock during the
+// wait does not change how long it waits. An interrupting signal does not end the wait.
+// InfinitePast only looks.
 bool PollFd(int fd, short events, absl::Time deadline);
 
-// What poll(2) takes: milliseconds, rounded up, at most a minute; 0 when nothing is left.
+// The timeout for poll(2): milliseconds, rounded up, at most a minute. 0: no time is left.
 int PollTimeoutMillis(absl::Duration left);
 
 }  // namespace milepost

@@ -1,6 +1,6 @@
 // google.protobuf.Timestamp <-> absl::Time, to the nanosecond.
 //
-// An unset Timestamp (all zero) is absl::UnixEpoch(); IsSet tells it from a real time.
+// An unset Timestamp (all zero) gives absl::UnixEpoch(). IsSet tells it from a real time.
 #ifndef MILEPOST_COMMON_PROTO_TIME_H_
 #define MILEPOST_COMMON_PROTO_TIME_H_
 

@@ -1,4 +1,4 @@
-// What a rank's state means.
+// The meaning of a rank's state.
 #ifndef MILEPOST_COMMON_RANK_STATE_H_
 #define MILEPOST_COMMON_RANK_STATE_H_
 
@@ -6,7 +6,7 @@
 
 namespace milepost {
 
-// Its process is gone, and no other state follows.
+// True when the rank's process is gone and no other state follows.
 inline bool HasEnded(v1::RankState state) {
   return state == v1::RANK_STATE_SUCCEEDED || state == v1::RANK_STATE_STOPPED ||
          state == v1::RANK_STATE_FAILED;

@@ -3,7 +3,7 @@
 //   RoundUp(100, 64)  // 128
 //   CeilDiv(100, 64)  // 2
 //
-// For values of at least 0 and divisors of at least 1; the sum of both must fit.
+// Values must be at least 0 and divisors at least 1. Their sum must fit the type.
 #ifndef MILEPOST_COMMON_ROUND_UP_H_
 #define MILEPOST_COMMON_ROUND_UP_H_
 

@@ -1,5 +1,5 @@
-// MILEPOST_ASAN is defined where AddressSanitizer instruments, whatever the compiler: GCC says so
-// by a macro, Clang by a feature. MILEPOST_TSAN is the build's (cmake/MilepostTargets.cmake).
+// Defines MILEPOST_ASAN when AddressSanitizer is on, for every compiler: GCC has a macro for it,
+// Clang a feature. The build defines MILEPOST_TSAN (cmake/MilepostTargets.cmake).
 #ifndef MILEPOST_COMMON_SANITIZER_H_
 #define MILEPOST_COMMON_SANITIZER_H_
 

@@ -1,4 +1,4 @@
-// Early return on a failed absl::Status or absl::StatusOr.
+// Returns early when an absl::Status or absl::StatusOr has failed.
 //
 //   MP_RETURN_IF_ERROR(file.Open(path));
 //   MP_ASSIGN_OR_RETURN(std::string text, ReadFile(path));
@@ -26,7 +26,7 @@
 
 namespace milepost {
 
-// The same code, with `prefix` and ": " before the message: where the failure happened.
+// Keeps the code, and puts `prefix` and ": " before the message to say where the failure happened.
 inline absl::Status Annotate(const absl::Status& status, absl::string_view prefix) {
   if (status.ok()) return status;
   absl::Status annotated(status.code(), std::string(prefix) + ": " + std::string(status.message()));

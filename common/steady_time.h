@@ -1,5 +1,5 @@
-// Time for deadlines and waits, by a clock that nobody sets. Its differences mean something, the
-// times themselves do not.
+// Time for deadlines and waits, from a clock that nobody sets. Only differences between its times
+// have a meaning.
 //
 //   const absl::Time give_up = SteadyNow() + absl::Seconds(60);
 #ifndef MILEPOST_COMMON_STEADY_TIME_H_
@@ -16,7 +16,7 @@ inline absl::Time SteadyNow() {
   return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
 }
 
-// The same in seconds, for what is measured. Thread-safe.
+// The same in seconds, for measurements. Thread-safe.
 inline double SteadySeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }

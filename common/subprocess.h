@@ -1,5 +1,5 @@
-// Child processes: start one with chosen arguments, environment, descriptors and CPU cores; signal
-// it; wait for it with a deadline; know how it ended.
+// Child processes. Starts one with chosen arguments, environment, descriptors and CPU cores,
+// signals it, waits for it with a deadline, and reports how it ended.
 //
 //   SpawnOptions options;
 //   options.argv = {SiblingBinary("milepost-worker"), "--coordinator", address};
@@ -10,7 +10,7 @@
 //
 // The child gets only descriptors 0, 1, 2 and those of `SpawnOptions::fds`, an empty signal mask
 // and default signal handlers. It dies with this process (`death_signal`), whichever thread spawned
-// it: all forks happen on one thread that lives as long as the process.
+// it. For this, one thread that lives as long as the process makes all forks.
 #ifndef MILEPOST_COMMON_SUBPROCESS_H_
 #define MILEPOST_COMMON_SUBPROCESS_H_
 
@@ -28,17 +28,17 @@
 
 namespace milepost {
 
-// What one of the child's standard streams is connected to.
+// The target of one of the child's standard streams.
 struct Redirect {
   enum Kind { kInherit, kNull, kPipe, kFile, kFd };
 
   static Redirect Inherit() { return {kInherit, "", -1}; }
   static Redirect Null() { return {kNull, "", -1}; }
-  // The other end is taken with Subprocess::TakeIn, TakeOut or TakeErr.
+  // Take the other end with Subprocess::TakeIn, TakeOut or TakeErr.
   static Redirect Pipe() { return {kPipe, "", -1}; }
-  // Appended to (created with mode 0644), or read from for stdin.
+  // Output is appended to the file, which is created with mode 0644. Stdin is read from it.
   static Redirect File(std::string path) { return {kFile, std::move(path), -1}; }
-  // Stays open and owned by the caller; needed only until Spawn returns.
+  // The caller keeps ownership. The descriptor is needed only until Spawn returns.
   static Redirect Fd(int fd) { return {kFd, "", fd}; }
 
   Kind kind = kInherit;
@@ -48,35 +48,35 @@ struct Redirect {
 
 struct SpawnOptions {
   std::vector<std::string> argv;  // argv[0] is the executable's path; PATH is not searched
-  // On top of this process's environment; the same name replaces.
+  // Added to this process's environment. Variables of the same name are replaced.
   std::vector<std::pair<std::string, std::string>> env;
   Redirect in = Redirect::Null();
   Redirect out = Redirect::Inherit();
   Redirect err = Redirect::Inherit();
-  // (descriptor in the child, descriptor here): at most 16, the child's in [3, 64).
+  // Pairs (descriptor in the child, descriptor here): at most 16, the child's in [3, 64).
   std::vector<std::pair<int, int>> fds;
-  int death_signal = SIGKILL;  // sent to the child when this process ends, however; 0: none
-  // A process group of its own, so that a terminal's Ctrl-C does not reach it.
+  int death_signal = SIGKILL;  // sent to the child however this process ends; 0: none
+  // Gives the child a process group of its own, so that a terminal's Ctrl-C does not reach it.
   bool own_process_group = true;
-  std::vector<int> cores;  // CPU affinity; empty: this process's
-  // NUMA node, below 1024, whose memory it takes first; -1: as this process. Where the kernel
-  // refuses that, it runs without.
+  std::vector<int> cores;  // CPU affinity; empty: that of this process
+  // NUMA node, below 1024, whose memory the child takes first. -1: as this process. If the kernel
+  // refuses this, the child runs without it.
   int memory_node = -1;
 };
 
 struct ExitResult {
-  int exit_code = 0;  // when signal is 0
-  int signal = 0;     // that killed it; 0: it exited
+  int exit_code = 0;  // valid when signal is 0
+  int signal = 0;     // the signal that killed it; 0: it exited
 
   bool success() const { return signal == 0 && exit_code == 0; }
   std::string ToString() const;  // "exit code 3", "killed by signal 9 (Killed)"
 };
 
-// Movable. Wait is for one thread at a time; Signal may be called by others meanwhile.
+// Movable. Only one thread at a time may call Wait. Others may call Signal meanwhile.
 class Subprocess {
  public:
-  // Errors: the executable cannot be run (NOT_FOUND, PERMISSION_DENIED, ...), no descriptors or
-  // processes left; the message names the executable or the file. Blocks until exec has happened.
+  // Blocks until exec has happened. Errors name the executable or the file: it cannot be run
+  // (NOT_FOUND, PERMISSION_DENIED, ...), or no descriptors or processes are left.
   static absl::StatusOr<Subprocess> Spawn(SpawnOptions options);
 
   Subprocess(Subprocess&&) noexcept = default;
@@ -85,21 +85,21 @@ class Subprocess {
   ~Subprocess();
 
   pid_t pid() const { return pid_; }
-  // Readable (POLLIN) once the child has ended; for poll. Owned by this object.
+  // Readable (POLLIN) once the child has ended; for poll. This object owns it.
   int pidfd() const { return pidfd_.get(); }
 
-  // OK too when the child has already ended: never reaches another process.
+  // Also OK when the child has already ended. The signal never reaches another process.
   absl::Status Signal(int signal);
 
-  // Blocks until the child ended (and reaps it), or DEADLINE_EXCEEDED. Once ended, answers the same
-  // result every time.
+  // Blocks until the child has ended and reaps it. DEADLINE_EXCEEDED: `deadline` came first. After
+  // the end every call returns the same result.
   absl::StatusOr<ExitResult> Wait(absl::Time deadline = absl::InfiniteFuture());
 
-  // Kills the child and all of its process group, and does not wait: the child is reaped by a
-  // thread of its own, whenever the kernel lets go of it.
+  // Kills the child and its whole process group, and does not wait. A separate thread reaps the
+  // child whenever the kernel releases it.
   static void LeaveBehind(Subprocess child);
 
-  // This process's ends of Redirect::Pipe(); empty otherwise or when already taken.
+  // This process's ends of Redirect::Pipe(). Empty: there is no pipe, or it was already taken.
   UniqueFd TakeIn() { return std::move(in_); }
   UniqueFd TakeOut() { return std::move(out_); }
   UniqueFd TakeErr() { return std::move(err_); }

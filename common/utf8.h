@@ -1,5 +1,5 @@
-// Text that is cut to a bound stays UTF-8: messages and stored records with other text in a string
-// field are written without a word, and refused when they are read.
+// Cuts text to a limit so that it stays UTF-8. Messages and stored records with other text in a
+// string field are written silently, but refused when they are read.
 #ifndef MILEPOST_COMMON_UTF8_H_
 #define MILEPOST_COMMON_UTF8_H_
 
@@ -10,8 +10,8 @@
 
 namespace milepost {
 
-// Bytes of the character that `text`, which is not empty, begins with; 0: it begins with none (RFC
-// 3629).
+// The number of bytes of the first character of `text`, which must not be empty. 0: it does not
+// begin with a character (RFC 3629).
 inline size_t Utf8Character(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
@@ -26,7 +26,8 @@ inline size_t Utf8Character(absl::string_view text) {
   return overlong || no_character ? 0 : bytes;
 }
 
-// The characters of `text` that fit into `most` bytes; '?' for a byte that is part of none.
+// The characters of `text` that fit into `most` bytes. A byte that is not part of a character
+// becomes '?'.
 inline std::string CutUtf8(absl::string_view text, size_t most) {
   std::string cut;
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-// The release that every binary reports. CMakeLists.txt's project() has the same one.
+// The release that every binary reports. project() in CMakeLists.txt must have the same one.
 #ifndef MILEPOST_COMMON_VERSION_H_
 #define MILEPOST_COMMON_VERSION_H_
 

@@ -1,4 +1,4 @@
-// What a worker may be called. Pure.
+// The rule for the ids of workers. Pure.
 #ifndef MILEPOST_COMMON_WORKER_ID_H_
 #define MILEPOST_COMMON_WORKER_ID_H_
 
@@ -14,7 +14,8 @@ namespace milepost {
 
 inline constexpr size_t kMostWorkerIdBytes = 63;
 
-// 1 to 63 letters, digits, '-', '_' and '.', the first no '.': it becomes the name of folders.
+// 1 to 63 letters, digits, '-', '_' and '.'. The first must not be '.', because the id becomes a
+// folder's name.
 inline absl::Status CheckWorkerId(absl::string_view id) {
   const bool good = std::all_of(id.begin(), id.end(), [](char c) {
     return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';

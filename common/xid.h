@@ -1,4 +1,4 @@
-// What the error codes of NVIDIA's driver ("XID") mean, after NVIDIA's "XID errors" reference.
+// The meaning of the error codes of NVIDIA's driver ("XID"), after NVIDIA's "XID errors" reference.
 //
 //   XidText(94)  // "94, memory error that ended one program"
 //
@@ -10,10 +10,10 @@
 
 namespace milepost {
 
-// Whether a GPU with this error is not to be trusted until it has been reset, or checked.
+// True when a GPU with this error must not be used until it has been reset or checked.
 bool XidNeedsCheck(int code);
 
-// The code, and its meaning where it is one of those that training meets.
+// The code, and its meaning if it is one of those seen in training.
 std::string XidText(int code);
 
 }  // namespace milepost

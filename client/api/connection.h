@@ -8,8 +8,8 @@
 // the words of ConnectionOptions::called. common/error_details.h tells why a call was refused.
 //
 // Retries:
-// - UNAVAILABLE, while the coordinator cannot be reached: for ConnectionOptions::reach, with
-//   back-off and jitter.
+// - UNAVAILABLE, while the coordinator cannot be reached, and CANCELLED, when the coordinator cut
+//   the call off: for ConnectionOptions::reach, with back-off and jitter.
 // - RESOURCE_EXHAUSTED with RetryInfo, after too many calls: at the time that it states, within
 //   ConnectionOptions::call.
 // - No other error is retried.

@@ -1,5 +1,5 @@
-// A check of a flag's number, for CLI11: CLI::Range lets NaN through, which is neither below nor
-// above, and CLI::NonNegativeNumber infinity too.
+// Checks a flag's number, for CLI11. CLI::Range accepts NaN, which is neither below nor above, and
+// CLI::NonNegativeNumber accepts infinity as well.
 //
 //   app.add_option("--lease-seconds", seconds)->check(NumberRange(0.2, 3600));
 #ifndef MILEPOST_COMMON_FLAGS_NUMBER_RANGE_H_
@@ -14,7 +14,7 @@
 
 namespace milepost {
 
-inline constexpr double kMostFlagSeconds = 1e9;  // some 30 years: as long as one likes
+inline constexpr double kMostFlagSeconds = 1e9;  // about 30 years: practically for ever
 
 inline CLI::Validator NumberRange(double least, double most) {
   const std::string range = absl::StrCat("[", least, " - ", most, "]");
@@ -28,7 +28,7 @@ inline CLI::Validator NumberRange(double least, double most) {
       absl::StrCat("FLOAT in ", range));
 }
 
-// 64MiB or 1000000, as CLI::AsSizeValue, which takes -1 for the largest number there is.
+// Accepts 64MiB or 1000000, like CLI::AsSizeValue, which however takes -1 for the largest number.
 inline CLI::Validator SizeValue() {
   return CLI::Validator(
       [as_size = CLI::AsSizeValue(false)](std::string& text) {

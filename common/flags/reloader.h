@@ -1,11 +1,11 @@
-// Has a daemon read its --config file again whenever SIGHUP comes.
+// Makes a daemon read its --config file again at every SIGHUP.
 //
 //   struct Parsed { Flags flags; FlagTable table; };  // its constructor adds the flags
 //   BlockSignal(SIGHUP);                              // before the first thread
 //   Reloader<Parsed> reloader(args, &started, &service, [&](const Flags& flags) { ... });
 //
-// What is wrong with the file goes to the log, and all values stay. Without --config SIGHUP is
-// left alone.
+// When the file is wrong, the error goes to the log and all values stay. Without --config it does
+// not handle SIGHUP.
 #ifndef MILEPOST_COMMON_FLAGS_RELOADER_H_
 #define MILEPOST_COMMON_FLAGS_RELOADER_H_
 
@@ -25,8 +25,8 @@
 
 namespace milepost {
 
-// Says in the log, and to systemd, how reading again has ended. `since_last`, of a file that is in
-// order: the changes since it was read last; `since_start`: since the daemon began.
+// Reports the result of a reload to the log and to systemd. For a valid file, `since_last` has the
+// changes since the file was last read, and `since_start` those since the daemon began.
 void LogReload(const absl::Status& status, const std::string& config,
                const FlagTable::Changes& since_last, const FlagTable::Changes& since_start,
                Service* service);
@@ -34,12 +34,12 @@ void LogReload(const absl::Status& status, const std::string& config,
 template <typename Parsed>
 class Reloader {
  public:
-  // Takes over those flags that SIGHUP changes; with an error nothing has changed. Called from a
-  // thread of its own.
+  // Applies the flags that SIGHUP changes. After an error nothing has changed. Called on a thread
+  // of the reloader.
   using Apply = std::function<absl::Status(const decltype(Parsed::flags)& flags)>;
 
-  // `args`: the command line, without the program's name. `started`: what they were read into. It
-  // and `service` outlive this.
+  // `args`: the command line, without the program's name. `started`: the object into which it was
+  // parsed. `started` and `service` must outlive this object.
   Reloader(std::vector<std::string> args, Parsed* started, Service* service, Apply apply)
       : args_(std::move(args)), started_(started), service_(service), apply_(std::move(apply)) {
     if (!started->table.config().empty()) thread_.emplace(SIGHUP, [this] { Reload(); });
@@ -62,7 +62,7 @@ class Reloader {
   Service* const service_;
   const Apply apply_;
   std::unique_ptr<Parsed> latest_;
-  std::optional<SignalThread> thread_;  // last: uses all the others
+  std::optional<SignalThread> thread_;  // last: it uses all the others
 };
 
 }  // namespace milepost

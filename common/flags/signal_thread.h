@@ -1,9 +1,9 @@
-// A thread that does something whenever a signal comes.
+// A thread that runs an action whenever a signal arrives.
 //
 //   BlockSignal(SIGHUP);  // before the first thread
 //   SignalThread reload(SIGHUP, [] { ... });
 //
-// The signal has to be blocked in every thread. The destructor waits for a call in progress.
+// The signal must be blocked in every thread. The destructor waits for a running call.
 #ifndef MILEPOST_COMMON_FLAGS_SIGNAL_THREAD_H_
 #define MILEPOST_COMMON_FLAGS_SIGNAL_THREAD_H_
 
@@ -13,7 +13,7 @@
 
 namespace milepost {
 
-// In this thread, and those that it starts later.
+// Blocks the signal in this thread, and in those that it starts later.
 void BlockSignal(int signal);
 
 class SignalThread {

@@ -1,5 +1,5 @@
-// A check of a flag's value by a function of ours, for CLI11: what it says comes with the flag's
-// name, and with the line where a --config file has it.
+// Lets a function of ours check a flag's value, for CLI11. The error comes with the flag's name,
+// and with the line of a --config file.
 //
 //   app.add_option("--listen", listen)->check(ValueCheck(CheckListenAddress));
 #ifndef MILEPOST_COMMON_FLAGS_VALUE_CHECK_H_
@@ -13,7 +13,7 @@
 
 namespace milepost {
 
-// `check(text)` is a Status.
+// `check(text)` returns a Status.
 template <typename Check>
 CLI::Validator ValueCheck(Check check) {
   return CLI::Validator(

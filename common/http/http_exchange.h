@@ -1,4 +1,4 @@
-// One request and its answer, between libmicrohttpd and a handler. Internal to common/http.
+// One request and its answer, between libmicrohttpd and the handler. Internal to common/http.
 #ifndef MILEPOST_COMMON_HTTP_HTTP_EXCHANGE_H_
 #define MILEPOST_COMMON_HTTP_HTTP_EXCHANGE_H_
 
@@ -18,15 +18,15 @@ struct HttpExchange : std::enable_shared_from_this<HttpExchange> {
   HttpExchange(const HttpOptions& its_options, MHD_Connection* its_connection)
       : options(its_options), connection(its_connection) {}
 
-  // The library's access handler, for this request: its head, then its body, then its end, and once
-  // more when the answer is there.
+  // The library's access handler calls these for this request: Head, then Body, then End, and End
+  // again when the answer is there.
   MHD_Result Head(const char* method);
   MHD_Result Body(const char* data, size_t size);
   MHD_Result End(const char* method, const char* path);
 
-  // An answer, from any thread.
+  // Takes the answer. May be called from any thread.
   void Take(HttpResponse its_response);
-  // Of a server that ends: nothing of it waits any more, nor will.
+  // For a server that ends: nothing of this exchange waits any longer.
   void Abandon();
 
  private:
@@ -38,7 +38,7 @@ struct HttpExchange : std::enable_shared_from_this<HttpExchange> {
 
   const HttpOptions& options;
   MHD_Connection* const connection;
-  std::string body;      // of the library's thread alone
+  std::string body;      // used only by the library's thread
   bool handled = false;  // likewise
   absl::Mutex mutex;
   bool suspended ABSL_GUARDED_BY(mutex) = false;

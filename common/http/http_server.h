@@ -1,17 +1,19 @@
 // A small HTTP server.
 //
 //   HttpOptions options;
-//   options.sockets = std::move(sockets);   // that listen: common/http/listen.h
+//   options.sockets = std::move(sockets);   // listening: common/http/listen.h
 //   options.handler = [](const HttpRequest& request, HttpAnswer answer) {
 //     answer({.body = "hello " + request.path});  // now, or later from any thread
 //   };
 //   MP_ASSIGN_OR_RETURN(auto server, HttpServer::Start(std::move(options)));
 //
-// It takes GET and HEAD and, where most_body_bytes says so, POST. Other methods get 405 and larger
-// bodies 413, at once and unread. Over TLS 1.3 where there are certificates; it reads them again
-// when they change. Everything is bounded: connections, those of one address, bytes of a request's
-// head and body, and how long a connection may be silent. Slow readers hold up nobody, and answers
-// may take long: no thread waits for a connection. libmicrohttpd speaks HTTP.
+// It accepts GET and HEAD, and POST if most_body_bytes allows it. Other methods get 405 and larger
+// bodies 413, at once and unread. With certificates it speaks TLS 1.3, and reads them again when
+// they change.
+//
+// Everything is bounded: connections, connections of one address, the bytes of a request's head and
+// body, and how long a connection may be silent. Slow readers hold up nobody. Answers may take
+// long, because no thread waits for a connection. libmicrohttpd speaks HTTP.
 //
 // Thread-safe.
 #ifndef MILEPOST_COMMON_HTTP_HTTP_SERVER_H_
@@ -34,10 +36,10 @@
 
 namespace milepost {
 
-// Headers are empty where there are none.
+// A header that the request lacks is empty.
 struct HttpRequest {
   std::string method;  // GET, HEAD or POST
-  std::string path;    // "/metrics", without the query; as it was sent but for %XX
+  std::string path;    // "/metrics", without the query, with %XX decoded
   std::vector<std::pair<std::string, std::string>> query;
   std::string body;
   std::string authorization;
@@ -54,13 +56,13 @@ struct HttpResponse {
   int status = 200;
   std::string content_type = "text/plain; charset=utf-8";
   std::string body = {};
-  // Besides what every answer says, or instead of it.
+  // Headers added to the usual ones, or replacing them.
   std::vector<std::pair<std::string, std::string>> headers = {};
   std::shared_ptr<HttpStream> stream = nullptr;  // instead of the body
 };
 
-// Takes the answer to one request: the first counts. Copies are the same answer; when all are gone
-// without one, it is 500.
+// Takes the answer to one request. Only the first answer counts. Copies stand for the same answer.
+// When all copies are gone without an answer, the answer is 500.
 class HttpAnswer {
  public:
   explicit HttpAnswer(std::function<void(HttpResponse)> take);
@@ -72,23 +74,24 @@ class HttpAnswer {
 };
 
 struct HttpOptions {
-  std::vector<UniqueFd> sockets;  // of TCP, that listen
+  std::vector<UniqueFd> sockets;  // listening TCP sockets
   std::string tls_dir;            // common/rpc/endpoint.h; empty: plain text
-  // Called by a thread of the server's, by several at once. Must not block for long, nor throw.
-  // What takes long answers later.
+  // Called on threads of the server, also on several at once. Must not block for long, and must not
+  // throw. Work that takes long answers later.
   std::function<void(HttpRequest request, HttpAnswer answer)> handler;
-  size_t most_body_bytes = 0;            // of a POST; 0: there is no POST
-  unsigned connections = 256;            // at a time, of each socket
-  unsigned connections_of_address = 64;  // of one client address
+  size_t most_body_bytes = 0;            // the limit for a POST; 0: POST is refused
+  unsigned connections = 256;            // at a time, for each socket
+  unsigned connections_of_address = 64;  // for one client address
   absl::Duration silence = absl::Seconds(15);
   absl::Duration look_at_tls_files = absl::Seconds(10);
 };
 
 class HttpServer {
  public:
-  // Answering when it returns. INTERNAL: the library refuses; and the errors of ReadTlsFolder.
+  // The server answers when this returns. INTERNAL: the library refuses. Otherwise the errors of
+  // ReadTlsFolder.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpOptions options);
-  ~HttpServer();  // ends all connections; answers that come later go nowhere
+  ~HttpServer();  // ends all connections; later answers are dropped
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
@@ -97,11 +100,11 @@ class HttpServer {
   explicit HttpServer(HttpOptions options);
 
   absl::Status StartDaemons(const std::string& certificate, const std::string& key);
-  // Until stop_: daemons with the new files take over where those have changed.
+  // Runs until stop_. When the files have changed, daemons with the new files take over.
   void WatchFiles();
 
   const HttpOptions options_;
-  std::string certificate_;  // that daemons_ have
+  std::string certificate_;  // the one that daemons_ have
   std::vector<std::unique_ptr<Daemon>> daemons_;
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,13 +1,14 @@
-// An answer that is written bit by bit, for as long as somebody reads it.
+// An answer that is written in pieces as long as somebody reads it.
 //
 //   auto stream = std::make_shared<HttpStream>();
-//   stream->OnClose([] { ... });           // nobody reads any more
+//   stream->OnClose([] { ... });           // nobody reads it any more
 //   answer({.content_type = "text/event-stream", .stream = stream});
 //   stream->Write("data: 1\n\n");          // at any time, from any thread; never blocks
 //   stream->End();
 //
-// Bounded: who reads so slowly that more than `most_bytes` wait is cut off. That a reader has gone
-// shows at the next Write, so write something now and then. Thread-safe. No thread waits for it.
+// It is bounded: a slow reader, for whom more than `most_bytes` wait, is cut off. Only the next
+// Write shows that a reader has gone, so write something now and then. Thread-safe. No thread waits
+// for it.
 #ifndef MILEPOST_COMMON_HTTP_HTTP_STREAM_H_
 #define MILEPOST_COMMON_HTTP_HTTP_STREAM_H_
 
@@ -29,23 +30,26 @@ class HttpStream {
  public:
   explicit HttpStream(size_t most_bytes = 1 << 20) : most_bytes_(most_bytes) {}
 
-  // False: nobody reads it, it has ended, or the reader was too slow.
+  // False: nobody reads the stream, it has ended, or the reader was too slow.
   bool Write(absl::string_view text);
-  // What has been written is still sent.
+  // Ends the stream. What was already written is still sent.
   void End();
-  // More than half of what may wait does: better write nothing until OnRoom's callback.
+  // True when more than half of `most_bytes` waits. Then it is better to write nothing until
+  // OnRoom's callback.
   bool full() const;
-  // Called once, by any thread, when it is not full, or is closed; perhaps at once. At most one.
+  // Calls `room` once, on any thread, when the stream is not full or is closed; perhaps at once.
+  // Only one may wait at a time.
   void OnRoom(std::function<void()> room);
   bool open() const;
-  // Called once, by whatever thread finds out; at once where it is closed. At most one.
+  // Calls `closed` once, on the thread that notices it; at once if the stream is already closed.
+  // Only one may be set.
   void OnClose(std::function<void()> closed);
 
  private:
   friend class HttpServer;
   friend struct HttpExchange;
 
-  // Of the server. Read: as the library's content reader.
+  // For the server. Read is the library's content reader.
   void Attach(MHD_Connection* connection);
   ssize_t Read(char* buffer, size_t most);
   void Close();
@@ -64,7 +68,7 @@ class HttpStream {
   bool cut_ ABSL_GUARDED_BY(mutex_) = false;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::string waiting_ ABSL_GUARDED_BY(mutex_);
-  size_t read_ ABSL_GUARDED_BY(mutex_) = 0;  // of waiting_
+  size_t read_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of waiting_ already sent
   std::function<void()> on_close_ ABSL_GUARDED_BY(mutex_);
   std::function<void()> on_room_ ABSL_GUARDED_BY(mutex_);
 };

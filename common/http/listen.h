@@ -15,13 +15,13 @@ struct HostAndPort {
   int port = 0;
 };
 
-// INVALID_ARGUMENT: it is not HOST:PORT. Port 0 is any free one.
+// INVALID_ARGUMENT: the text is not HOST:PORT. Port 0 means any free port.
 absl::StatusOr<HostAndPort> ParseListen(const std::string& listen);
-// The same, for flags; an empty one, which means not to listen, is well.
+// The same check for flags. An empty text is also valid, and means not to listen.
 absl::Status CheckListenAddress(const std::string& listen);
 
-// Sockets that listen on every address that `host` means, all with *port; 0: a free one, which is
-// written there. UNAVAILABLE: what the system says. May ask the name service. Thread-safe.
+// Opens sockets on every address of `host`, all with port *port. With 0 it picks a free port and
+// writes it to *port. UNAVAILABLE: has the system's message. May ask the name service. Thread-safe.
 absl::StatusOr<std::vector<UniqueFd>> ListenOn(const std::string& host, int* port);
 
 }  // namespace milepost

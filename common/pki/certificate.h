@@ -1,11 +1,11 @@
-// X.509 certificates of a small private authority: made here, read here. TLS itself is gRPC's.
+// Makes and reads X.509 certificates of a small private authority. gRPC does the TLS.
 //
 //   MP_ASSIGN_OR_RETURN(KeyPair authority, MakeAuthority("milepost", key, now, absl::Hours(24)));
 //   const Certificate wanted = {.name = "a", .uri = WorkerUri("a")};
 //   MP_ASSIGN_OR_RETURN(std::string pem, IssueCertificate(authority, wanted, key, now));
 //
-// Keys are ECDSA over P-256, signatures SHA-256, everything is PEM. A certificate is either a
-// server's or a client's (extended key usage), so that neither can stand in for the other. Pure but
+// Keys are ECDSA over P-256, signatures use SHA-256, and everything is PEM. A certificate is for a
+// server or for a client (extended key usage), so neither can stand in for the other. Pure except
 // for randomness; thread-safe.
 #ifndef MILEPOST_COMMON_PKI_CERTIFICATE_H_
 #define MILEPOST_COMMON_PKI_CERTIFICATE_H_
@@ -25,59 +25,60 @@ struct KeyPair {
   std::string key;
 };
 
-// What a certificate says.
+// The contents of a certificate.
 struct Certificate {
   std::string name;                // common name
-  std::vector<std::string> hosts;  // DNS names and IP addresses that a server answers to
-  std::string uri;                 // who a client is; empty: a server
-  std::string pool;                // of a worker; empty: none is named
-  absl::Time not_before;           // output of ReadCertificate
-  absl::Time not_after;            // the same
+  std::vector<std::string> hosts;  // a server's DNS names and IP addresses
+  std::string uri;                 // a client's identity; empty: a server
+  std::string pool;                // a worker's pool; empty: none is named
+  absl::Time not_before;           // only set by ReadCertificate
+  absl::Time not_after;            // likewise
 };
 
 absl::StatusOr<std::string> MakePrivateKey();
 
-// Signs itself. INVALID_ARGUMENT: `key` is not a private key.
+// Makes a self-signed authority. INVALID_ARGUMENT: `key` is not a private key.
 absl::StatusOr<KeyPair> MakeAuthority(const std::string& name, const std::string& key,
                                       absl::Time now, absl::Duration lifetime);
 
-// Signed by `authority`, for the holder of `key`, from a few minutes before `now` on (clocks
-// differ). INVALID_ARGUMENT: a PEM that is none, or a host that is neither a name nor an address.
+// Makes a certificate for the holder of `key`, signed by `authority`. It is valid from a few
+// minutes before `now`, because clocks differ. INVALID_ARGUMENT: some PEM is malformed, or a host
+// is neither a name nor an address.
 absl::StatusOr<std::string> IssueCertificate(const KeyPair& authority, const Certificate& wanted,
                                              const std::string& key, absl::Time now,
                                              absl::Duration lifetime);
 
-// A certificate request (PKCS #10, RFC 2986) in PEM form: shows that its maker has `key`.
+// Makes a certificate request (PKCS #10, RFC 2986) in PEM form. It proves that its maker has `key`.
 absl::StatusOr<std::string> MakeCertificateRequest(const std::string& name, const std::string& key);
 
-// The certificate for the key of a request; what else the request says does not count.
-// INVALID_ARGUMENT: it is none, who made it has not the key, or the key is weaker than 112 bits
-// (RSA of 2048).
+// Makes the certificate for the key of a request, and ignores the rest of the request.
+// INVALID_ARGUMENT: it is not a request, its maker does not have the key, or the key is weaker than
+// 112 bits (RSA of 2048).
 absl::StatusOr<std::string> IssueForRequest(const KeyPair& authority, const Certificate& wanted,
                                             const std::string& request, absl::Time now,
                                             absl::Duration lifetime);
 
-// SHA-256 of the public key (SubjectPublicKeyInfo) of a certificate request, 32 bytes.
+// The SHA-256 of the public key (SubjectPublicKeyInfo) of a certificate request: 32 bytes.
 // INVALID_ARGUMENT as above.
 absl::StatusOr<std::string> KeyDigestOfRequest(const std::string& request);
 
-// Is one of the certificates in `bundle` the one in `certificate`? INVALID_ARGUMENT: a PEM that is
-// none.
+// True when one of the certificates in `bundle` is the one in `certificate`. INVALID_ARGUMENT: some
+// PEM is malformed.
 absl::StatusOr<bool> HasCertificate(const std::string& bundle, const std::string& certificate);
 
-// INVALID_ARGUMENT: not a PEM certificate.
+// INVALID_ARGUMENT: `pem` is not a PEM certificate.
 absl::StatusOr<Certificate> ReadCertificate(const std::string& pem);
 
-// INVALID_ARGUMENT: a PEM that is none, or a key that is not the (first) certificate's.
+// INVALID_ARGUMENT: some PEM is malformed, or the key does not belong to the (first) certificate.
 absl::Status CheckKeyIsOf(const std::string& certificate_pem, const std::string& key_pem);
 
-// How a worker's certificate names it: "milepost://workers/ID".
+// The URI of a worker in its certificate: "milepost://workers/ID".
 std::string WorkerUri(absl::string_view id);
-// The id; empty when the URI is not a worker's.
+// The id. Empty: the URI is not a worker's.
 std::string WorkerIdOfUri(absl::string_view uri);
-// How it names the worker's pool, beside that: "milepost://pools/POOL".
+// The URI of the worker's pool, beside that: "milepost://pools/POOL".
 std::string PoolUri(absl::string_view pool);
-// The pool; empty when the URI is no pool's.
+// The pool. Empty: the URI is not a pool's.
 std::string PoolOfUri(absl::string_view uri);
 
 }  // namespace milepost

@@ -9,13 +9,13 @@
 
 namespace milepost {
 
-// `bytes` random bytes of the operating system's generator, as lower-case hexadecimal digits.
+// `bytes` random bytes from the operating system, as lower-case hexadecimal digits.
 std::string RandomHex(size_t bytes);
 
 // SHA-256, 32 bytes.
 std::string Sha256(absl::string_view text);
 
-// In a time that depends on the lengths alone.
+// Compares in a time that depends only on the lengths.
 bool SameSecret(absl::string_view a, absl::string_view b);
 
 }  // namespace milepost

@@ -1,17 +1,17 @@
-// Several coordinators, of which one serves and the others stand by: which one to ask.
+// Chooses which of several coordinators to ask: one serves, the others stand by.
 //
 //   CoordinatorChannel coordinator(Endpoint("head-a:7070,head-b:7070", credentials));
 //   while (true) {
 //     const auto channel = coordinator.Get();
 //     const grpc::Status status = Call(channel);
 //     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) break;
-//     coordinator.Failed(channel);      // the next one, from now on
+//     coordinator.Failed(channel);      // from now on, the next one
 //     coordinator.Pause(backoff);
 //   }
 //
-// Each address is a connection of its own, checked against its own name. With one address nothing
-// is different from MakeChannel. Where calls of this process failed over to is where new objects
-// for the same list begin. Thread-safe; blocks where it says so.
+// Each address has a connection of its own, checked against its own name. With one address,
+// everything works as with MakeChannel. After a failover in this process, new objects for the same
+// list begin with the same coordinator. Thread-safe. Blocks only where stated.
 #ifndef MILEPOST_COMMON_RPC_COORDINATORS_H_
 #define MILEPOST_COMMON_RPC_COORDINATORS_H_
 
@@ -30,17 +30,18 @@ namespace milepost {
 
 class Coordinators {
  public:
-  // `all.address` is "host:port" or several of them with commas between; the credentials are for
-  // each.
+  // `all.address` is "host:port", or several of them separated by commas. The credentials are for
+  // each of them.
   explicit Coordinators(const Endpoint& all);
 
   bool several() const { return addresses_.size() > 1; }
-  // Whichever is thought to serve.
+  // The coordinator that is believed to serve.
   Endpoint Current() const;
-  // The one at `address` does not: on to the next one, unless that has happened already.
+  // Says that the coordinator at `address` does not serve. Moves on to the next one, unless that
+  // has already happened.
   void Failed(const std::string& address);
-  // A new connection to the current one. With several, one that goes dead without a word is found
-  // out within five seconds.
+  // A new connection to the current coordinator. With several coordinators, a connection that goes
+  // silent is detected within five seconds.
   std::shared_ptr<grpc::Channel> Connect() const;
 
  private:
@@ -57,12 +58,14 @@ class CoordinatorChannel {
 
   bool several() const { return coordinators_.several(); }
   std::shared_ptr<grpc::Channel> Get() const;
-  // A call on `channel`, which Get answered, said UNAVAILABLE or did not get through.
+  // Says that a call on `channel`, which Get returned, failed with UNAVAILABLE or did not get
+  // through.
   void Failed(const std::shared_ptr<grpc::Channel>& channel);
-  // Blocks until the channel is connected (true), at most until `deadline`, and with several not
-  // beyond a failed attempt.
+  // Blocks until the channel is connected (true), but at most until `deadline`. With several
+  // coordinators it also ends when a connection attempt fails.
   bool AwaitReady(grpc::Channel* channel, absl::Time deadline) const;
-  // Blocks for so long between two attempts; with one address, less when it was away and connects.
+  // Blocks for `pause` between two attempts. With one address it blocks less when the channel was
+  // lost and connects again.
   void Pause(absl::Duration pause) const;
 
  private:

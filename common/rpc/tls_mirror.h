@@ -1,12 +1,12 @@
-// Copies, in memory, of a TLS folder's files, for gRPC to watch instead of the files.
+// Copies of a TLS folder's files in memory, which gRPC watches instead of the files.
 //
 //   MP_ASSIGN_OR_RETURN(const TlsPaths paths, MirrorTlsFolder(TlsFolder("/etc/milepost/tls")));
 //   FileWatcherCertificateProvider(paths.key, paths.certificate, paths.authority, 1);
 //
-// gRPC 1.51 ends the process when it reads an empty certificate or key, and a file that is copied
-// over another is empty for a moment. The copies change, each by itself, only to three files that
-// are of use together (CheckTlsFolder). They are looked at once a second, by one thread for all
-// folders, for as long as the process lives. Thread-safe. Blocks on the disk.
+// gRPC 1.51 ends the process when it reads an empty certificate or key. A file that is copied over
+// another is empty for a moment. The copies change, one by one, only when the three files are
+// usable together (CheckTlsFolder). One thread checks all folders once a second, as long as the
+// process lives. Thread-safe. Blocks on the disk.
 #ifndef MILEPOST_COMMON_RPC_TLS_MIRROR_H_
 #define MILEPOST_COMMON_RPC_TLS_MIRROR_H_
 
@@ -17,14 +17,15 @@
 
 namespace milepost {
 
-// Names in /proc of files in memory. This process alone has them.
+// Names in /proc of files in memory. Only this process has them.
 struct TlsPaths {
   std::string key;
   std::string certificate;
   std::string authority;
 };
 
-// As they are now: an error as CheckTlsFolder's. The same paths for the same folder.
+// Returns paths of the present files, the same paths for the same folder. Errors are
+// CheckTlsFolder's.
 absl::StatusOr<TlsPaths> MirrorTlsFolder(const TlsFolder& folder);
 
 }  // namespace milepost

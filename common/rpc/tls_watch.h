@@ -1,11 +1,11 @@
-// Says when the files of a TLS folder stop being of use, and when they are again.
+// Reports when the files of a TLS folder become unusable, and when they are usable again.
 //
 //   TlsWatch watch(TlsFolder("/etc/milepost/tls"), kLookAtTlsFiles, LogTlsFiles);
 //
-// gRPC reads the files again by itself and keeps, without a word, the last ones that it could use:
-// a certificate that was replaced badly would be noticed when the old one has run out. `changed` is
-// called from a thread of the watch, once for every change of what CheckTlsFolder says, and never
-// again once the destructor has returned, which waits for a call in progress.
+// gRPC reads the files again by itself, and silently keeps the last usable ones. So without this
+// watch nobody would notice a bad new certificate until the old one has expired. `changed` is
+// called on a thread of the watch, once for every change of CheckTlsFolder's result. The destructor
+// waits for a running call; later there are no calls.
 #ifndef MILEPOST_COMMON_RPC_TLS_WATCH_H_
 #define MILEPOST_COMMON_RPC_TLS_WATCH_H_
 
@@ -22,12 +22,12 @@ namespace milepost {
 
 inline constexpr absl::Duration kLookAtTlsFiles = absl::Seconds(10);
 
-// What processes do with it: an error in the log, and a line when all is well again.
+// The usual callback: logs an error, and a line when the files are usable again.
 void LogTlsFiles(const absl::Status& status);
 
 class TlsWatch {
  public:
-  // Taken to be good at first: whoever begins with bad files does not begin.
+  // The files count as good at first, because a process with bad files does not start.
   TlsWatch(TlsFolder folder, absl::Duration every,
            std::function<void(const absl::Status&)> changed);
   ~TlsWatch();

@@ -1,12 +1,12 @@
-// What whoever makes a call should know of the coordinator, whatever the call's answer: that its
+// A warning about the coordinator for whoever makes a call, whatever the call's answer is: its
 // store is damaged.
 #ifndef MILEPOST_COMMON_RPC_WARNING_H_
 #define MILEPOST_COMMON_RPC_WARNING_H_
 
 namespace milepost {
 
-// In the trailing metadata of a call that was let in: a text of at most 1 KiB for people. Absent:
-// there is nothing to tell.
+// A key in the trailing metadata of an accepted call: a text for people of at most 1 KiB. Absent:
+// there is no warning.
 inline constexpr char kWarningKey[] = "milepost-warning-bin";
 
 }  // namespace milepost

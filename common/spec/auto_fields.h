@@ -1,5 +1,5 @@
-// Fields that a spec leaves to the planner: `train.batch.micro`, `train.zero.stage` and
-// `train.recompute` may be `auto`; with `train.memory: low` it may store less.
+// Fields that a spec leaves to the planner. `train.batch.micro`, `train.zero.stage` and
+// `train.recompute` may be `auto`. With `train.memory: low` the planner may choose to store less.
 #ifndef MILEPOST_COMMON_SPEC_AUTO_FIELDS_H_
 #define MILEPOST_COMMON_SPEC_AUTO_FIELDS_H_
 
@@ -7,7 +7,7 @@
 
 namespace milepost {
 
-// `auto` in a field of numbers.
+// The value of `auto` in a numeric field.
 inline constexpr int kAuto = -1;
 
 inline bool MicroIsAuto(const v1::JobSpec& spec) { return spec.train().batch().micro() == kAuto; }

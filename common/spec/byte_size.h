@@ -13,12 +13,13 @@
 
 namespace milepost {
 
-// Digits alone, or a number and a unit: B, KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB
-// (powers of 1000), a space between them or not. nullopt when it is anything else, negative, not a
-// whole number of bytes or above 2^62. Pure.
+// Accepts digits alone, or a number and a unit, with or without a space between them. Units are B,
+// KiB, MiB, GiB, TiB (powers of 1024) and KB, MB, GB, TB (powers of 1000). Nullopt: the text is
+// anything else, negative, not a whole number of bytes, or above 2^62. Pure.
 std::optional<int64_t> ParseByteSize(absl::string_view text);
 
-// The largest binary unit in which the size is whole: "1536MiB", "1000B". Reads back the same.
+// Uses the largest binary unit in which the size is whole: "1536MiB", "1000B". ParseByteSize reads
+// it back unchanged.
 std::string ByteSizeText(int64_t bytes);
 
 }  // namespace milepost

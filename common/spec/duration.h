@@ -11,8 +11,8 @@
 
 namespace milepost {
 
-// Seconds; digits alone, or numbers each with one of the units d, h, m, s, ms. nullopt when it is
-// neither, negative, or longer than 2^31 seconds.
+// Returns seconds. The text is digits alone, or numbers that each have one of the units d, h, m, s,
+// ms. Nullopt: it is neither, is negative, or is longer than 2^31 seconds.
 std::optional<double> ParseSeconds(absl::string_view text);
 
 }  // namespace milepost

@@ -13,15 +13,15 @@ namespace milepost {
 
 inline constexpr int kMostLabels = 32;
 
-// Of a worker: what jobs name in resources.pool.
+// The label of a worker that jobs name in resources.pool.
 inline constexpr char kPoolLabel[] = "pool";
 
-// 1 to 63 letters, digits, '-', '_', '.' and '/', the first a letter or a digit.
+// 1 to 63 letters, digits, '-', '_', '.' and '/'. The first is a letter or a digit.
 bool IsLabelKey(absl::string_view key);
-// At most 63 letters, digits, '-', '_' and '.'; may be empty.
+// At most 63 letters, digits, '-', '_' and '.'. May be empty.
 bool IsLabelValue(absl::string_view value);
 
-// INVALID_ARGUMENT, naming the label, when there are too many or one is not of that form.
+// INVALID_ARGUMENT: there are too many labels, or one has another form; the message names it.
 absl::Status CheckLabels(const google::protobuf::Map<std::string, std::string>& labels);
 
 }  // namespace milepost

@@ -1,4 +1,4 @@
-// The sizes that data, memory and text need to know of a model, whatever its family.
+// The sizes of a model that code for data, memory and text needs, for every model family.
 //
 //   const ModelSizes sizes = SizesOf(spec.model());
 #ifndef MILEPOST_COMMON_SPEC_MODEL_SIZES_H_
@@ -14,13 +14,13 @@ class ModelSpec;
 
 struct ModelSizes {
   const char* family = "";  // the field of ModelSpec that is set: "gpt2"
-  int64_t vocabulary = 0;   // token ids are below it; of images: classes
-  int64_t width = 0;        // of the residual stream; of images: features that are classified
-  int64_t context = 0;      // tokens of the longest sequence; of images: 1
-  bool images = false;      // samples are images with a class each, not tokens
+  int64_t vocabulary = 0;   // token ids are below it; for images: classes
+  int64_t width = 0;        // of the residual stream; for images: features before the classifier
+  int64_t context = 0;      // tokens of the longest sequence; for images: 1
+  bool images = false;      // samples are images with one class each, not tokens
 };
 
-// All zero when no family is given. The values are the spec's own, not checked.
+// All sizes are zero when no family is given. The values come from the spec and are not checked.
 ModelSizes SizesOf(const v1::ModelSpec& model);
 
 }  // namespace milepost

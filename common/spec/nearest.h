@@ -1,4 +1,4 @@
-// "Did you mean": the valid name nearest to what was typed.
+// "Did you mean": finds the valid name nearest to what was typed.
 #ifndef MILEPOST_COMMON_SPEC_NEAREST_H_
 #define MILEPOST_COMMON_SPEC_NEAREST_H_
 
@@ -11,22 +11,25 @@
 
 namespace milepost {
 
-// The candidate with the fewest insertions, deletions, replacements and swaps of neighbours (case
-// and the kind of separator do not count), when that is at most a third of the longer name and at
-// least 1 is allowed. Ties go to the first. Names over 64 characters have no neighbour.
+// The candidate with the fewest insertions, deletions, replacements and swaps of neighbouring
+// letters. Case and the kind of separator do not count. The number may be at most a third of the
+// longer name, but 1 is always allowed. Ties go to the first candidate. Names over 64 characters
+// have no neighbour.
 std::optional<std::string> NearestName(absl::string_view typed,
                                        const std::vector<std::string>& candidates);
 
-// What other tools call something that a job spec has under another name.
+// A name in other tools for something that a job spec calls differently.
 struct OtherName {
-  absl::string_view other;  // folded: lower case, '_'
+  absl::string_view other;  // in lower case, with '_'
   absl::string_view ours;   // one of the candidates, or a path such as train.optimizer.lr
 };
 absl::Span<const OtherName> OtherNames();
 
-// "; did you mean 'layers'?" or "": the candidate that other tools call so, else the nearest name.
+// "; did you mean 'layers'?" or "". Prefers the candidate that other tools call `typed` to the
+// nearest name.
 std::string DidYouMean(absl::string_view typed, const std::vector<std::string>& candidates);
-// The same of a field of a job spec, whose place there may be another one: train.optimizer.lr.
+// Does the same for a field of a job spec. The proposal may be in another place:
+// train.optimizer.lr.
 std::string DidYouMeanField(absl::string_view typed, const std::vector<std::string>& candidates);
 
 }  // namespace milepost

@@ -1,4 +1,4 @@
-// What Muon's iterations multiply where a spec does not say.
+// The type in which Muon's iterations multiply when a spec does not choose one.
 #ifndef MILEPOST_COMMON_SPEC_ORTHOGONALIZATION_H_
 #define MILEPOST_COMMON_SPEC_ORTHOGONALIZATION_H_
 
@@ -6,7 +6,7 @@
 
 namespace milepost {
 
-// As wide as the model's own products, bf16 at least.
+// As wide as the model's own products, but at least bf16.
 inline v1::Orthogonalization DefaultOrthogonalization(v1::Precision precision) {
   return precision == v1::PRECISION_FP32 ? v1::ORTHOGONALIZATION_FP32 : v1::ORTHOGONALIZATION_BF16;
 }

@@ -1,4 +1,5 @@
-// The fields of a spec that name files of the hosts that train: one list, for all who look at them.
+// The fields of a spec that name files on the training hosts: one list for all code that needs
+// them.
 //
 //   ForEachPath(&spec, [](absl::string_view field, PathUse use, std::string* path) { ... });
 #ifndef MILEPOST_COMMON_SPEC_PATHS_H_
@@ -14,8 +15,8 @@ namespace milepost {
 
 enum class PathUse { kRead, kWrite };
 
-// Calls visit(field, use, path) for each, those that are empty too where their part of the spec is
-// there. `path` may be changed.
+// Calls visit(field, use, path) for each field whose part of the spec is present, also for empty
+// paths. The visitor may change `path`.
 using PathVisitor = absl::FunctionRef<void(absl::string_view, PathUse, std::string*)>;
 void ForEachPath(v1::JobSpec* spec, PathVisitor visit);
 

@@ -1,4 +1,4 @@
-// The checks of spec.scheduling that need nothing but it; the coordinator's core has the others.
+// The checks of spec.scheduling that need nothing else. The coordinator's core has the others.
 #ifndef MILEPOST_COMMON_SPEC_SCHEDULING_H_
 #define MILEPOST_COMMON_SPEC_SCHEDULING_H_
 
@@ -17,7 +17,7 @@ inline constexpr int kHighestPriority = 1000;
 // Letters, digits, '-', '_' and '.', 1 to 63 characters.
 bool IsQueueId(absl::string_view id);
 
-// Fields are named from the spec: "scheduling.priority".
+// Field names begin at the spec: "scheduling.priority".
 std::vector<FieldViolation> CheckScheduling(const v1::SchedulingSpec& normalized);
 
 }  // namespace milepost

@@ -1,8 +1,9 @@
-// With how many ranks an elastic job can run: resources.min_ranks to resources.max_ranks.
+// The numbers of ranks with which an elastic job can run: resources.min_ranks to
+// resources.max_ranks.
 //
 //   for (int ranks : PossibleSizes(spec)) plan(WithRanks(spec, ranks));
 //
-// The global batch is the same at every size: a rank does more micro-steps where there are fewer.
+// The global batch is the same at every size. With fewer ranks each rank does more micro-steps.
 #ifndef MILEPOST_COMMON_SPEC_SIZES_H_
 #define MILEPOST_COMMON_SPEC_SIZES_H_
 
@@ -12,17 +13,18 @@
 
 namespace milepost {
 
-// resources.ranks where there is no other bound.
+// Both are resources.ranks where the job sets no other bound.
 int LeastRanks(const v1::ResourceSpec& resources);
 int MostRanks(const v1::ResourceSpec& resources);
 
-// The global batch is a whole number of micro-batches per rank, and ranks are whole shard groups.
+// True when the global batch is a whole number of micro-batches per rank, and the ranks form whole
+// shard groups.
 bool IsPossibleSize(const v1::JobSpec& normalized, int ranks);
 
-// Those of a valid, normalised spec; ascending, resources.ranks is among them.
+// The possible sizes of a valid, normalised spec, ascending. resources.ranks is among them.
 std::vector<int> PossibleSizes(const v1::JobSpec& normalized);
 
-// What `ranks` ranks are to do: a possible size.
+// The spec for `ranks` ranks, which must be a possible size.
 v1::JobSpec WithRanks(v1::JobSpec spec, int ranks);
 
 }  // namespace milepost

@@ -1,4 +1,4 @@
-// The rules of what may be stored in bf16: `train.grad_dtype`, `train.optimizer.master` and
+// The rules for storing state in bf16: `train.grad_dtype`, `train.optimizer.master` and
 // `train.memory`.
 //
 //   for (const StorageProblem& problem : StorageProblems(spec.train())) ...
@@ -19,8 +19,8 @@ struct StorageProblem {
   std::string what;   // "expected fp32 or bf16"
 };
 
-// Of a normalised spec: of which optimizers, in which precisions, and beside what. At most one of
-// each field.
+// The problems of a normalised spec, at most one for each field. The rules depend on the optimizer,
+// the precision and other fields.
 std::vector<StorageProblem> StorageProblems(const v1::TrainSpec& train);
 
 }  // namespace milepost

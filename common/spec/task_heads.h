@@ -1,4 +1,4 @@
-// Checks of a job's further heads (model.heads) and of the labels that they learn (data.labels).
+// Checks a job's further heads (model.heads) and the labels that they learn (data.labels).
 #ifndef MILEPOST_COMMON_SPEC_TASK_HEADS_H_
 #define MILEPOST_COMMON_SPEC_TASK_HEADS_H_
 
@@ -8,8 +8,8 @@
 
 namespace milepost {
 
-// `normalized` otherwise as CheckJobSpec takes it. Whether the label files fit the data is found
-// where they are opened.
+// `normalized` is in all other respects what CheckJobSpec takes. Whether the label files fit the
+// data is checked where they are opened.
 std::vector<FieldViolation> CheckTaskHeads(const v1::JobSpec& normalized);
 
 }  // namespace milepost

@@ -1,7 +1,7 @@
-// Protobuf messages as text for people and programs: the proto's own field names, 64-bit integers
-// as numbers, timestamps as RFC 3339, NaN and infinities as null. Enum values lose their prefix;
-// those of the job spec are in lower case (`bf16`), the others, which users only read, are not
-// (`RUNNING`).
+// Protobuf messages as text for people and programs. Names are the proto's field names. 64-bit
+// integers are numbers, timestamps are RFC 3339, and NaN and infinities are null. Enum values lose
+// their prefix. Those of the job spec are in lower case (`bf16`); others, which users only read,
+// are not (`RUNNING`).
 //
 //   MessageToYaml(spec)         // ParseJobSpecYaml gives the same spec back
 //   MessageToJson(job).dump(2)  // needs <nlohmann/json.hpp>

@@ -1,11 +1,11 @@
-// The meaning of a job spec: its defaults and its rules, the same in the client and the
+// The meaning of a job spec: its defaults and its rules. They are the same in the client and in the
 // coordinator.
 //
 //   NormalizeJobSpec(&spec);
 //   MP_RETURN_IF_ERROR(ValidateJobSpec(spec));
 //
-// Pure and thread-safe: no file is opened (that the data exists and fits is found where it is
-// read).
+// Pure and thread-safe. It opens no file: whether the data exists and fits is checked where it is
+// read.
 #ifndef MILEPOST_COMMON_SPEC_VALIDATE_H_
 #define MILEPOST_COMMON_SPEC_VALIDATE_H_
 
@@ -21,9 +21,9 @@ class JobSpec;
 
 namespace milepost {
 
-inline constexpr int64_t kMostSteps = 1'000'000'000;  // of train.steps
+inline constexpr int64_t kMostSteps = 1'000'000'000;  // the limit of train.steps
 
-// Of train.max_skipped_steps.
+// The default of train.max_skipped_steps.
 inline constexpr int64_t kDefaultSkippedSteps = 20;
 
 struct FieldViolation {
@@ -33,28 +33,30 @@ struct FieldViolation {
   friend bool operator==(const FieldViolation&, const FieldViolation&) = default;
 };
 
-// Fills in every absent field with the default that job_spec.proto gives, and derives the third of
+// Fills in every absent field with the default in job_spec.proto, and derives the third number of
 // train.batch from the other two. Never fails: what cannot be derived stays absent, and
 // CheckJobSpec says why. Idempotent.
 void NormalizeJobSpec(v1::JobSpec* spec);
 
-// Every broken rule of a normalised spec, in the order of the proto's fields; empty when it is
+// Every broken rule of a normalised spec, in the order of the proto's fields. Empty: the spec is
 // valid.
 std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized);
 
-// OK, or INVALID_ARGUMENT with one "field: message" line per violation and a
-// google.rpc.BadRequest (common/error_details.h); of very many, the first.
+// INVALID_ARGUMENT has one line "field: message" for each violation, and a google.rpc.BadRequest
+// (common/error_details.h). If there are very many, it has only the first ones.
 absl::Status ValidateJobSpec(const v1::JobSpec& normalized);
 
-// 32 hex digits over the whole normalised spec: equal if and only if the specs are.
+// 32 hex digits of the whole normalised spec. They are equal if and only if the specs are.
 std::string SpecDigest(const v1::JobSpec& normalized);
 
-// Over what a trainer's state depends on only: model, optimizer type, seed and sequence length. A
-// checkpoint can be restored into any spec with its digest: other ranks, stage, batch, steps, lr,
-// paths.
+// Digest of what a trainer's state depends on: the model without the weights of its heads, the
+// optimizer's type and state dtype, the seed and the sequence length. A checkpoint can be restored
+// into any spec with its digest, even if ranks, stage, batch, steps, lr or paths differ.
 std::string StateDigest(const v1::JobSpec& normalized);
 
-// Over all but `name` and `train.steps`: specs that are the same job, perhaps run for longer.
+// Digest of what makes two specs the same job. It leaves out `name`, `scheduling`, `train.steps`,
+// `train.schedule.decay_steps`, `resources.device_model` and `resources.pool`. So a job that runs
+// for longer, or elsewhere, stays the same job.
 std::string LineageDigest(const v1::JobSpec& normalized);
 
 }  // namespace milepost

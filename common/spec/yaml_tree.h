@@ -23,9 +23,9 @@ struct YamlNode {
   Kind kind = Kind::kNull;
   int line = 0;  // from 1
   std::string scalar;
-  bool quoted = false;            // '8' or "8": text, never a number
+  bool quoted = false;            // '8' or "8" is text, never a number
   std::vector<YamlNode> items;    // of a sequence
-  std::vector<YamlField> fields;  // of a mapping, as written, duplicates too
+  std::vector<YamlField> fields;  // of a mapping, in the written order, with duplicates
 };
 
 struct YamlField {
@@ -33,14 +33,15 @@ struct YamlField {
   YamlNode value;
 };
 
-// One document; empty text is a null node. Anchors, aliases, tags, further documents, more than 32
-// levels or 10,000 values are INVALID_ARGUMENT "filename:line: ...". Thread-safe.
+// Parses one document; empty text gives a null node. INVALID_ARGUMENT "filename:line: ...":
+// anchors, aliases, tags, further documents, more than 32 levels or more than 10,000 values.
+// Thread-safe.
 absl::StatusOr<YamlNode> ParseYamlTree(absl::string_view text, absl::string_view filename);
 
-// Puts what `over` has into `base`: mappings field by field, all else as a whole.
+// Merges `over` into `base`: mappings field by field, other values as a whole.
 void LayOver(YamlNode over, YamlNode* base);
 
-// What ParseYamlMessage does with a text's tree.
+// The part of ParseYamlMessage that works on a text's tree.
 absl::Status FillMessage(const YamlNode& root, absl::string_view filename,
                          google::protobuf::Message* message, std::map<std::string, int>* lines);
 

@@ -1,5 +1,5 @@
-// Where a daemon's log goes: to the journal when systemd has started it with that, with a priority
-// and fields to look for; else to stderr, with times.
+// Chooses where a daemon's log goes. When systemd has connected the daemon to the journal, it goes
+// there, with a priority and searchable fields. Otherwise it goes to stderr, with times.
 //
 //   StartDaemonLog("coordinator", "%Y-%m-%dT%H:%M:%S.%e %l coordinator: %v");
 //   // journalctl MILEPOST_JOB=jobs/7 -p warning
@@ -13,18 +13,19 @@
 
 namespace milepost {
 
-// Makes spdlog's default logger, named `name`. `pattern` is for stderr. `worker`, when not empty,
-// is the field MILEPOST_WORKER of every line. May be called again before there are other threads.
+// Makes spdlog's default logger, named `name`. `pattern` is for stderr. A `worker` that is not
+// empty becomes the field MILEPOST_WORKER of every line. May be called again before other threads
+// exist.
 void StartDaemonLog(const std::string& name, const std::string& pattern,
                     const std::string& worker = "");
 
-// Whether `stream`, the value of JOURNAL_STREAM (may be null), says that the open file `fd` is a
+// True when `stream`, the value of JOURNAL_STREAM (may be null), says that the open file `fd` is a
 // stream to the journal.
 bool IsJournal(const char* stream, int fd);
 
-// What a line of the log has in the journal besides its text: "MILEPOST_JOB=jobs/7" for the first
-// job that it names, and MILEPOST_WORKER for the first worker (workers/ID), unless `worker` is
-// given, which is then that.
+// The journal's fields of a log line, besides its text. MILEPOST_JOB=jobs/7 has the first job that
+// the line names. MILEPOST_WORKER has `worker`, or if that is empty the first worker that the line
+// names (workers/ID).
 std::vector<std::string> JournalFields(absl::string_view line, const std::string& worker);
 
 }  // namespace milepost

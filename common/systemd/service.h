@@ -1,12 +1,12 @@
-// What a daemon tells systemd about itself (sd_notify(3)), for units of Type=notify.
+// What a daemon reports about itself to systemd (sd_notify(3)), for units of Type=notify.
 //
 //   Service service;
 //   service.Ready("serving on 0.0.0.0:7070");
-//   // in the loop that decides:
+//   // in the loop that makes the decisions:
 //   service.Alive();
 //   service.Status("3 jobs run, 2 wait; 4 workers");
 //
-// Where there is no systemd every call does nothing. Thread-safe; never blocks for long.
+// Without systemd every call does nothing. Thread-safe. Never blocks for long.
 #ifndef MILEPOST_COMMON_SYSTEMD_SERVICE_H_
 #define MILEPOST_COMMON_SYSTEMD_SERVICE_H_
 
@@ -20,21 +20,21 @@ namespace milepost {
 
 class Service {
  public:
-  Service();  // looks at NOTIFY_SOCKET and WATCHDOG_USEC
+  Service();  // reads NOTIFY_SOCKET and WATCHDOG_USEC
 
-  // The daemon does what it is there for; also after Reloading.
+  // Says that the daemon serves. Call it also after Reloading.
   void Ready(const std::string& status);
-  // Its configuration is read again.
+  // Says that the daemon reads its configuration again.
   void Reloading();
-  // It ends, and wants `time` for that whatever the unit's TimeoutStopSec is.
+  // Says that the daemon ends and needs `time` for this, whatever the unit's TimeoutStopSec is.
   void Stopping(absl::Duration time);
-  // A line for `systemctl status`; sent when it differs from the last one.
+  // Sets the line in `systemctl status`. It is sent only when it differs from the last one.
   void Status(const std::string& status);
-  // From the loop whose standstill is to end the process; as often as one likes, at least once in
-  // `watchdog()`.
+  // Call it from the loop that must not hang: as often as you like, at least once in `watchdog()`.
+  // When the calls stop, systemd ends the process.
   void Alive();
 
-  // How long systemd waits for Alive; infinite: for ever.
+  // How long systemd waits for Alive. Infinite: for ever.
   absl::Duration watchdog() const { return watchdog_; }
 
  private:
