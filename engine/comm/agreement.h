@@ -1,5 +1,5 @@
-// Ranks that compute together must compute alike: other devices or library versions give other
-// bits, or none at all after hours.
+// Checks that ranks that compute together have equal devices and library versions. Different ones
+// would give different bits, or fail after hours.
 //
 //   MP_RETURN_IF_ERROR(comm::CheckAgreement(*communicator, {{"device", "NVIDIA H200"},
 //                                                           {"cuDNN", "9.19.0"}}));
@@ -16,16 +16,17 @@
 
 namespace milepost::comm {
 
-// What a rank says of itself: names and values, the same names in the same order on every rank.
+// What a rank reports about itself: names and values. Every rank has the same names in the same
+// order.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-// Collective. OK, or FAILED_PRECONDITION, the same on every rank, with the first fact that differs
-// and which ranks have what: "device: NVIDIA H100 on rank 3, NVIDIA H200 on ranks 0-2". All facts
-// of a rank take 1 KiB at most. Blocks; errors of the communicator as they are.
+// Collective. FAILED_PRECONDITION, the same on every rank, has the first fact that differs and
+// which ranks have what: "device: NVIDIA H100 on rank 3, NVIDIA H200 on ranks 0-2". All facts of a
+// rank take at most 1 KiB. Blocks. Errors of the communicator are returned unchanged.
 absl::Status CheckAgreement(Communicator& communicator, const Facts& facts);
 
-// Collective: rank 0's `text`, of at most 1 MiB, on every rank. Blocks; errors of the communicator
-// as they are, and FAILED_PRECONDITION, the same on every rank, for a longer one.
+// Collective: returns rank 0's `text`, at most 1 MiB, on every rank. FAILED_PRECONDITION, the same
+// on every rank: the text is longer. Blocks. Errors of the communicator are returned unchanged.
 absl::StatusOr<std::string> BroadcastText(Communicator& communicator, std::string text);
 
 }  // namespace milepost::comm

@@ -3,19 +3,19 @@
 //   absl::Status status = communicator->ReduceScatter(gradients);   // sum; my shard is valid now
 //   status = communicator->AllGather(parameters.data(), parameters.size() * sizeof(float));
 //
-// Every rank makes the same calls in the same order with the same sizes and operations. Each call
-// blocks until this rank's part is done, an error occurs or the time-out passes; never for ever.
+// Every rank makes the same calls in the same order, with the same sizes and operations. Each call
+// blocks until this rank's part is done, an error occurs or the time-out passes. No call blocks for
+// ever.
 //
 // Errors: UNAVAILABLE (a peer is gone), DEADLINE_EXCEEDED (a peer is silent), INTERNAL (the ranks
-// made different calls: our bug), ABORTED (Abort() was called here). After an error the
-// communicator is poisoned: every later call returns that error at once, peers see this rank as
-// gone, and the contents of the buffers of the failed call are undefined. Make a new communicator
-// to go on.
+// made different calls: our bug), ABORTED (Abort() was called here). An error poisons the
+// communicator. Every later call returns that error at once, peers see this rank as gone, and the
+// buffers of the failed call have undefined contents. Make a new communicator to go on.
 //
-// Deterministic: values are added in rank order, ((x0 + x1) + x2) + ..., in every implementation,
-// so all ranks hold the same bits, every run and every implementation give the same bits.
+// Deterministic: every implementation adds values in rank order, ((x0 + x1) + x2) + ... So all
+// ranks, all runs and all implementations get the same bits.
 //
-// Threads: one call at a time (from any thread); Abort from any thread at any time.
+// Threads: one call at a time, from any thread. Abort may be called from any thread at any time.
 #ifndef MILEPOST_ENGINE_COMM_COMMUNICATOR_H_
 #define MILEPOST_ENGINE_COMM_COMMUNICATOR_H_
 
@@ -29,24 +29,24 @@
 
 namespace milepost::comm {
 
-enum class ElementType : uint8_t { kFloat, kDouble, kInt64, kBf16 };  // kBf16: sums in fp32
-enum class ReduceOp : uint8_t { kSum, kMax };  // kMax: NaN on any rank gives NaN
+enum class ElementType : uint8_t { kFloat, kDouble, kInt64, kBf16 };  // kBf16 is summed in fp32
+enum class ReduceOp : uint8_t { kSum, kMax };  // kMax: a NaN on any rank gives NaN
 
 struct CommunicatorOptions {
-  absl::Duration timeout = absl::Seconds(60);  // of one collective
+  absl::Duration timeout = absl::Seconds(60);  // for one collective
 };
 
-// What calls have cost since creation. Read between calls.
+// The cost of all calls since creation. Read it between calls.
 struct CommunicatorStats {
   int64_t calls = 0;
   int64_t bytes_sent = 0;  // payload that left this rank
   double seconds = 0;      // inside calls
 };
 
-// Ranks first, first + stride, ...: `count` of them; 0: every rank. Where a call has one, the ranks
-// of the set do among themselves what the call says for the world: `world` and `rank` then mean the
-// set's size and a rank's index in it. Still every rank of the world makes the call, each with the
-// set that it belongs to itself; the sets have equal sizes and no rank in common.
+// The ranks first, first + stride, ...: `count` of them. A count of 0 means every rank. A call with
+// a set works as described within the set: `world` is then the set's size, and `rank` a rank's
+// index in it. Still, every rank of the world makes the call, with the set that it belongs to. The
+// sets have equal sizes and no rank in common.
 struct RankSet {
   int first = 0;
   int count = 0;
@@ -66,34 +66,35 @@ class Communicator {
   int rank() const { return rank_; }
   int world() const { return world_; }
 
-  // Every rank ends with the reduction over all ranks. Any size, also 0.
+  // Every rank gets the reduction over all ranks. Any size, also 0.
   absl::Status AllReduce(absl::Span<float> values, ReduceOp op = ReduceOp::kSum,
                          const RankSet& among = {});
   absl::Status AllReduce(absl::Span<double> values, ReduceOp op = ReduceOp::kSum,
                          const RankSet& among = {});
   absl::Status AllReduce(absl::Span<int64_t> values, ReduceOp op = ReduceOp::kSum);
 
-  // `buffer` has n elements, n a multiple of world; shard r is [r*n/world, (r+1)*n/world). Rank r
-  // ends with the sum over ranks in shard r of its own buffer; its other shards keep their values.
+  // `buffer` has n elements, a multiple of world. Shard r is [r*n/world, (r+1)*n/world). Rank r
+  // gets the sum over all ranks in its shard r; its other shards keep their values.
   absl::Status ReduceScatter(absl::Span<float> buffer, const RankSet& among = {});
 
-  // The same two with half the traffic: every rank's values are rounded to bf16 (to nearest, ties
-  // to even), and these are summed in fp32, in rank order. ReduceScatterBf16 ends with fp32 sums in
-  // the own shard, and the rest of the buffer is lost. AllReduceBf16 rounds the sums once more,
-  // and every rank ends with the same bits. The size is a multiple of twice the ranks.
+  // These do the same with half the traffic. Every rank's values are rounded to bf16 (to nearest,
+  // ties to even). The rounded values are summed in fp32, in rank order. ReduceScatterBf16 leaves
+  // fp32 sums in the own shard and overwrites the rest of the buffer. AllReduceBf16 rounds the sums
+  // once more, and every rank gets the same bits. The size must be a multiple of twice the number
+  // of ranks.
   absl::Status AllReduceBf16(absl::Span<float> values, const RankSet& among = {});
   absl::Status ReduceScatterBf16(absl::Span<float> buffer, const RankSet& among = {});
 
-  // `bytes` is a multiple of world; rank r's shard is already in place at [r*bytes/world,
-  // (r+1)*bytes/world). Every rank ends with all shards.
+  // `bytes` is a multiple of world. Rank r's shard is already in place at [r*bytes/world,
+  // (r+1)*bytes/world). Every rank gets all shards.
   absl::Status AllGather(void* buffer, size_t bytes, const RankSet& among = {});
 
-  // Every rank ends with root's bytes.
+  // Every rank gets root's bytes.
   absl::Status Broadcast(void* buffer, size_t bytes, int root);
 
-  // All-to-all of any sizes: what this rank sends to each other and receives from each, at most one
-  // piece per peer and direction. Every rank makes the call, also one with nothing to move; what
-  // two ranks mean to move between them has one size.
+  // An all-to-all of any sizes: what this rank sends to each peer, and what it receives from each.
+  // There is at most one piece per peer and direction. Every rank makes the call, even with nothing
+  // to move. Sender and receiver of a piece must agree on its size.
   struct Transfer {
     int peer = 0;
     const char* send = nullptr;
@@ -106,15 +107,15 @@ class Communicator {
   // Returns once every rank has called it.
   absl::Status Barrier();
 
-  // Of this rank's collectives from now on. A peer that is gone is noticed at once all the same,
-  // over a network as far as the system notices it. Between calls.
+  // Sets the time-out of this rank's later collectives. A lost peer is still noticed at once, over
+  // a network as far as the system notices it. Call it between calls.
   virtual void SetTimeout(absl::Duration timeout) = 0;
 
-  // OK, or the error that has poisoned it. From any thread.
+  // OK, or the error that has poisoned the communicator. May be called from any thread.
   absl::Status Check() { return Health(); }
 
-  // Makes the current and all later calls here return ABORTED with `reason`, promptly; peers see
-  // this rank as gone. The first reason stays. Never blocks for long; thread-safe.
+  // Makes the current call and all later calls here return ABORTED with `reason`, promptly. Peers
+  // see this rank as gone. The first reason stays. Never blocks for long. Thread-safe.
   virtual void Abort(absl::string_view reason) = 0;
 
   const CommunicatorStats& stats() const { return stats_; }
@@ -122,20 +123,20 @@ class Communicator {
  protected:
   Communicator(int rank, int world) : rank_(rank), world_(world) {}
 
-  // Arguments are checked; count, bytes > 0 and more than one rank takes part. Each adds what it
-  // sent to *sent.
+  // Arguments are already checked: count and bytes are above 0, and more than one rank takes part.
+  // Each function adds the bytes that it sent to *sent.
   virtual absl::Status DoAllReduce(void* values, size_t count, ElementType type, ReduceOp op,
                                    const RankSet& set, int64_t* sent) = 0;
   virtual absl::Status DoReduceScatter(float* buffer, size_t count, const RankSet& set,
                                        int64_t* sent) = 0;
-  // Element i of the own shard of `count` bf16 elements at `data`, summed over the set in fp32,
-  // goes to out[i]; `out` overlaps nothing that is read.
+  // `data` holds `count` bf16 elements. Sums the own shard over the set in fp32: element i goes to
+  // out[i]. `out` must not overlap anything that is read.
   virtual absl::Status DoReduceScatterBf16(char* data, size_t count, float* out, const RankSet& set,
                                            int64_t* sent) = 0;
   virtual absl::Status DoAllGather(char* buffer, size_t bytes, const RankSet& set,
                                    int64_t* sent) = 0;
   virtual absl::Status DoBroadcast(char* buffer, size_t bytes, int root, int64_t* sent) = 0;
-  // One entry per peer at most, none for this rank.
+  // At most one entry per peer, and none for this rank.
   virtual absl::Status DoExchange(absl::Span<const Transfer> transfers, int64_t* sent) = 0;
   // OK, or the error that poisoned this communicator.
   virtual absl::Status Health() = 0;
@@ -143,10 +144,10 @@ class Communicator {
  private:
   template <typename Call>
   absl::Status Run(bool nothing_to_do, Call call);
-  // `among` with its count, checked.
+  // Checks `among` and returns it with its count filled in.
   RankSet Checked(const RankSet& among) const;
-  // Leaves the values, rounded, in the first half of the buffer and the own shard's sums in the
-  // second.
+  // Leaves the rounded values in the first half of the buffer, and the sums of the own shard in the
+  // second half.
   absl::Status SumRounded(absl::Span<float> buffer, const RankSet& set, int64_t* sent);
   RankSet Everyone() const { return {0, world_, 1}; }
 
@@ -155,7 +156,8 @@ class Communicator {
   CommunicatorStats stats_;
 };
 
-// Another rank went away, fell silent or was aborted: never the root cause of a failure.
+// True when another rank went away, fell silent or was aborted. That is never the root cause of a
+// failure.
 inline bool IsPeerLost(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status);
 }

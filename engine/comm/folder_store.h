@@ -1,4 +1,4 @@
-// For tests: keys as files in a folder, for ranks in several processes.
+// For tests: keys are files in a folder, for ranks in several processes.
 #ifndef MILEPOST_ENGINE_COMM_FOLDER_STORE_H_
 #define MILEPOST_ENGINE_COMM_FOLDER_STORE_H_
 
@@ -17,7 +17,7 @@ namespace milepost::comm {
 
 class FolderStore : public KeyValueStore {
  public:
-  // A folder that is there, and stays the caller's.
+  // The folder must exist. The caller keeps it.
   explicit FolderStore(std::string folder) : folder_(std::move(folder)) {}
 
   absl::Status Put(absl::string_view key, absl::string_view value) override {

@@ -12,8 +12,8 @@
 
 namespace milepost::comm {
 
-// `world` communicators that form one group. Destroying one poisons the others, as a rank's death
-// does; the threads may destroy theirs in any order.
+// Makes `world` communicators that form one group. Destroying one poisons the others, as the death
+// of a rank does. The threads may destroy theirs in any order.
 std::vector<std::unique_ptr<Communicator>> MakeInProcessGroup(
     int world, const CommunicatorOptions& options = {});
 

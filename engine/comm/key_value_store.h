@@ -1,5 +1,6 @@
-// Where ranks find one another: keys written once by one rank and awaited by the others. The
-// trainer implements it over the rendezvous service, one namespace per (job, generation).
+// The store through which ranks find each other. One rank writes a key once, and the others wait
+// for it. The trainer implements it over the rendezvous service, with one namespace per (job,
+// generation).
 #ifndef MILEPOST_ENGINE_COMM_KEY_VALUE_STORE_H_
 #define MILEPOST_ENGINE_COMM_KEY_VALUE_STORE_H_
 
@@ -21,7 +22,7 @@ class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
   virtual absl::Status Put(absl::string_view key, absl::string_view value) = 0;
-  // Waits until the key is there; DEADLINE_EXCEEDED once `deadline` has passed.
+  // Blocks until the key exists. DEADLINE_EXCEEDED: `deadline` has passed.
   virtual absl::StatusOr<std::string> Get(absl::string_view key, absl::Time deadline) = 0;
 };
 
@@ -37,7 +38,7 @@ class InMemoryKeyValueStore : public KeyValueStore {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
-// Another namespace of a store, which must outlive it: every key begins with `prefix`.
+// Another namespace of a store: every key begins with `prefix`. The store must outlive this object.
 class PrefixedStore : public KeyValueStore {
  public:
   PrefixedStore(KeyValueStore* store, std::string prefix)

@@ -1,5 +1,5 @@
-// Whom a device waits for in vain: asked over the hosts' own communicator, once a collective
-// between devices is overdue, since NCCL does not tell.
+// Finds the ranks that a device waits for in vain. NCCL does not tell them. So once a collective
+// between devices is overdue, the hosts' own communicator is asked.
 //
 //   absl::DeadlineExceededError(absl::StrCat("the GPU's work is not done after 1m",
 //                                            MissingRanks(*communicator, micro_step)));
@@ -14,12 +14,12 @@
 
 namespace milepost::comm {
 
-// A collective: ranks that wait for their devices all come here, and those that do not are the ones
-// that are missing. `position` grows in every rank by the same steps. Empty for a world of one;
-// else "; " and what was found. Blocks for the communicator's time-out at most, and may poison it.
+// A collective. All ranks that wait for their devices call it, and a rank that does not is missing.
+// `position` grows by the same steps in every rank. Returns "; " and what was found; empty for a
+// world of one. Blocks for at most the communicator's time-out, and may poison the communicator.
 std::string MissingRanks(Communicator& ranks, int64_t position);
 
-// The same, of positions that are known, by rank.
+// Does the same for known positions, by rank.
 std::string DescribePositions(absl::Span<const int64_t> positions);
 
 }  // namespace milepost::comm

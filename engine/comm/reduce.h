@@ -1,4 +1,4 @@
-// The one reduction that all communicators share, so that they give the same bits.
+// The reduction that all communicators share, so that they give the same bits.
 #ifndef MILEPOST_ENGINE_COMM_REDUCE_H_
 #define MILEPOST_ENGINE_COMM_REDUCE_H_
 
@@ -11,20 +11,20 @@ namespace milepost::comm {
 
 size_t ElementBytes(ElementType type);
 
-// out[i] = ((sources[0][i] op sources[1][i]) op ...). `out` may be one of the sources; otherwise
-// nothing overlaps. At least one source. No alignment beyond the element's is needed.
+// out[i] = ((sources[0][i] op sources[1][i]) op ...). There is at least one source. `out` may be
+// one of the sources; otherwise nothing overlaps. Elements need only their own alignment.
 void ReduceInOrder(absl::Span<const char* const> sources, char* out, size_t count, ElementType type,
                    ReduceOp op);
 
-// Sums of bf16 sources, added in fp32 and in order, into `out`, which overlaps none of them.
+// Sums bf16 sources in fp32, in order, into `out`, which must not overlap any of them.
 void SumBf16InOrder(absl::Span<const char* const> sources, float* out, size_t count);
 
-// The values as bf16 (to nearest, ties to even; a NaN stays one) in the first half of their bytes,
-// and back.
+// RoundInPlace rounds values to bf16 (to nearest, ties to even; a NaN stays a NaN) and puts them in
+// the first half of their bytes. WidenInPlace converts them back.
 void RoundInPlace(absl::Span<float> values);
 void WidenInPlace(absl::Span<float> values);
 
-// First element of rank r's shard when `count` elements are split as evenly as possible.
+// The first element of rank r's shard when `count` elements are split as evenly as possible.
 inline size_t ShardBegin(size_t count, int rank, int world) {
   const size_t base = count / world;
   const size_t rest = count % world;

@@ -3,9 +3,9 @@
 //   MP_ASSIGN_OR_RETURN(auto communicator,
 //                       ConnectTcp(rank, world, &store, {.host = "10.0.0.7"}));
 //
-// One socket per pair of ranks. The calling thread itself moves the bytes, straight between the
-// sockets and the callers' buffers, sending and receiving in turns; there are no other threads.
-// Every rank exchanges its shards with every other directly: each byte crosses the wire once in a
+// There is one socket per pair of ranks, and no extra thread. The calling thread moves the bytes
+// directly between the sockets and the callers' buffers, sending and receiving in turns. Every rank
+// exchanges its shards with every other rank directly. Each byte crosses the wire once in a
 // reduce-scatter and once in an all-gather.
 #ifndef MILEPOST_ENGINE_COMM_TCP_H_
 #define MILEPOST_ENGINE_COMM_TCP_H_
@@ -23,23 +23,24 @@ namespace milepost::comm {
 struct TcpOptions {
   CommunicatorOptions communicator;
   absl::Duration connect_timeout = absl::Seconds(30);  // until all ranks are connected
-  // The address that this rank listens on and gives to its peers: an address or name of this host,
-  // or, when `interface` is given, the first address of that network interface ("eth0").
+  // The address on which this rank listens, and which it gives to its peers. It is an address or
+  // name of this host. With `interface` it is the first address of that network interface ("eth0").
   std::string host = "127.0.0.1";
   std::string interface;
 };
 
 inline constexpr int kMaxTcpWorld = 256;
 
-// Bytes of receive scratch that a communicator allocates at connection, and never more.
+// Bytes of receive scratch. A communicator allocates them when it connects, and never more.
 size_t TcpScratchBytes(int world);
 
-// Blocks until this rank is connected to every other, at most `connect_timeout`. `store` is used
-// only during the call. UNAVAILABLE or DEADLINE_EXCEEDED when a peer cannot be reached;
-// INVALID_ARGUMENT when the host or interface does not exist; the store's own errors otherwise.
+// Blocks until this rank is connected to every other rank, at most `connect_timeout`. `store` is
+// used only during the call. UNAVAILABLE or DEADLINE_EXCEEDED: a peer cannot be reached.
+// INVALID_ARGUMENT: the host or interface does not exist. Otherwise the store's errors.
+//
 // Connections that do not know the secret in the store are refused. A killed peer is noticed at
-// once (its sockets close), whichever rank is being waited for; a host that vanishes, by the
-// time-out. Ranks that make different calls get INTERNAL.
+// once, because its sockets close, whichever rank is being waited for. A host that vanishes is
+// noticed by the time-out. Ranks that make different calls get INTERNAL.
 absl::StatusOr<std::unique_ptr<Communicator>> ConnectTcp(int rank, int world, KeyValueStore* store,
                                                          const TcpOptions& options = {});
 

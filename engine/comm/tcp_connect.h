@@ -1,4 +1,4 @@
-// Connected sockets among all ranks: the first half of tcp.h.
+// Connects sockets among all ranks: the first half of tcp.h.
 #ifndef MILEPOST_ENGINE_COMM_TCP_CONNECT_H_
 #define MILEPOST_ENGINE_COMM_TCP_CONNECT_H_
 
@@ -10,7 +10,8 @@
 
 namespace milepost::comm {
 
-// By rank; this rank's own is empty. Non-blocking, without Nagle's delay.
+// The sockets by rank; this rank's own is empty. They are non-blocking, without Nagle's delay.
+// Blocks. Errors are those of ConnectTcp.
 absl::StatusOr<std::vector<UniqueFd>> ConnectSockets(int rank, int world, KeyValueStore* store,
                                                      const TcpOptions& options);
 

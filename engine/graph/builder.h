@@ -1,5 +1,5 @@
-// Builds the forward part of a Graph: its blocks, parameters and inputs here, its ops by the calls
-// of their rooms (engine/ops/<room>/<room>.h), which check shapes.
+// Builds the forward part of a Graph. Its blocks, parameters and inputs are made here. The calls of
+// the ops' rooms (engine/ops/<room>/<room>.h) make the ops, and check shapes.
 //
 //   Builder b({.compute_dtype = DType::kBf16, .batch = 2, .sequence = 512});
 //   b.BeginBlock("embedding");
@@ -9,9 +9,10 @@
 //   ops::LmHeadLoss(b, "loss", y, wte, b.Targets(), chunk_rows);
 //   MP_ASSIGN_OR_RETURN(Graph graph, std::move(b).Finish());
 //
-// The first misuse (a shape that does not fit, an operand that does not exist) is kept, further
-// calls do nothing useful, and Finish returns it as INVALID_ARGUMENT with the op's and the values'
-// names: model code needs no checks of its own. Value names must be unique. Not thread-safe.
+// The first misuse is kept: a shape that does not fit, or an operand that does not exist. Later
+// calls then do nothing useful, and Finish returns it as INVALID_ARGUMENT, with the names of the op
+// and the values. So model code needs no checks of its own. Value names must be unique. Not
+// thread-safe.
 #ifndef MILEPOST_ENGINE_GRAPH_BUILDER_H_
 #define MILEPOST_ENGINE_GRAPH_BUILDER_H_
 
@@ -28,12 +29,12 @@
 namespace milepost::graph {
 
 struct BuilderOptions {
-  DType compute_dtype = DType::kF32;  // of parameters and activations: kF32, kBF16 or kF16
+  DType compute_dtype = DType::kF32;  // parameters and activations: kF32, kBF16 or kF16
   int64_t batch = 1;                  // B
   int64_t sequence = 1;               // T
-  // Above 0: the T rows are a piece of a longer text of one sequence, whose keys and values are
-  // kept for so many positions, P. Where the rows stand is told by the input "positions" i32[T],
-  // each below P: Embedding and RopeTable read it, and Attention becomes kCachedAttention.
+  // Above 0: the T rows are a piece of one longer text, whose keys and values are kept for this
+  // many positions, P. The input "positions" i32[T] says where the rows are; each is below P.
+  // Embedding and RopeTable read it, and Attention becomes kCachedAttention.
   int64_t cached_positions = 0;
 };
 
@@ -47,28 +48,29 @@ class Builder {
  public:
   explicit Builder(const BuilderOptions& options);
 
-  // What follows belongs to this block until the next call. Ops that mix blocks belong to the one
-  // they are emitted in.
+  // Starts a block: later values and ops belong to it until the next call. An op that mixes blocks
+  // belongs to the block in which it is emitted.
   void BeginBlock(absl::string_view name);
 
-  // `name` is the checkpoint's (Hugging Face's). Two or more dimensions: weight decay.
+  // `name` is the checkpoint's name (Hugging Face's). Parameters of two or more dimensions get
+  // weight decay.
   ValueId Parameter(absl::string_view name, const Shape& shape, Initializer initializer,
                     double stddev = 0);
 
-  // What the host fills before each micro-step: the same value each time the name is given again.
+  // An input that the host fills before each micro-step. The same name always gives the same value.
   ValueId Input(absl::string_view name, DType dtype, const Shape& shape);
   ValueId Tokens();   // "tokens" i32[N]
-  ValueId Targets();  // "targets" i32[N], -1: ignored
+  ValueId Targets();  // "targets" i32[N]; -1 is ignored
 
   ValueId Images(int64_t height, int64_t width);  // "images" u8[B,Y,X,3]
-  // A value of the model's state that is not trained. F32 or I64; on every rank the same.
+  // A value of the model's state that is not trained: F32 or I64, and the same on every rank.
   ValueId Statistic(absl::string_view name, DType dtype, const Shape& shape, double initial);
 
   int64_t rows() const { return options_.batch * options_.sequence; }  // N
   absl::StatusOr<Graph> Finish() &&;
 
   // ---- for rooms of ops ----
-  // Each op names its outputs after the `name` that it is called with: "<name>", or "<name>.sum",
+  // Each op names its outputs after the `name` that it gets: "<name>", or "<name>.sum",
   // "<name>.mean" and so on.
   const BuilderOptions& options() const { return options_; }
   DType compute_dtype() const { return options_.compute_dtype; }
@@ -77,29 +79,29 @@ class Builder {
   const Value& ValueOf(ValueId value) const { return graph_.values[value]; }
 
   ValueId AddValue(absl::string_view name, DType dtype, const Shape& shape, ValueKind kind);
-  // Called `name` and `suffix`: "<name>", "<name>.mean".
+  // Adds an activation named `name` plus `suffix`: "<name>", "<name>.mean".
   ValueId AddActivation(absl::string_view name, absl::string_view suffix, DType dtype,
                         const Shape& shape);
-  // Valid until the next one is added.
+  // The reference is valid until the next op is added.
   Op& AddOp(OpKind kind, std::initializer_list<ValueId> inputs);
-  // A loss head whose sums are the output of `op`.
+  // Adds a loss head whose sums are the output of `op`.
   ValueId AddLoss(absl::string_view name, ValueId targets, double weight, Op& op);
-  void SetLogits(absl::string_view name, ValueId logits);  // Graph::logits
+  void SetLogits(absl::string_view name, ValueId logits);  // sets Graph::logits
   uint32_t NextDropoutTag(double dropout);
 
-  // The shape of an image value of the compute dtype; empty after a failure.
+  // The shape of an image value of the compute dtype. Empty after a failure.
   Shape ImageShape(absl::string_view op, absl::string_view operand, ValueId value);
-  // What windows make of `shape`, but for the channels; empty after a failure.
+  // The shape that windows make of `shape`, except for the channels. Empty after a failure.
   Shape WindowedShape(absl::string_view op, const Shape& shape, int64_t kernel,
                       const WindowOptions& options);
-  // True where an i32 of each row is not given, or is one.
+  // True when `value` is absent (kNoValue) or an i32[N]; otherwise keeps the error.
   bool ExpectRowsOf(absl::string_view op, absl::string_view operand, ValueId value);
   // True when `value` exists and has this type and shape; otherwise keeps the error.
   bool Expect(absl::string_view op, absl::string_view operand, ValueId value, DType dtype,
               const Shape& shape);
-  // Width of a head of the packed qkv; 0 (and an error kept) when the heads do not fit it.
+  // The width of a head of the packed qkv. 0, with the error kept: the heads do not fit it.
   int64_t HeadDim(absl::string_view op, ValueId qkv, int64_t heads, int64_t kv_heads);
-  // Dimension `axis` of a value; 1 (and an error kept) when there is none.
+  // Dimension `axis` of a value. 1, with the error kept: there is no such dimension.
   int64_t Dimension(absl::string_view op, absl::string_view operand, ValueId value, int axis);
   void Fail(absl::string_view op, absl::string_view message);
 

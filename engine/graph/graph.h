@@ -1,16 +1,17 @@
-// The graph IR: typed, shaped values and the ops that make them, for ONE micro-batch.
+// The graph IR: typed, shaped values, and the ops that make them, for ONE micro-batch.
 //
 //   MP_ASSIGN_OR_RETURN(Graph graph, models::BuildModel(spec, options));  // builder.h inside
 //   MP_RETURN_IF_ERROR(ops::AddBackward(graph));                          // ops/backward.h
-//   plan::PlanTraining(...)                                // plan/planner.h: all of it, and more
+//   plan::PlanTraining(...)                                // plan/planner.h: all this, and more
 //
-// A graph is plain data: copyable, no pointers, no device. Values are in definition order, ops in
-// execution order (a valid topological order). Not synchronised: share it read-only.
+// A graph is plain data: copyable, without pointers or a device. Values are in definition order.
+// Ops are in execution order, which is a valid topological order. Not synchronised: share it
+// read-only.
 //
-// Shape legend: B batch (sequences), T sequence length, N = B*T rows, C width, V vocabulary,
-// P positions, H heads of queries, G heads of keys and of values (H is a multiple of G), D width of
-// a head, K and M a linear layer's input and output width. Everything is row-major. Images are
-// [B,Y,X,C]: Y rows and X columns of pixels of C channels; an image op's N is B*Y*X.
+// Shape legend: B batch (sequences), T sequence length, N = B*T rows, C width, V vocabulary, P
+// positions, H heads of queries, G heads of keys and of values (H is a multiple of G), D width of a
+// head, K and M input and output width of a linear layer. Everything is row-major. Images are
+// [B,Y,X,C]: Y rows and X columns of pixels with C channels. An image op's N is B*Y*X.
 #ifndef MILEPOST_ENGINE_GRAPH_GRAPH_H_
 #define MILEPOST_ENGINE_GRAPH_GRAPH_H_
 
@@ -37,8 +38,8 @@ enum class ValueKind : uint8_t {
   kParameter,          // compute dtype (bf16, f16 or f32); a slice of its block's flat group
   kParameterGradient,  // f32; a slice of the flat group's gradient; accumulates over micro-steps
   kActivation,         // lives within one micro-step
-  kStepAccumulator,    // persists and accumulates over the micro-steps of one step (the loss sum)
-  kDiscarded,          // a gradient nobody wants, of an op that also makes others; never read
+  kStepAccumulator,    // persists and accumulates over a step's micro-steps (the loss sum)
+  kDiscarded,          // an unwanted gradient of an op that also makes others; never read
   kStatistic,          // a batch norm's running statistics: part of the model's state, not trained;
                        //   ops of the forward update them in place (WriteMode::kAccumulate)
   kScaling,            // how a tensor is scaled before it is rounded to 8 bits: f32, a record that
@@ -58,7 +59,7 @@ struct Value {
   int block = kNoBlock;
 };
 
-// What each reads, makes and computes: engine/ops/<room>/.
+// engine/ops/<room>/ says what each kind reads, makes and computes.
 enum class OpKind : uint8_t {
 #define MP_OP(kind, name) k##kind,
 #include "engine/graph/op_kinds.inc"
@@ -66,34 +67,34 @@ enum class OpKind : uint8_t {
 };
 inline constexpr OpKind kNoOpKind = static_cast<OpKind>(UINT8_MAX);
 const char* Name(OpKind kind);
-// A forward op that ends a task: its backward makes the loss too, and takes its place.
+// True for a forward op that ends a task. Its backward op also makes the loss, and replaces it.
 inline bool IsLoss(OpKind kind) {
   return kind == OpKind::kLmHeadLoss || kind == OpKind::kClassifierLoss;
 }
 
-// kRecompute: an op of the forward, run once more within the backward.
+// kRecompute: a forward op that runs once more within the backward.
 enum class Phase : uint8_t { kForward, kBackward, kUpdate, kRecompute };
 
-// How an op writes an output. Activations are assigned once; gradients and step accumulators are
-// accumulated: their first writer in program order with kAccumulateInStep, later ones (the tied
-// embedding has two) with kAccumulate.
+// How an op writes an output. Activations are assigned once. Gradients and step accumulators
+// accumulate: the first writer in program order uses kAccumulateInStep, later writers kAccumulate.
+// The tied embedding, for example, has two writers.
 enum class WriteMode : uint8_t {
   kAssign,
-  kAccumulate,        // += always
-  kAccumulateInStep,  // assigns on the first micro-step of a step, += on the later ones
+  kAccumulate,        // always +=
+  kAccumulateInStep,  // assigns on a step's first micro-step, += on later ones
 };
 
 struct Output {
-  ValueId value = kNoValue;  // kNoValue: not wanted
+  ValueId value = kNoValue;  // kNoValue: the output is not wanted
   WriteMode mode = WriteMode::kAssign;
-  // This output may use the bytes of that input when the input dies here (kNoValue: never).
+  // This output may use the bytes of that input if the input dies here. kNoValue: never.
   ValueId may_overwrite = kNoValue;
 };
 
-// Rotary positions: angle i of position t is t f(i), f(i) = theta^(-2i/D). With factor > 1 as
-// Llama 3 does it: f / factor where the wavelength 2 pi / f is above original_context /
-// low_frequency, f where it is below original_context / high_frequency, and between the two a mix
-// that is linear in original_context / wavelength.
+// Rotary positions: angle i of position t is t f(i), with f(i) = theta^(-2i/D). With factor > 1
+// frequencies are scaled as in Llama 3. f becomes f / factor where the wavelength 2 pi / f is above
+// original_context / low_frequency. f stays where it is below original_context / high_frequency.
+// Between the two, the mix is linear in original_context / wavelength.
 struct RopeAttributes {
   double theta = 10000;
   double factor = 1;
@@ -102,18 +103,18 @@ struct RopeAttributes {
   double original_context = 8192;
 };
 
-inline constexpr int kImageChannels = 3;  // of images as they come in
+inline constexpr int kImageChannels = 3;  // of input images
 
-// Convolutions, pools, batch norms, images.
+// For convolutions, pools, batch norms and images.
 struct ImageAttributes {
   int64_t kernel = 1;  // side of the square window
   int64_t stride = 1;
   int64_t padding = 0;
   bool relu = false;          // kBatchNorm, kBatchNormBackward*
-  bool synchronised = false;  // batch norms: statistics are those of all ranks' rows
-  int64_t rows = 0;           // kBatchNormStatistics: of which a rank's sums are
-  double momentum = 0.1;      // of running statistics, torch's: the new one's share
-  // kNormalizeImages: by channel, of values in [0, 1].
+  bool synchronised = false;  // batch norms: statistics over the rows of all ranks
+  int64_t rows = 0;           // kBatchNormStatistics: rows behind a rank's sums
+  double momentum = 0.1;      // of running statistics, as in torch: the share of the new value
+  // kNormalizeImages: for each channel, in units of values in [0, 1].
   std::array<double, kImageChannels> mean = {};
   std::array<double, kImageChannels> deviation = {};
 };
@@ -122,14 +123,14 @@ struct Attributes {
   int64_t batch = 0;     // B
   int64_t sequence = 0;  // T
   int64_t heads = 0;
-  int64_t kv_heads = 0;     // heads of keys and of values: divides heads
-  bool causal = true;       // kAttention*: a position sees none after it
-  int64_t parts = 1;        // kLinear*: weights, side by side in the output
+  int64_t kv_heads = 0;     // heads of keys and of values; divides heads
+  bool causal = true;       // kAttention*: a position sees no later one
+  int64_t parts = 1;        // kLinear*: weights whose outputs lie side by side
   bool transposed = false;  // kLinear*: weights are [M,K]
-  bool exact = false;       // kGelu*: not the tanh form
+  bool exact = false;       // kGelu*: the exact form, not the tanh form
   bool gelu = false;        // kLinear, kLinearBackwardInput: with the GELU behind or before it
-  bool fp8 = false;         // kLinear*: of 8-bit codes
-  int32_t fp8_layer = -1;   // kLinear*: which of the layers that may be so; -1: none
+  bool fp8 = false;         // kLinear*: computed with 8-bit codes
+  int32_t fp8_layer = -1;   // kLinear*: index among the layers that may use fp8; -1: none
   RopeAttributes rope;      // kRopeTable
   ImageAttributes image;
   double dropout = 0;  // probability; 0: none
@@ -137,8 +138,8 @@ struct Attributes {
       0;  // the "tensor" of the counter-based mask; the same in forward and backward
   double label_smoothing = 0;  // kClassifierLoss*: share of the target spread over all classes
   double epsilon = 1e-5;       // LayerNorm, RmsNorm, BatchNorm
-  int64_t chunk_rows = 0;      // kLmHeadLoss*: rows of logits that exist at once
-  bool gathers = false;        // kLmHeadLoss*: chunks are of rows that have a target
+  int64_t chunk_rows = 0;      // kLmHeadLoss*: rows of logits that exist at a time
+  bool gathers = false;        // kLmHeadLoss*: chunks hold only rows that have a target
   int32_t head = 0;            // losses: index into Graph::losses
   int32_t group = -1;          // flat-group ops
 };
@@ -162,14 +163,15 @@ struct Parameter {
   bool decay = false;  // weight decay: tensors of two or more dimensions
 };
 
-// What the model is trained for; a model of several tasks has several, the family's own first.
+// One task of the model. A model with several tasks has several heads, with the family's own first.
 struct LossHead {
   std::string name;  // "lm"
-  // f64[kLossSums], a step accumulator: [kLossSum] the loss over valid targets, in nats,
-  // [kLossTargets] how many those are, [kLossCorrect] how many of them have the largest logit (the
-  // first of equal ones); the last only without a backward, in training it stays 0.
+  // f64[kLossSums], a step accumulator. [kLossSum] is the loss over valid targets, in nats.
+  // [kLossTargets] is the number of valid targets. [kLossCorrect] is how many of them have the
+  // largest logit (the first of equal ones); it is counted only without a backward, and stays 0 in
+  // training.
   ValueId sums = kNoValue;
-  ValueId targets = kNoValue;  // the input it reads, i32, -1: ignored
+  ValueId targets = kNoValue;  // the input that it reads, i32; -1 is ignored
   double weight = 1;           // of its mean over the valid targets of the global batch
 };
 inline constexpr int kLossSum = 0;
@@ -177,17 +179,17 @@ inline constexpr int kLossTargets = 1;
 inline constexpr int kLossCorrect = 2;
 inline constexpr int kLossSums = 3;
 inline constexpr int kMaxLosses = 8;
-// f32 or, where it counts, i64; on every rank the same at the end of each step.
+// A statistic: f32, or i64 for counts. At the end of each step it is the same on every rank.
 struct Statistic {
   ValueId value = kNoValue;
   double initial = 0;
 };
 
-// Of one tensor that is rounded to 8 bits.
+// The scaling of one tensor that is rounded to 8 bits.
 struct Scaling {
   ValueId scaling = kNoValue;
   ValueId amax = kNoValue;
-  DType dtype = DType::kE4M3;  // of its codes
+  DType dtype = DType::kE4M3;  // of the tensor's codes
 };
 
 struct Graph {
@@ -196,13 +198,14 @@ struct Graph {
   std::vector<Parameter> parameters;  // in definition order
   std::vector<Statistic> statistics;  // likewise
   std::vector<Scaling> scalings;      // plan/fp8_pass.h
-  // Names; values and ops carry an index, in definition order: the unit of a flat group.
+  // Names of the blocks, which are the units of flat groups. Values and ops refer to them by index,
+  // in definition order.
   std::vector<std::string> blocks;
   std::vector<ValueId> inputs;   // found by name: "tokens" i32[N], "targets" i32[N]
-  std::vector<LossHead> losses;  // in the order in which the ops that make them stand
-  ValueId logits = kNoValue;     // generation graphs
+  std::vector<LossHead> losses;  // in the order of the ops that make them
+  ValueId logits = kNoValue;     // only in generation graphs
 
-  ValueId Input(absl::string_view name) const;  // kNoValue: there is none of this name
+  ValueId Input(absl::string_view name) const;  // kNoValue: there is no input of this name
 };
 
 }  // namespace milepost::graph

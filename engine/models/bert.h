@@ -4,13 +4,13 @@
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph,
 //                       models::BuildBert(model, {.mode = Mode::kTraining, ...}));
 //
-// Parameters have the names and shapes of Hugging Face's BertForMaskedLM state dict, weights of
-// linear layers output first: "bert.embeddings.word_embeddings.weight" [V,C], ...,
+// Parameters have the names and shapes of Hugging Face's BertForMaskedLM state dict. Weights of
+// linear layers have the output first: "bert.embeddings.word_embeddings.weight" [V,C], ...,
 // "bert.encoder.layer.0.attention.self.query.weight" [C,C], ..., "cls.predictions.bias" [V]. The
 // decoder is the word embeddings and has no entry of its own.
 //
-// The head's logits are made where a target is and nowhere else (Builder::MaskedLmHeadLoss).
-// Generation mode gives the logits of one position: what the masked token there may have been.
+// The head makes logits only where there is a target (ops::MaskedLmHeadLoss). Generation mode gives
+// the logits of one position: which token the mask there may hide.
 //
 // Initial values: normal(0, 0.02), biases 0, LayerNorm weights 1. Blocks: "embeddings", "layer.0"
 // ..., "head".
@@ -27,7 +27,7 @@ class ModelSpec;
 
 namespace milepost::models {
 
-// `spec` is normalised: optional fields are set. INVALID_ARGUMENT, naming the field, when sizes do
+// `spec` must be normalised: optional fields are set. INVALID_ARGUMENT names the field: sizes do
 // not fit each other.
 absl::StatusOr<graph::Graph> BuildBert(const v1::ModelSpec& model, const ModelOptions& options);
 

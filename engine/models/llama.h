@@ -1,15 +1,16 @@
-// Llama 3, Mistral, Qwen2, Qwen3 and their like: pre-norm with RMSNorm, rotary positions, SwiGLU,
-// grouped query attention, the head tied or not. Forward only.
+// Llama 3, Mistral, Qwen2, Qwen3 and similar models: pre-norm with RMSNorm, rotary positions,
+// SwiGLU, grouped query attention, the head tied or not. Forward only.
 //
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph,
 //                       models::BuildLlama(model, {.mode = Mode::kTraining, ...}));
 //
-// Parameters have the names and shapes of Hugging Face's LlamaForCausalLM state dict, weights of
-// linear layers output first: "model.embed_tokens.weight" [V,C], "model.layers.0.input_layernorm.
-// weight" [C], "model.layers.0.self_attn.q_proj.weight" [HD,C], ..., "model.norm.weight" [C], and
-// "lm_head.weight" [V,C] where the head is not tied; with qk_norm "...self_attn.q_norm.weight" and
-// "...k_norm.weight" [D]. Where several layers read one input (q, k and
-// v; gate and up) their weights follow each other in the block, so that one product serves them.
+// Parameters have the names and shapes of Hugging Face's LlamaForCausalLM state dict. Weights of
+// linear layers have the output first: "model.embed_tokens.weight" [V,C],
+// "model.layers.0.input_layernorm.weight" [C], "model.layers.0.self_attn.q_proj.weight" [HD,C],
+// ..., "model.norm.weight" [C]. "lm_head.weight" [V,C] exists when the head is not tied. With
+// qk_norm there are "...self_attn.q_norm.weight" and "...k_norm.weight" [D]. When several layers
+// read one input (q, k and v; gate and up), their weights follow each other in the block, so that
+// one product serves them.
 //
 // Initial values: normal(0, 0.02); residual projections (o_proj, down_proj) normal(0,
 // 0.02 / sqrt(2 layers)); biases 0; norm weights 1. Blocks: "embedding", "layers.0" ..., "norm"
@@ -27,7 +28,7 @@ class ModelSpec;
 
 namespace milepost::models {
 
-// `spec` is normalised: optional fields are set. INVALID_ARGUMENT, naming the field, when sizes do
+// `spec` must be normalised: optional fields are set. INVALID_ARGUMENT names the field: sizes do
 // not fit each other.
 absl::StatusOr<graph::Graph> BuildLlama(const v1::ModelSpec& model, const ModelOptions& options);
 

@@ -1,4 +1,4 @@
-// A job spec's model as a forward graph.
+// Builds the forward graph of a job spec's model.
 //
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph, models::BuildModel(spec.model(), options));
 #ifndef MILEPOST_ENGINE_MODELS_MODEL_H_
@@ -17,7 +17,7 @@ namespace milepost::models {
 
 enum class Mode : uint8_t {
   kTraining,    // ends in the loss, with dropout; ready for ops::AddBackward
-  kEvaluation,  // ends in the loss, no dropout
+  kEvaluation,  // ends in the loss, without dropout
   kGeneration,  // ends in logits of one position of each sequence, no dropout
 };
 
@@ -26,17 +26,18 @@ struct ModelOptions {
   DType compute_dtype = DType::kF32;
   int64_t batch = 1;
   int64_t sequence = 1;
-  // kGeneration; above 0: `sequence` tokens of one text go on from cached keys and values of at
-  // most so many positions (graph::BuilderOptions); 0: from the sequence's beginning.
+  // Only for kGeneration. Above 0: `sequence` tokens continue one text from cached keys and values
+  // of at most this many positions (graph::BuilderOptions). 0: they are the sequence's beginning.
   int64_t cached_positions = 0;
-  int64_t lm_head_chunk_rows = 0;  // rows of logits that exist at once; 0: all
-  // Inputs "documents" (Builder::Attention) and "positions" (within the document), i32[N] each.
+  int64_t lm_head_chunk_rows = 0;  // rows of logits that exist at a time; 0: all
+  // Adds the inputs "documents" (ops::Attention) and "positions" (within the document), i32[N]
+  // each.
   bool documents = false;
-  bool segments = false;  // BERT: input "segments", i32[N]
+  bool segments = false;  // BERT: adds the input "segments", i32[N]
 };
 
-// The same parameters in the same order in every mode. INVALID_ARGUMENT, naming the field, when
-// the model is not one that can be built.
+// The parameters and their order are the same in every mode. INVALID_ARGUMENT names the field: the
+// model cannot be built.
 absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOptions& options);
 
 }  // namespace milepost::models

@@ -1,10 +1,11 @@
-// Heads beside a family's own (v1::TaskHeadSpec): linear layers over what the trunk makes, each
-// with a cross-entropy loss over labels of its own.
+// Heads beside the family's own (v1::TaskHeadSpec). Each is a linear layer over the trunk's output,
+// with a cross-entropy loss over its own labels.
 //
-//   AddTokenHeads(model, options, y, b);   // y [N,C]; last, in the block of the family's own head
+//   AddTokenHeads(model, options, y, b);   // y [N,C]; call it last, in the block of the own head
 //
-// Parameters "heads.<name>.weight" [classes, C] and "heads.<name>.bias" [classes], in every mode;
-// but for generation an input "labels.<name>" i32[N] (-1: ignored) and a loss head "<name>".
+// In every mode a head has the parameters "heads.<name>.weight" [classes, C] and
+// "heads.<name>.bias" [classes]. Except for generation it also has an input "labels.<name>" i32[N]
+// (-1 is ignored) and a loss head "<name>".
 #ifndef MILEPOST_ENGINE_MODELS_TASK_HEADS_H_
 #define MILEPOST_ENGINE_MODELS_TASK_HEADS_H_
 
@@ -20,18 +21,20 @@ class ModelSpec;
 
 namespace milepost::models {
 
-// The graph's input, and the data source's field, of a head's labels: "labels.<name>".
+// The name of the graph's input, and of the data source's field, for a head's labels:
+// "labels.<name>".
 std::string LabelsInput(absl::string_view head);
 
-// The weight of the family's own loss.
+// The weight of the loss of the family's own head.
 double HeadWeight(const v1::ModelSpec& model);
 
-// Weights: normal(0, 0.02); biases 0. Logits exist in chunks no larger than the family's own.
+// Initial weights: normal(0, 0.02); biases 0. Logits exist in chunks no larger than the family's
+// own.
 void AddTokenHeads(const v1::ModelSpec& model, const ModelOptions& options, graph::ValueId x,
                    graph::Builder& b);
 
-// Over one row of features for each image. Weights: normal(0, 1 / sqrt(3 C)), the deviation of
-// torch's nn.Linear; biases 0.
+// Adds heads over one row of features per image. Initial weights: normal(0, 1 / sqrt(3 C)), the
+// deviation of torch's nn.Linear; biases 0.
 void AddFeatureHeads(const v1::ModelSpec& model, const ModelOptions& options, graph::ValueId x,
                      graph::Builder& b);
 

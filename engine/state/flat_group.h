@@ -1,5 +1,5 @@
-// Between a rank's shard of a flat group and intervals of the tensors in it. Padding (what belongs
-// to no tensor) never leaves.
+// Translates between a rank's shard of a flat group and intervals of the tensors in it. Padding,
+// which belongs to no tensor, never leaves the group.
 //
 //   // h.0's parameters are tensors 4, 5 and 6 of the layout, laid end to end:
 //   FlatGroupMap map({{4, 0, 768}, {5, 768, 768}, {6, 1536, 589824}});
@@ -25,11 +25,11 @@ struct GroupMember {
 
 class FlatGroupMap {
  public:
-  // In any order; members may not overlap (CHECK). Gaps are padding.
+  // Members may come in any order, but must not overlap (CHECK). Gaps are padding.
   explicit FlatGroupMap(std::vector<GroupMember> members);
 
-  // The tensors' pieces within the group's elements [begin, end), in group order; `data` is where
-  // element `begin` lies, `element_bytes` its size.
+  // The tensors' pieces within the group's elements [begin, end), in group order. Element `begin`
+  // is at `data`; an element has `element_bytes` bytes.
   std::vector<TensorSlice> Slices(int64_t begin, int64_t end, char* data,
                                   int64_t element_bytes) const;
 
@@ -37,9 +37,9 @@ class FlatGroupMap {
   std::vector<GroupMember> members_;  // sorted by begin
 };
 
-// Copies what source and target slices have in common, source to target, by memcpy. Returns
-// FAILED_PRECONDITION naming a range of a target that no source covers; targets are partly written
-// then. Sources may not overlap one another, nor may targets (CHECK).
+// Copies by memcpy what source and target slices have in common. FAILED_PRECONDITION names a range
+// of a target that no source covers; targets are then partly written. Sources must not overlap each
+// other, nor may targets (CHECK).
 absl::Status CopySlices(const StateLayout& layout, absl::Span<const TensorSlice> sources,
                         absl::Span<const TensorSlice> targets);
 

@@ -1,4 +1,4 @@
-// 16-bit floating point to float and back, element by element.
+// Converts 16-bit floating point to float and back, one element at a time.
 #ifndef MILEPOST_ENGINE_STATE_HALF_H_
 #define MILEPOST_ENGINE_STATE_HALF_H_
 
@@ -11,7 +11,7 @@ inline float Bf16ToF32(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// IEEE half precision, exactly; NaNs keep their payload's bits.
+// IEEE half precision, exact. NaNs keep the bits of their payload.
 inline float F16ToF32(uint16_t bits) {
   const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
   const uint32_t exponent = (bits >> 10) & 0x1f;
@@ -24,14 +24,15 @@ inline float F16ToF32(uint16_t bits) {
   return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
 }
 
-// To the nearest, ties to even; a NaN stays a (quiet) NaN.
+// Rounds to nearest, ties to even. A NaN stays a (quiet) NaN.
 inline uint16_t F32ToBf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffff) > 0x7f800000) return static_cast<uint16_t>(bits >> 16 | 0x40);
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// The same; from 65520 on infinite, below 2^-14 in steps of 2^-24.
+// Rounds in the same way. Values from 65520 on become infinite; values below 2^-14 have steps of
+// 2^-24.
 inline uint16_t F32ToF16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 16 & 0x8000;

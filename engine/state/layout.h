@@ -1,5 +1,5 @@
-// What a checkpoint holds, free of ranks, stages and padding: named tensors, and pieces of them as
-// flat element intervals.
+// What a checkpoint holds, independent of ranks, ZeRO stages and padding: named tensors, and pieces
+// of them as flat element intervals.
 //
 //   MP_ASSIGN_OR_RETURN(StateLayout layout, StateLayout::FromProto(manifest.tensors()));
 //   MP_RETURN_IF_ERROR(CheckCoverage(layout, intervals));   // every element exactly once
@@ -26,11 +26,11 @@ namespace milepost::state {
 
 absl::StatusOr<DType> ParseDType(absl::string_view name);  // INVALID_ARGUMENT lists the names
 
-// The kind of tensors that are part of the model but not trained: a batch norm's running
-// statistics. F32 or, where they count, I64.
+// The kind of tensors that belong to the model but are not trained: a batch norm's running
+// statistics. F32, or I64 for counts.
 inline constexpr char kStatisticKind[] = "statistic";
-// Of tensors that are rounded to 8 bits. No part of the model: a run without a checkpoint's begins
-// anew.
+// The kind of the scalings of tensors that are rounded to 8 bits. They are not part of the model. A
+// run whose checkpoint has none begins with new ones.
 inline constexpr char kScalingKind[] = "scaling";
 
 // One tensor of one kind.
@@ -42,7 +42,8 @@ struct TensorSpec {
   int64_t elements = 1;  // product of shape
 };
 
-// Elements [begin, end) of tensor `tensor`, flat and row-major. In elements, never bytes.
+// Elements [begin, end) of tensor `tensor`, flat and row-major. Counted in elements, never in
+// bytes.
 struct Interval {
   int32_t tensor = 0;
   int64_t begin = 0;
@@ -50,11 +51,12 @@ struct Interval {
 
   int64_t size() const { return end - begin; }
   friend bool operator==(const Interval&, const Interval&) = default;
-  // By tensor, begin, end. NOLINTNEXTLINE(modernize-use-nullptr): a false alarm of clang-tidy 14.
+  // Ordered by tensor, begin, end.
+  // NOLINTNEXTLINE(modernize-use-nullptr): a false alarm of clang-tidy 14.
   friend auto operator<=>(const Interval&, const Interval&) = default;
 };
 
-// An interval and where its bytes are (element `begin` is at data[0]).
+// An interval and its bytes. Element `begin` is at data[0].
 struct TensorSlice {
   Interval interval;
   char* data = nullptr;
@@ -62,10 +64,10 @@ struct TensorSlice {
 
 class StateLayout {
  public:
-  // INVALID_ARGUMENT for an unknown dtype, a negative dimension, more than 2^60 bytes, an empty or
+  // INVALID_ARGUMENT: an unknown dtype, a negative dimension, more than 2^60 bytes, or an empty or
   // doubled (name, kind).
   static absl::StatusOr<StateLayout> Create(std::vector<TensorSpec> tensors);
-  // Any range of v1::TensorInfo. Include the proto's header to call it.
+  // Takes any range of v1::TensorInfo. Include the proto's header to call it.
   template <typename TensorInfos>
   static absl::StatusOr<StateLayout> FromProto(const TensorInfos& infos);
 
@@ -78,7 +80,7 @@ class StateLayout {
   }
   // "wte.weight (m) [0, 1048576)"
   std::string Describe(const Interval& interval) const;
-  // INVALID_ARGUMENT unless the interval is inside its tensor and not empty.
+  // INVALID_ARGUMENT: the interval is empty or not inside its tensor.
   absl::Status CheckInterval(const Interval& interval) const;
 
  private:
@@ -90,12 +92,13 @@ absl::StatusOr<TensorSpec> TensorSpecFromProto(const v1::TensorInfo& info);
 v1::TensorInfo TensorSpecToProto(const TensorSpec& spec);
 
 // OK when the intervals cover every element of every tensor exactly once, in any order.
-// FAILED_PRECONDITION naming the tensor and the missing or doubled range (the first one in tensor
-// order); INVALID_ARGUMENT when an interval is outside its tensor. O(n log n).
+// FAILED_PRECONDITION names the tensor and the missing or doubled range, the first one in tensor
+// order. INVALID_ARGUMENT: an interval is outside its tensor. O(n log n).
 absl::Status CheckCoverage(const StateLayout& layout, absl::Span<const Interval> intervals);
 
-// The intersection of wanted with held intervals. Neither may overlap itself (CHECK). Results are
-// sorted; `wanted` and `held` index the inputs as given. O((n + m) log + results).
+// The intersection of wanted with held intervals. Wanted intervals must not overlap each other, nor
+// held ones (CHECK). Results are sorted. `wanted` and `held` are indices into the inputs. O((n + m)
+// log + results).
 struct Overlap {
   Interval interval;
   int32_t wanted = 0;
@@ -103,8 +106,8 @@ struct Overlap {
 };
 std::vector<Overlap> Intersect(absl::Span<const Interval> wanted, absl::Span<const Interval> held);
 
-// Cuts intervals into chunks of at most `max_bytes`, on element boundaries, in the order given. An
-// interval of more than one chunk is cut at multiples of the chunk's element count from its begin.
+// Cuts intervals into chunks of at most `max_bytes`, on element boundaries, in the given order. An
+// interval of several chunks is cut at multiples of the chunk's element count from its begin.
 inline constexpr int64_t kChunkBytes = 1 << 20;
 std::vector<TensorSlice> SplitIntoChunks(const StateLayout& layout,
                                          absl::Span<const TensorSlice> slices,

@@ -1,13 +1,13 @@
-// Tensors out of safetensors files: one file, or a folder of Hugging Face's layout (one
+// Reads tensors from safetensors files: one file, or a folder in Hugging Face's layout (one
 // model.safetensors, or shards with model.safetensors.index.json).
 //
 //   MP_ASSIGN_OR_RETURN(auto weights, SafetensorsFolder::Open("gpt2"));
 //   const SafetensorsFolder::Place* wte = weights->Find("transformer.wte.weight");
 //   MP_RETURN_IF_ERROR(wte->file->ReadF32(*wte->tensor, begin, end, data));
 //
-// Files are memory-mapped: opening reads headers only, and what a rank does not ask for is never
-// read. Immutable and thread-safe. Every error names the file. A file that is cut after it was
-// opened raises SIGBUS, as with every mapping: replace files by renaming, never in place.
+// Files are memory-mapped. Opening reads only headers, and tensors that a rank does not request are
+// never read. Immutable and thread-safe. Every error names the file. A file that is cut after it
+// was opened raises SIGBUS, as with every mapping. So replace files by renaming, never in place.
 #ifndef MILEPOST_ENGINE_STATE_SAFETENSORS_H_
 #define MILEPOST_ENGINE_STATE_SAFETENSORS_H_
 
@@ -27,7 +27,8 @@ namespace milepost::state {
 
 class SafetensorsFile {
  public:
-  // NOT_FOUND or PERMISSION_DENIED when it cannot be opened, ParseSafetensorsHeader's errors.
+  // NOT_FOUND or PERMISSION_DENIED: the file cannot be opened. Otherwise ParseSafetensorsHeader's
+  // errors.
   static absl::StatusOr<std::shared_ptr<const SafetensorsFile>> Open(const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -35,14 +36,14 @@ class SafetensorsFile {
 
   const std::string& path() const { return path_; }
   const SafetensorsHeader& header() const { return header_; }
-  // Null when there is none of that name.
+  // Null: there is no tensor of that name.
   const SafetensorsTensor* Find(absl::string_view name) const;
-  // The tensor's bytes, at any alignment; valid as long as the file.
+  // The tensor's bytes, at any alignment. Valid as long as the file lives.
   absl::string_view Bytes(const SafetensorsTensor& tensor) const {
     return {data_ + tensor.begin, static_cast<size_t>(tensor.end - tensor.begin)};
   }
-  // Elements [begin, end), which must be inside the tensor (CHECK), as float. INVALID_ARGUMENT,
-  // naming the tensor, unless it is F32, F16 or BF16 (or nothing is asked for).
+  // Reads elements [begin, end) as float. They must be inside the tensor (CHECK). INVALID_ARGUMENT,
+  // naming the tensor, unless it is F32, F16 or BF16 or the range is empty.
   absl::Status ReadF32(const SafetensorsTensor& tensor, int64_t begin, int64_t end,
                        float* out) const;
 
@@ -51,7 +52,7 @@ class SafetensorsFile {
 
   std::string path_;
   SafetensorsHeader header_;
-  std::map<absl::string_view, const SafetensorsTensor*> by_name_;  // names are header_'s
+  std::map<absl::string_view, const SafetensorsTensor*> by_name_;  // the names are header_'s
   const char* data_ = nullptr;
   void* mapping_ = nullptr;
   size_t mapping_bytes_ = 0;
@@ -67,13 +68,13 @@ class SafetensorsFolder {
     const SafetensorsTensor* tensor = nullptr;
   };
 
-  // The index is used when it is there. INVALID_ARGUMENT: an index that is not one, that names a
-  // file outside the folder, or a tensor that its file does not hold; NOT_FOUND: neither index nor
-  // model.safetensors; SafetensorsFile::Open's errors.
+  // Uses the index if there is one. INVALID_ARGUMENT: the index is malformed, names a file outside
+  // the folder, or names a tensor that its file does not hold. NOT_FOUND: there is neither an index
+  // nor model.safetensors. Otherwise SafetensorsFile::Open's errors.
   static absl::StatusOr<std::unique_ptr<const SafetensorsFolder>> Open(const std::string& folder);
 
   const std::string& path() const { return path_; }
-  // Null when there is none of that name.
+  // Null: there is no tensor of that name.
   const Place* Find(const std::string& name) const;
   const std::map<std::string, Place>& tensors() const { return tensors_; }
 

@@ -13,13 +13,13 @@ namespace milepost::state {
 
 inline constexpr int64_t kMaxSafetensorsIndexBytes = 64 << 20;
 
-// From tensor to file name. NOT_FOUND when it cannot be opened; INVALID_ARGUMENT, naming the path,
-// when it is too large, no such JSON, or names a file that is not beside it.
+// Maps tensors to file names. NOT_FOUND: the index cannot be opened. INVALID_ARGUMENT, naming the
+// path: it is too large, is not such JSON, or names a file that is not beside it.
 absl::StatusOr<std::map<std::string, std::string>> ReadSafetensorsIndex(const std::string& path);
-// The same of a text, without the path.
+// Parses a text in the same way. Errors do not have a path.
 absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(absl::string_view json);
 
-// As Hugging Face writes it. Names must be UTF-8 (CHECK).
+// Formats the index as Hugging Face does. Names must be UTF-8 (CHECK).
 std::string FormatSafetensorsIndex(const std::map<std::string, std::string>& weight_map,
                                    int64_t total_bytes);
 

@@ -1,14 +1,14 @@
-// Writes tensors as safetensors in Hugging Face's layout: one model.safetensors, or shards with an
-// index, in a folder that exists.
+// Writes tensors as safetensors in Hugging Face's layout, into an existing folder: one
+// model.safetensors, or shards with an index.
 //
 //   MP_ASSIGN_OR_RETURN(auto writer, SafetensorsWriter::Create(folder, tensors));
 //   MP_RETURN_IF_ERROR(writer->Write(/*tensor=*/0, /*offset=*/0, bytes));   // in any order
 //   MP_RETURN_IF_ERROR(writer->Finish());
 //
-// Pieces go straight to their place in their file: memory does not grow with the model. The space
-// is reserved at the start, so that a full disk is found before anything is read. Thread-safe but
-// for Finish. The files may be used only after Finish was OK; the folder is the caller's to remove
-// otherwise (write into a temporary one and rename it).
+// Pieces go straight to their place in their file, so memory does not grow with the model. The
+// space is reserved at the start, so a full disk is found before anything is read. Thread-safe
+// except for Finish. Use the files only after Finish returned OK; otherwise the caller removes the
+// folder. So write into a temporary folder and rename it.
 #ifndef MILEPOST_ENGINE_STATE_SAFETENSORS_WRITER_H_
 #define MILEPOST_ENGINE_STATE_SAFETENSORS_WRITER_H_
 
@@ -29,24 +29,25 @@ namespace milepost::state {
 // Hugging Face's default.
 inline constexpr int64_t kSafetensorsShardBytes = 5'000'000'000;
 
-// Which tensors share a file, by Hugging Face's rule: in the order given; a file is full when the
-// next tensor would take it over `max_bytes`; a larger tensor has a file of its own. Indices into
-// `tensors`, whose begin and end say their size. Never empty: no tensors are one empty file.
+// Decides which tensors share a file, by Hugging Face's rule. Tensors stay in order. A file is full
+// when the next tensor would take it over `max_bytes`. A larger tensor has a file of its own.
+// Returns indices into `tensors`, whose begin and end give their size. Never empty: no tensors make
+// one empty file.
 std::vector<std::vector<size_t>> ShardSafetensors(absl::Span<const SafetensorsTensor> tensors,
                                                   int64_t max_bytes);
 
 class SafetensorsWriter {
  public:
-  // Name, dtype and shape of each tensor count. LayOutSafetensors' errors; RESOURCE_EXHAUSTED on a
-  // full disk; ALREADY_EXISTS when a file is there.
+  // Uses the name, dtype and shape of each tensor. Errors: LayOutSafetensors'. RESOURCE_EXHAUSTED:
+  // the disk is full. ALREADY_EXISTS: a file exists.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& folder, std::vector<SafetensorsTensor> tensors,
       int64_t max_shard_bytes = kSafetensorsShardBytes);
 
-  // Bytes of `tensor` (an index into Create's list) from byte `offset` on. OUT_OF_RANGE when they
-  // are outside the tensor.
+  // Writes bytes of `tensor` (an index into Create's list), from byte `offset` on. OUT_OF_RANGE:
+  // they are outside the tensor.
   absl::Status Write(size_t tensor, int64_t offset, absl::string_view bytes);
-  // Syncs the files, then writes the index (where there are several) and syncs the folder.
+  // Syncs the files. Then writes the index, if there are several files, and syncs the folder.
   absl::Status Finish();
 
   int64_t bytes() const { return total_bytes_; }  // of all tensors
