@@ -1,6 +1,6 @@
-// What tells one set of training data from another without reading all of it: how much there is,
-// and what lies at places that are spread over it. Other data, more of them or less show; a change
-// that lies between the places does not.
+// Tells sets of training data apart without reading all of them. It uses the amount of data, and
+// what lies at places spread over it. It notices other data, and more or less of them. It does not
+// notice a change between the places.
 //
 //   Fingerprint print;
 //   print.Add(file.size());
@@ -9,8 +9,8 @@
 //   }
 //   uint64_t value = print.value();
 //
-// The same value on every machine: checkpoints keep it, so what is added must never change. Not
-// thread-safe. Detects mistakes, not forgery.
+// The value is the same on every machine. Checkpoints keep it, so what is added must never change.
+// Not thread-safe. It detects mistakes, not forgery.
 #ifndef MILEPOST_ENGINE_DATA_FINGERPRINT_H_
 #define MILEPOST_ENGINE_DATA_FINGERPRINT_H_
 
@@ -22,7 +22,7 @@
 
 namespace milepost::data {
 
-// Looked at of one source, over all its files.
+// The number of places in one source, over all its files.
 inline constexpr int64_t kFingerprintPlaces = 64;
 
 class Fingerprint {
@@ -33,7 +33,7 @@ class Fingerprint {
 
   uint64_t value() const { return value_; }
 
-  // At most `most` (>= 2) of [0, count), in order, the first and the last among them.
+  // At most `most` (>= 2) numbers of [0, count), in order, with the first and the last.
   static std::vector<int64_t> Places(int64_t count, int64_t most);
 
  private:

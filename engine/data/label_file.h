@@ -1,5 +1,5 @@
 // The labels of one task, memory-mapped: a .npy array of integers, one for each token or image, in
-// their order; -1: none.
+// their order. -1 means no label.
 //
 //   MP_ASSIGN_OR_RETURN(auto labels, LabelFile::Open("tags.npy", 17));
 //   MP_RETURN_IF_ERROR(labels->Read(begin, absl::MakeSpan(out)));
@@ -18,35 +18,36 @@
 
 namespace milepost::data {
 
-// What a source of samples is to have besides its own fields.
+// Describes a field of labels that a source of samples has besides its own fields.
 struct LabelOptions {
-  std::string field;    // its name there
-  std::string path;     // of a LabelFile; empty: the tar shards hold them, as KEY.<head>.cls
+  std::string field;    // its name in the source
+  std::string path;     // a LabelFile; empty: tar shards hold them, as KEY.<head>.cls
   int64_t classes = 0;  // labels are below it
   std::string head;
 };
 
-// INVALID_ARGUMENT: labels of the head are in `path`, and all are -1.
+// INVALID_ARGUMENT: the labels of the head, from `path`, are all -1.
 absl::Status NoLabels(absl::string_view path, absl::string_view head, int64_t classes);
 
 // Immutable and thread-safe.
 class LabelFile {
  public:
-  // NOT_FOUND or PERMISSION_DENIED; INVALID_ARGUMENT, naming the path, for what is not a .npy array
-  // of one dimension of 8- to 64-bit integers (64: signed), little-endian, or is cut off. No label
-  // is checked here.
+  // NOT_FOUND or PERMISSION_DENIED: the file cannot be opened. INVALID_ARGUMENT, naming the path:
+  // it is cut off, or is not a one-dimensional little-endian .npy array of 8- to 64-bit integers
+  // (64 bits: signed). Labels are not checked here.
   static absl::StatusOr<std::shared_ptr<const LabelFile>> Open(const std::string& path,
                                                                int64_t classes);
 
   const std::string& path() const { return path_; }
   int64_t size() const { return array_.header.shape[0]; }
 
-  // INVALID_ARGUMENT naming path and `head` when the first `count` are -1, all of them: there is
+  // INVALID_ARGUMENT, naming path and `head`: the first `count` labels are all -1, so there is
   // nothing to learn. Reads up to the first label.
   absl::Status CheckAnyLabel(int64_t count, absl::string_view head) const;
 
-  // Labels [begin, begin + out.size()), inside the file (CHECK). INVALID_ARGUMENT naming path,
-  // place, label and `classes` for one that is neither -1 nor below them.
+  // Reads labels [begin, begin + out.size()), which must be inside the file (CHECK).
+  // INVALID_ARGUMENT, naming path, place, label and `classes`: a label is neither -1 nor below
+  // `classes`.
   absl::Status Read(int64_t begin, absl::Span<int32_t> out) const;
 
  private:

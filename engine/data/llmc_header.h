@@ -1,5 +1,5 @@
-// The header of llm.c's .bin token files: 256 little-endian int32, of which the first three say
-// magic, version and number of tokens (llm.c/dev/data/data_common.py).
+// The header of llm.c's .bin token files: 256 little-endian int32. The first three are magic,
+// version and number of tokens (llm.c/dev/data/data_common.py).
 #ifndef MILEPOST_ENGINE_DATA_LLMC_HEADER_H_
 #define MILEPOST_ENGINE_DATA_LLMC_HEADER_H_
 
@@ -18,10 +18,10 @@ struct LlmcHeader {
   int64_t tokens = 0;
 };
 
-// Whether a file that begins so is one (perhaps a damaged one).
+// True when a file that begins like this is one, even a damaged one.
 bool IsLlmc(absl::string_view prefix);
 
-// `prefix`: the file's first bytes. INVALID_ARGUMENT says what is wrong, without the path.
+// `prefix` has the file's first bytes. INVALID_ARGUMENT says what is wrong, without the path.
 absl::StatusOr<LlmcHeader> ParseLlmcHeader(absl::string_view prefix);
 
 }  // namespace milepost::data

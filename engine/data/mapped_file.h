@@ -1,9 +1,9 @@
-// A file's bytes in memory, read-only, brought in as they are touched.
+// A file's bytes in memory, read-only. They are loaded as they are touched.
 //
 //   MP_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
-//   absl::string_view bytes = file.bytes();   // as long as `file`
+//   absl::string_view bytes = file.bytes();   // valid as long as `file`
 //
-// Movable; thread-safe. A file that is cut while it is mapped makes reads raise SIGBUS.
+// Movable; thread-safe. A file that is cut while it is mapped raises SIGBUS in reads.
 #ifndef MILEPOST_ENGINE_DATA_MAPPED_FILE_H_
 #define MILEPOST_ENGINE_DATA_MAPPED_FILE_H_
 
@@ -17,8 +17,8 @@ namespace milepost::data {
 
 class MappedFile {
  public:
-  // NOT_FOUND or PERMISSION_DENIED when it cannot be opened; INVALID_ARGUMENT for what is not a
-  // regular file, or empty.
+  // NOT_FOUND or PERMISSION_DENIED: the file cannot be opened. INVALID_ARGUMENT: it is empty or not
+  // a regular file.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
   MappedFile() = default;  // no bytes
   ~MappedFile();

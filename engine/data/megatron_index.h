@@ -1,7 +1,7 @@
-// Megatron's .idx: what the .bin beside it holds. "MMIDIDX\0\0", version 1 (u64), dtype code (u8),
-// number of sequences and of document entries (u64 each), then the sequences' lengths (int32) and
-// byte offsets (int64), and the number of the sequence that each document begins with (int64), all
-// little-endian (megatron/core/datasets/indexed_dataset.py).
+// Megatron's .idx file, which describes the .bin beside it. It has "MMIDIDX\0\0", version 1 (u64),
+// dtype code (u8), and the number of sequences and of document entries (u64 each). Then come the
+// sequences' lengths (int32) and byte offsets (int64), and the number of each document's first
+// sequence (int64). Everything is little-endian (megatron/core/datasets/indexed_dataset.py).
 #ifndef MILEPOST_ENGINE_DATA_MEGATRON_INDEX_H_
 #define MILEPOST_ENGINE_DATA_MEGATRON_INDEX_H_
 
@@ -20,9 +20,9 @@ struct MegatronIndex {
   int64_t tokens = 0;  // of all sequences, which follow each other without gaps
 };
 
-// `bytes`: the whole file; reads all of it. INVALID_ARGUMENT says what is wrong, without the path:
-// also for a dtype that token ids are not of, sequences that do not follow each other, and
-// documents that do not.
+// `bytes` is the whole file; all of it is read. INVALID_ARGUMENT says what is wrong, without the
+// path. This includes a dtype that token ids do not have, and sequences or documents that do not
+// follow each other.
 absl::StatusOr<MegatronIndex> ParseMegatronIndex(absl::string_view bytes);
 
 }  // namespace milepost::data

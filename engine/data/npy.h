@@ -18,18 +18,18 @@
 
 namespace milepost::data {
 
-// Streams tokens into `path`.partial-<pid>, and puts it into place, synced, at Finish. Not
+// Streams tokens into `path`.partial-<pid>. Finish syncs that file and moves it into place. Not
 // thread-safe.
 class NpyWriter {
  public:
   static absl::StatusOr<std::unique_ptr<NpyWriter>> Create(const std::string& path, TokenType type);
-  ~NpyWriter();  // without Finish: removes the partial file
+  ~NpyWriter();  // removes the partial file unless Finish was called
   NpyWriter(const NpyWriter&) = delete;
   NpyWriter& operator=(const NpyWriter&) = delete;
 
-  // INVALID_ARGUMENT for an id that the type cannot hold; RESOURCE_EXHAUSTED on a full disk.
+  // INVALID_ARGUMENT: the type cannot hold an id. RESOURCE_EXHAUSTED: the disk is full.
   absl::Status Append(absl::Span<const uint32_t> tokens);
-  // Writes header, syncs file and folder, renames. Nothing may be called afterwards.
+  // Writes the header, syncs file and folder, and renames the file. Call nothing afterwards.
   absl::Status Finish();
   int64_t size() const { return size_; }
 

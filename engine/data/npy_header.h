@@ -22,10 +22,10 @@ struct NpyHeader {
   int64_t data_offset = 0;  // bytes before the first element
 };
 
-// The most that a header may take: version 1.0's own limit, generous for one dimension.
+// The largest header that is accepted: version 1.0's own limit, generous for one dimension.
 inline constexpr int64_t kMaxNpyHeaderBytes = 65536;
 
-// Any array's header.
+// The header of an array of any dtype and shape.
 struct NpyArrayHeader {
   std::string descr;  // the dtype as NumPy writes it: "<i4"
   std::vector<int64_t> shape;
@@ -33,28 +33,28 @@ struct NpyArrayHeader {
 };
 inline constexpr size_t kMaxNpyDimensions = 32;
 
-// Whether a file that begins so is one (perhaps a damaged one).
+// True when a file that begins like this is one, even a damaged one.
 bool IsNpy(absl::string_view prefix);
 
-// `prefix`: the file's first bytes, min(file size, kMaxNpyHeaderBytes) of them. INVALID_ARGUMENT
-// says what is wrong, without the path.
+// `prefix` has the file's first min(file size, kMaxNpyHeaderBytes) bytes. INVALID_ARGUMENT says
+// what is wrong, without the path.
 absl::StatusOr<NpyHeader> ParseNpyHeader(absl::string_view prefix);
-// The same for an array of any dtype and shape, in C order.
+// Does the same for an array of any dtype and shape, in C order.
 absl::StatusOr<NpyArrayHeader> ParseNpyArrayHeader(absl::string_view prefix);
 
-// One in memory: `data` is element 0, as long as `file`.
+// An array in memory. `data` is element 0, and is valid as long as `file`.
 struct NpyArray {
   MappedFile file;
   NpyArrayHeader header;
   const char* data = nullptr;
 };
-// MappedFile::Open's errors; INVALID_ARGUMENT with the path for a header that cannot be read.
+// Errors are MappedFile::Open's. INVALID_ARGUMENT, with the path: the header cannot be read.
 absl::StatusOr<NpyArray> OpenNpyArray(const std::string& path);
-// INVALID_ARGUMENT, without the path, unless the file holds the header's elements of
-// `element_bytes` and no more.
+// INVALID_ARGUMENT, without the path, unless the file holds exactly the header's elements of
+// `element_bytes` each.
 absl::Status CheckNpyBytes(const NpyArray& array, int64_t element_bytes);
 
-// Version 1.0, always the same length whatever the count, so that it can be written over.
+// Writes version 1.0. The length is the same for every count, so the header can be overwritten.
 inline constexpr int64_t kWrittenNpyHeaderBytes = 128;
 std::string FormatNpyHeader(TokenType type, int64_t elements);
 

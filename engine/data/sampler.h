@@ -1,10 +1,10 @@
-// The order in which samples are visited: computed, never stored.
+// The order in which samples are visited. It is computed, never stored.
 //
 //   SampleOrder order(/*samples=*/dataset.samples(), seed);
 //   int64_t sample = order.SampleAt(k);   // k-th sample of the run, whatever the world size
 //
-// Each epoch visits every sample once, in a permutation of its own that depends only on (samples,
-// seed, epoch). O(1) memory; O(1) expected time per sample. Immutable and thread-safe.
+// Each epoch visits every sample once, in its own permutation, which depends only on (samples,
+// seed, epoch). O(1) memory, and O(1) expected time per sample. Immutable and thread-safe.
 #ifndef MILEPOST_ENGINE_DATA_SAMPLER_H_
 #define MILEPOST_ENGINE_DATA_SAMPLER_H_
 
@@ -13,9 +13,9 @@
 
 namespace milepost::data {
 
-// A bijection of [0, n), n >= 1: an 8-round Feistel network over the next even power of two, walked
-// until it lands inside. The values are part of the data order that checkpoints rely on: they never
-// change.
+// A bijection of [0, n), n >= 1: an 8-round Feistel network over the next even power of two,
+// repeated until the value is inside. Checkpoints rely on these values for the data order, so they
+// never change.
 class Permutation {
  public:
   Permutation(uint64_t n, uint64_t seed, uint64_t epoch);
@@ -40,7 +40,7 @@ class SampleOrder {
   int64_t SampleAt(int64_t global_sample) const {
     return static_cast<int64_t>(PermutationOf(EpochOf(global_sample))(global_sample % samples_));
   }
-  // For many samples of one epoch.
+  // Use it for many samples of one epoch.
   Permutation PermutationOf(int64_t epoch) const { return Permutation(samples_, seed_, epoch); }
   int64_t samples() const { return samples_; }
 

@@ -1,6 +1,6 @@
-// What a model is given besides token ids: which tokens it has to find again, where documents,
-// segments and padding are. Put around a source of "tokens" and "targets" of T each, and perhaps of
-// labels, which stay with their tokens: those of padding become -1.
+// Adds to token ids what a model needs beyond them: tokens to find again, and the bounds of
+// documents, segments and padding. It wraps a source of "tokens" and "targets", T each, and perhaps
+// of labels. Labels stay with their tokens; those of padding become -1.
 //
 //   TextOptions options{.vocabulary = 30522, .seed = 7};
 //   options.masking =
@@ -8,19 +8,21 @@
 //   auto source = std::make_shared<TextSource>(tokens, options);
 //   source->fields();   // "tokens", "targets", and what the options ask for beyond them
 //
-// With masking: a token is chosen with the given probability, each by itself; separators, padding
-// and special tokens never are. Its target is the token, all other targets are -1. Of those chosen
-// 8 in 10 become mask_token, 1 in 10 a random id below the vocabulary, 1 in 10 stay (Devlin et al.
-// 2018). What is drawn depends on (seed, epoch's pass, sample, position) alone, where the sample is
-// its number in the source's order: in training another draw in each epoch, in validation the same
-// each time. The values never change: resumed runs rely on them.
+// With masking: each token is chosen with the given probability, independently of others.
+// Separators, padding and special tokens are never chosen. A chosen token is its own target, and
+// all other targets are -1. Of the chosen tokens 8 in 10 become mask_token, 1 in 10 becomes a
+// random id below the vocabulary, and 1 in 10 stays (Devlin et al. 2018).
 //
-// With documents (a separator or padding is given): "documents" holds an id for each position that
-// grows by one where a document begins, "positions" its place in the document. A separator ends the
-// document that it belongs to; a run of padding is a document. Without masking, a target that is
-// padding or lies in another document than its input becomes -1.
+// The draw depends only on (seed, pass, sample, position). The sample is its number in the source's
+// order. So training draws anew in each epoch, and validation draws the same every time. The values
+// never change, because resumed runs rely on them.
 //
-// With segments (a separator is given): "segments" holds how many segment separators come before a
+// With documents (a separator or padding is given): "documents" holds an id for each position,
+// which grows by one where a document begins. "positions" holds the place within the document. A
+// separator ends its own document. A run of padding is a document. Without masking, a target
+// becomes -1 when it is padding or lies in another document than its input.
+//
+// With segments (a separator is given): "segments" holds the number of segment separators before a
 // position in its document, at most segments - 1.
 //
 // Immutable and thread-safe.
@@ -59,19 +61,19 @@ struct TextOptions {
 
   bool Documents() const { return document_separator.has_value() || padding.has_value(); }
   bool Segments() const { return segment_separator.has_value(); }
-  // Whether the options ask for anything at all.
+  // True when the options ask for anything.
   bool Any() const { return masking.has_value() || Documents() || Segments(); }
 };
 
 class TextSource : public SampleSource {
  public:
-  // `tokens` has the fields "tokens" and "targets", i32, in this order, then those of labels.
+  // `tokens` has the fields "tokens" and "targets", i32, in this order, then fields of labels.
   TextSource(std::shared_ptr<const SampleSource> tokens, const TextOptions& options);
 
   const std::vector<Field>& fields() const override { return fields_; }
   int64_t samples() const override { return tokens_->samples(); }
   absl::Status Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const override;
-  // Reads the samples.
+  // Both read the samples.
   absl::StatusOr<int64_t> CountTargets(size_t field, int64_t first, int64_t count) const override;
   absl::StatusOr<int64_t> CountDocuments(int64_t first, int64_t count) const override;
   absl::Status AddTo(Fingerprint* print) const override { return tokens_->AddTo(print); }
@@ -89,10 +91,10 @@ class TextSource : public SampleSource {
   const std::shared_ptr<const SampleSource> tokens_;
   const TextOptions options_;
   const int64_t length_;  // T
-  const size_t given_;    // fields of `tokens_`
+  const size_t given_;    // number of fields of `tokens_`
   std::vector<Field> fields_;
   std::vector<int32_t> unmaskable_;  // sorted
-  uint32_t threshold_ = 0;           // of a random word: chosen below it
+  uint32_t threshold_ = 0;           // a token is chosen when a random word is below it
   bool always_ = false;              // probability 1
 };
 

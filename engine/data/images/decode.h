@@ -1,23 +1,23 @@
-// Decodes JPEG and PNG files, or a part of one, from memory into u8 RGB.
+// Decodes JPEG and PNG files, or a part of one, from memory to u8 RGB.
 //
 //   ImageDecoder decoder({.max_pixels = kDefaultMaxPixels});
-//   MP_ASSIGN_OR_RETURN(ImageInfo info, decoder.ReadInfo(bytes));          // the header alone
+//   MP_ASSIGN_OR_RETURN(ImageInfo info, decoder.ReadInfo(bytes));          // only the header
 //   DecodedRegion out;
 //   MP_RETURN_IF_ERROR(decoder.Decode(bytes, info, {.x = 0, .y = 0, .width = 224, .height = 224},
 //                                     /*shrink=*/1, &out));
 //
-// What every file becomes:
-// - Grey becomes RGB of three equal channels. Palettes are looked up. 16 bits become the nearest 8.
-// - Alpha is dropped, not blended, as Pillow's convert("RGB") does. Gamma and colour profiles are
+// Every file is converted as follows:
+// - Grey becomes RGB with three equal channels. Palettes are looked up. 16 bits become the nearest
+//   8.
+// - Alpha is dropped, not blended, as in Pillow's convert("RGB"). Gamma and colour profiles are
 //   ignored.
-// - CMYK and YCCK JPEGs are taken to be stored inverted, as Adobe writes them, and converted
-// without
-//   a profile.
-// - EXIF's orientation is applied: sizes and regions are those of the image as it is looked at.
+// - CMYK and YCCK JPEGs count as stored inverted, as Adobe writes them, and are converted without a
+//   profile.
+// - EXIF's orientation is applied: sizes and regions are those of the image as viewed.
 //
-// Nothing is allocated for an image of more pixels than the limit. Malformed, truncated and hostile
-// files give INVALID_ARGUMENT with the reason. Of a JPEG only as much is read as the region needs:
-// damage below it is not noticed.
+// Nothing is allocated for an image with more pixels than the limit. Malformed, truncated and
+// hostile files give INVALID_ARGUMENT with the reason. A JPEG is read only as far as the region
+// needs, so damage below the region is not noticed.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_DECODE_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_DECODE_H_
 
@@ -34,9 +34,9 @@ struct DecodeLimits {
   int64_t max_pixels = kDefaultMaxPixels;
 };
 
-// Pixel (i, j) of `image` covers columns [x + i*shrink, x + (i+1)*shrink) and rows
-// [y + j*shrink, ...) of the whole image. A shrunk one may reach a little beyond the whole image's
-// edges, where its size is no multiple of `shrink`.
+// Pixel (i, j) of `image` covers columns [x + i*shrink, x + (i+1)*shrink) and rows [y + j*shrink,
+// ...) of the whole image. A shrunk image may reach a little beyond the edges of the whole image,
+// if its size is not a multiple of `shrink`.
 struct DecodedRegion {
   Image image;
   int64_t x = 0;
@@ -44,19 +44,19 @@ struct DecodedRegion {
   int shrink = 1;
 };
 
-// Keeps its buffers from image to image. Not thread-safe: one per thread.
+// Keeps its buffers between images. Not thread-safe: use one per thread.
 class ImageDecoder {
  public:
   explicit ImageDecoder(const DecodeLimits& limits) : limits_(limits) {}
 
-  // INVALID_ARGUMENT: neither JPEG nor PNG, a header that cannot be read, more pixels than the
-  // limit.
+  // INVALID_ARGUMENT: it is neither JPEG nor PNG, its header cannot be read, or it has more pixels
+  // than the limit.
   absl::StatusOr<ImageInfo> ReadInfo(absl::string_view bytes) const;
 
-  // `info` is ReadInfo's of the same bytes; `region` is inside the image, not empty (CHECK). What
-  // is decoded covers at least the region. `shrink` is 1, 2, 4 or 8: a JPEG is decoded at 1/shrink
-  // of its size, each pixel standing for shrink x shrink of the file's; a PNG is decoded at its own
-  // size whatever is asked (out->shrink says).
+  // `info` is ReadInfo's result for the same bytes. `region` must be inside the image and not empty
+  // (CHECK). The decoded part covers at least the region. `shrink` is 1, 2, 4 or 8. A JPEG is
+  // decoded at 1/shrink of its size, so each pixel stands for shrink x shrink pixels of the file. A
+  // PNG is always decoded at its own size; out->shrink says so.
   absl::Status Decode(absl::string_view bytes, const ImageInfo& info, const Region& region,
                       int shrink, DecodedRegion* out);
 

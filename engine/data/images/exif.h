@@ -7,16 +7,16 @@
 
 namespace milepost::data {
 
-// `tiff`: the TIFF structure, from its "II" or "MM" on (in JPEG's APP1 it follows "Exif\0\0"; in
-// PNG it is the eXIf chunk). What is malformed, absent or out of range gives 1: cameras and editors
-// write so much broken EXIF that it is no reason to refuse an image. Reads IFD0 alone.
+// `tiff` is the TIFF structure, beginning with "II" or "MM". In JPEG's APP1 it follows "Exif\0\0";
+// in PNG it is the eXIf chunk. Data that is malformed, absent or out of range gives 1. Cameras and
+// editors write so much broken EXIF that it is no reason to refuse an image. Reads only IFD0.
 Orientation OrientationOf(absl::string_view tiff);
 
-// Turns `image`, as stored, into the image to be looked at; `scratch` keeps its capacity.
+// Turns the stored image into the image as viewed. `scratch` keeps its capacity.
 void ApplyOrientation(Orientation orientation, Image* image, Image* scratch);
 
-// The region of the stored image that `region` of the image to be looked at comes from; `width` and
-// `height` are of the image to be looked at.
+// The region of the stored image from which `region` of the viewed image comes. `width` and
+// `height` are the viewed image's.
 Region StoredRegion(Orientation orientation, int64_t width, int64_t height, const Region& region);
 
 }  // namespace milepost::data

@@ -11,14 +11,14 @@
 
 namespace milepost::data {
 
-bool IsImageName(absl::string_view name);  // *.jpg, *.jpeg, *.png in any case
+bool IsImageName(absl::string_view name);  // *.jpg, *.jpeg, *.png in upper or lower case
 
-// The names in a folder for which `wanted` holds, without those that begin with a dot, sorted byte
-// by byte. Errors of the file system, with the path.
+// The names in a folder for which `wanted` is true, sorted byte by byte, without names that begin
+// with a dot. Errors of the file system have the path.
 absl::StatusOr<std::vector<std::string>> ListFolder(const std::string& path,
                                                     bool (*wanted)(absl::string_view));
 
-// OpenImageSet's errors.
+// Errors are OpenImageSet's.
 absl::StatusOr<std::shared_ptr<const ImageSet>> OpenFolderSet(
     const std::string& path, const std::vector<std::string>& class_names);
 

@@ -18,7 +18,7 @@ struct Region {
   bool operator==(const Region&) const = default;
 };
 
-// u8 RGB, row-major [height, width, 3]. The vector keeps its capacity from image to image.
+// u8 RGB, row-major [height, width, 3]. The vector keeps its capacity between images.
 struct Image {
   int64_t width = 0;
   int64_t height = 0;
@@ -35,13 +35,13 @@ struct Image {
 
 enum class ImageFormat : uint8_t { kJpeg, kPng };
 
-// EXIF's orientation, 1 to 8: how the stored pixels are turned to be looked at (CIPA DC-008, tag
-// 0x0112). 1: as stored. From 5 on width and height change places.
+// EXIF's orientation, 1 to 8: how stored pixels are turned for viewing (CIPA DC-008, tag 0x0112).
+// 1: as stored. From 5 on, width and height are exchanged.
 using Orientation = uint8_t;
 
 struct ImageInfo {
   ImageFormat format = ImageFormat::kJpeg;
-  int64_t width = 0;  // as looked at: after the orientation
+  int64_t width = 0;  // as viewed: after the orientation
   int64_t height = 0;
   Orientation orientation = 1;
 };

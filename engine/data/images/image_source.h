@@ -1,12 +1,12 @@
-// Samples of images: "images", u8 RGB [size, size, 3], and "targets", i32; then the labels of
-// further tasks, i32, -1: none.
+// Samples of images. The fields are "images", u8 RGB [size, size, 3], and "targets", i32; then the
+// labels of further tasks, i32, -1: none.
 //
 //   ImageSourceOptions options = {.view = {.image_size = 224}, .classes = 1000, .seed = 1};
 //   MP_ASSIGN_OR_RETURN(auto train, ImageSource::Open("imagenet/train", options));
 //
-// Training: sample k of the run is the image SampleOrder(samples, seed).SampleAt(k), shown as
-// RandomView(..., seed, k) or, with patches, one tile, or its centre. Validation: images (or all
-// tiles of each) in the set's order, centred.
+// Training: sample k of the run is the image SampleOrder(samples, seed).SampleAt(k). It is shown as
+// RandomView(..., seed, k), or at its centre. With patches it is one tile. Validation: images (or
+// all tiles of each) in the set's order, centred.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_IMAGE_SOURCE_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_IMAGE_SOURCE_H_
 
@@ -34,28 +34,29 @@ struct ImageSourceOptions {
   ViewOptions view;
   DecodeLimits limits;
   int64_t classes = 0;  // labels must be below it
-  // A validation set's meaning of class folders: the training set's. Empty: its own.
+  // The classes of a validation set's folders: those of the training set. Empty: its own.
   std::vector<std::string> class_names;
   bool train = true;
   uint64_t seed = 0;
-  // Whether another image stands for one that is damaged: the next one of the set that is not
-  // (tile t modulo its tiles). Which one depends on the files alone, so the data order stays the
-  // same at any world size, but an image may count as damaged in one crop and not in another:
-  // decoding stops below the crop. Otherwise a damaged image is an error. Images that cannot be
-  // read at all (missing, no permission, a failing disk) are errors always.
+  // True: another image replaces a damaged one, namely the set's next one that is not damaged and
+  // has a label wherever the first has one. Tile t becomes tile t modulo the other image's tiles.
+  // The choice depends only on the files, so the data order stays the same at any world size. But
+  // an image may count as damaged in one crop and not in another, because decoding stops below the
+  // crop. False: a damaged image is an error. Images that cannot be read at all (missing, no
+  // permission, a failing disk) are always errors.
   bool skip_damaged = false;
   std::vector<LabelOptions> labels;
 };
 
-// Memory per thread that is in Fetch: an encoded file (at most 256 MiB), and 3 bytes per pixel of
-// what is decoded of it, at most limits.max_pixels; a progressive JPEG another 6 per pixel of the
-// whole. Kept for the next image.
+// Memory for each thread in Fetch: an encoded file (at most 256 MiB), and 3 bytes per decoded
+// pixel, of which there are at most limits.max_pixels. A progressive JPEG takes another 6 bytes per
+// pixel of the whole image. The memory is kept for the next image.
 class ImageSource : public SampleSource {
  public:
-  // OpenImageSet's errors. With patches the header of every image is read, and INVALID_ARGUMENT,
-  // naming it, is returned for a damaged one (skipped: it has no tiles). Labels are read whole:
-  // LabelFile's errors, and INVALID_ARGUMENT where they are not as many as images or not below the
-  // head's classes.
+  // Errors are OpenImageSet's. With patches the header of every image is read. INVALID_ARGUMENT
+  // names a damaged image; with skip_damaged it is left out instead, and has no tiles. Labels are
+  // read whole: LabelFile's errors, and INVALID_ARGUMENT when there are not as many as images, or
+  // one is not below the head's classes.
   static absl::StatusOr<std::shared_ptr<const ImageSource>> Open(const std::string& path,
                                                                  const ImageSourceOptions& options);
 
@@ -88,10 +89,11 @@ class ImageSource : public SampleSource {
   Place PlaceOf(int64_t sample) const;
   Place PlaceOfSample(int64_t global) const;
   Place NextImage(const Place& place) const;
-  // Whether `other` has a label wherever `image` has one: the count of targets stays as it was.
+  // True when `other` has a label wherever `image` has one. So the number of targets stays the
+  // same.
   bool IsLabelledLike(int64_t image, int64_t other) const;
   int64_t TilesOfImage(int64_t image) const;
-  // What is shown of the sample: `image` is its own or the one that stands for it.
+  // Makes the sample's pixels. `image` gets the image shown: the sample's own, or its replacement.
   absl::Status FetchOne(int64_t global, Scratch* scratch, uint8_t* pixels, int64_t* image) const;
   absl::Status Show(const Place& place, int64_t global, Scratch* scratch, uint8_t* pixels) const;
   View ViewOf(const Place& place, int64_t global, int64_t width, int64_t height) const;
@@ -102,9 +104,9 @@ class ImageSource : public SampleSource {
   const std::shared_ptr<const ImageSet> set_;
   const ImageSourceOptions options_;
   std::vector<Field> fields_;
-  std::vector<std::vector<int32_t>> labels_;  // of the options': of each image
+  std::vector<std::vector<int32_t>> labels_;  // by the options' labels, then by image
   SampleOrder order_;
-  std::vector<int64_t> tile_ends_;  // how many tiles there are up to each image's last
+  std::vector<int64_t> tile_ends_;  // number of tiles up to and including each image's
 
   mutable std::atomic<int64_t> fetched_ = 0;
   mutable std::atomic<int64_t> bytes_read_ = 0;

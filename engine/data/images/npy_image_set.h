@@ -1,4 +1,4 @@
-// Images as plain pixels in a .npy array, labels in another (image_set.h), memory-mapped.
+// Images as plain pixels in a .npy array, with labels in another (image_set.h), memory-mapped.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_NPY_IMAGE_SET_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_NPY_IMAGE_SET_H_
 
@@ -13,7 +13,7 @@ namespace milepost::data {
 // train.npy -> train.labels.npy
 std::string LabelsPathOf(const std::string& images_path);
 
-// OpenImageSet's errors.
+// Errors are OpenImageSet's.
 absl::StatusOr<std::shared_ptr<const ImageSet>> OpenNpyImageSet(const std::string& path);
 
 }  // namespace milepost::data

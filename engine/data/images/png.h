@@ -1,4 +1,4 @@
-// PNG through libpng, in the stored image's coordinates (decode.h is for callers).
+// Decodes PNG by libpng, in the stored image's coordinates. Callers use decode.h.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_PNG_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_PNG_H_
 
@@ -11,11 +11,11 @@ namespace milepost::data {
 
 bool IsPng(absl::string_view bytes);
 
-// INVALID_ARGUMENT with the reason. Looks at the chunks before the pixels alone.
+// INVALID_ARGUMENT has the reason. Reads only the chunks before the pixels.
 absl::StatusOr<ImageInfo> ReadPngInfo(absl::string_view bytes);
 
-// As DecodeJpeg, always at the image's own size. An interlaced file is decoded whole, others row by
-// row: memory is that of the region's rows.
+// Like DecodeJpeg, but always at the image's own size. An interlaced file is decoded whole. Others
+// are decoded row by row, with memory only for the region's rows.
 absl::Status DecodePng(absl::string_view bytes, const ImageInfo& info, const Region& region,
                        DecodedRegion* out);
 

@@ -1,4 +1,4 @@
-// From a file's bytes, or plain pixels, and a view to a sample's pixels.
+// Makes a sample's pixels from a view and a file's bytes, or from plain pixels.
 //
 //   ViewRenderer renderer(limits);                          // one per thread
 //   MP_ASSIGN_OR_RETURN(ImageInfo info, renderer.ReadInfo(bytes));
@@ -17,8 +17,8 @@
 
 namespace milepost::data {
 
-// Decodes only the part that the view shows; a JPEG at a half, a quarter or an eighth of its size
-// where the view has no more pixels than that. Not thread-safe; keeps its buffers.
+// Decodes only the part that the view shows. A JPEG is decoded at a half, a quarter or an eighth of
+// its size when the view has no more pixels than that. Not thread-safe. Keeps its buffers.
 class ViewRenderer {
  public:
   explicit ViewRenderer(const DecodeLimits& limits) : decoder_(limits) {}
@@ -26,11 +26,11 @@ class ViewRenderer {
   absl::StatusOr<ImageInfo> ReadInfo(absl::string_view bytes) const {
     return decoder_.ReadInfo(bytes);
   }
-  // `view` is of an image of info's size; writes u8 RGB [size, size, 3] to `out`. ImageDecoder's
-  // errors.
+  // `view` is for an image of info's size. Writes u8 RGB [size, size, 3] to `out`. Errors are
+  // ImageDecoder's.
   absl::Status Render(absl::string_view bytes, const ImageInfo& info, const View& view,
                       int64_t size, uint8_t* out);
-  // `rgb`: u8 RGB [height, width, 3].
+  // `rgb` is u8 RGB [height, width, 3].
   void RenderPixels(const uint8_t* rgb, int64_t width, int64_t height, const View& view,
                     int64_t size, uint8_t* out);
 

@@ -1,6 +1,6 @@
-// Resizing with a triangle filter (bilinear; when it shrinks, the triangle is as wide as the scale:
-// no aliasing), in 22-bit fixed point: the same bits as Pillow's Image.resize(BILINEAR), which
-// torchvision's transforms use.
+// Resizes with a triangle filter (bilinear), in 22-bit fixed point. When it shrinks, the triangle
+// is as wide as the scale, so there is no aliasing. It gives the same bits as Pillow's
+// Image.resize(BILINEAR), which torchvision's transforms use.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_RESAMPLE_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_RESAMPLE_H_
 
@@ -11,25 +11,27 @@
 
 namespace milepost::data {
 
-// Where the output's columns (or rows) come from: the centre of output pixel i is at
-// start + (i + 0.5) * scale, in units of the input's pixels, whose pixel j covers [j, j + 1).
+// The source of the output's columns (or rows). The centre of output pixel i is at
+// start + (i + 0.5) * scale, in units of input pixels. Input pixel j covers [j, j + 1).
 struct ResampleAxis {
   double start = 0;
-  double scale = 1;   // above 0
-  int64_t first = 0;  // only input pixels [first, end) are looked at; what lies outside has the
-  int64_t end = 0;    // colour of the nearest of them
+  double scale = 1;  // above 0
+  // Only input pixels [first, end) are read. Positions outside have the colour of the nearest of
+  // them.
+  int64_t first = 0;
+  int64_t end = 0;
 };
 
-// What a resize needs besides input and output; kept from one to the next. Not thread-safe.
+// Resizes, and keeps its buffers between calls. Not thread-safe.
 class Resampler {
  public:
-  // Writes u8 RGB [height, width, 3]; `flip` mirrors the output left to right. The axes' pixels are
-  // inside `in`, at least one each (CHECK).
+  // Writes u8 RGB [height, width, 3]. `flip` mirrors the output left to right. The axes' pixels
+  // must be inside `in`, at least one each (CHECK).
   void Resize(const Image& in, const ResampleAxis& x, const ResampleAxis& y, int64_t width,
               int64_t height, bool flip, uint8_t* out);
 
-  // Per output pixel: which inputs, and with what weights; all have `taps` weights, zeros beyond
-  // `count`.
+  // For each output pixel: which inputs it uses, and their weights. Each has `taps` weights, which
+  // are zero beyond `count`.
   struct Weights {
     std::vector<int64_t> first;
     std::vector<int64_t> count;

@@ -1,4 +1,4 @@
-// Internal to resample.cc: the two passes of a resize, vectorised.
+// The two passes of a resize, vectorised. Internal to resample.cc.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_RESAMPLE_PASSES_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_RESAMPLE_PASSES_H_
 
@@ -10,12 +10,12 @@ namespace milepost::data {
 
 inline constexpr int kWeightBits = 22;  // 255 * 2^22 is below 2^30: sums stay within int32
 
-// One row: `width` RGB pixels out of `in`, last one first if `flip`. Writes one byte beyond them;
-// reads one byte beyond the last input pixel unless `exact_end`.
+// Resamples one row: `width` RGB pixels from `in`, the last one first if `flip`. Writes one byte
+// beyond them. Unless `exact_end`, it reads one byte beyond the last input pixel.
 void ResampleRow(const uint8_t* in, const Resampler::Weights& weights, int64_t width, bool flip,
                  bool exact_end, uint8_t* out);
 
-// One row of `bytes` out of `count` rows that lie behind one another at `in`.
+// Resamples one row of `bytes` from `count` rows that follow each other at `in`.
 void ResampleColumn(const uint8_t* in, const int32_t* weights, int64_t count, int64_t bytes,
                     uint8_t* out);
 

@@ -15,8 +15,8 @@ namespace milepost::data {
 
 bool IsShardName(absl::string_view name);  // *.tar
 
-// Scans every shard's headers, one shard after the other. `heads`: ImageSetOptions'. OpenImageSet's
-// errors.
+// Scans the headers of every shard, one shard after the other. `heads` are those of
+// ImageSetOptions. Errors are OpenImageSet's.
 absl::StatusOr<std::shared_ptr<const ImageSet>> OpenShardSet(const std::vector<std::string>& paths,
                                                              const std::vector<std::string>& heads);
 

@@ -1,5 +1,4 @@
-// The members of a tar archive that lies in memory: ustar, with GNU's and pax's long names and
-// sizes.
+// Scans the members of a tar archive in memory: ustar, with GNU's and pax's long names and sizes.
 //
 //   TarScanner scanner(bytes);
 //   TarMember member;
@@ -9,9 +8,8 @@
 //     Use(member.name, bytes.substr(member.offset, member.size));
 //   }
 //
-// Touches headers alone, not what members hold. INVALID_ARGUMENT, with the byte offset, for
-// whatever is not a sound archive; also for one without its end mark, which is how a truncated one
-// looks.
+// It reads only headers, not the members' contents. INVALID_ARGUMENT, with the byte offset: the
+// archive is malformed. This includes an archive without its end mark, as a truncated one is.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_TAR_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_TAR_H_
 
@@ -27,9 +25,9 @@ namespace milepost::data {
 
 struct TarMember {
   std::string name;
-  int64_t offset = 0;  // of its bytes
+  int64_t offset = 0;  // of the member's bytes
   int64_t size = 0;
-  bool regular = false;  // otherwise a folder, a link or a device: no bytes
+  bool regular = false;  // otherwise a folder, a link or a device, without bytes
 };
 
 inline constexpr int64_t kTarBlock = 512;
@@ -40,16 +38,16 @@ class TarScanner {
   // `bytes` must outlive the scanner.
   explicit TarScanner(absl::string_view bytes) : bytes_(bytes) {}
 
-  // False at the archive's end. After an error nothing may be called.
+  // False at the archive's end. After an error, call nothing more.
   absl::StatusOr<bool> Next(TarMember* member);
 
  private:
-  // What a pax header or GNU's long name says about the member that follows.
+  // What a pax header, or GNU's long name, says about the next member.
   struct Override {
     std::optional<std::string> name;
     std::optional<int64_t> size;
   };
-  // Of one header block at `at_`: its member, and the type.
+  // Reads the header block at `at_`: fills in its member and returns the type.
   absl::StatusOr<char> Header(TarMember* member) const;
   absl::Status ReadPax(const TarMember& header, Override* override) const;
   absl::Status ReadLongName(const TarMember& header, Override* override) const;
