@@ -1,4 +1,5 @@
-// What benchmarks of training steps share: the model of their flags, on noise, as a session.
+// What benchmarks of training steps share: a session of the model that their flags choose, on
+// noise.
 #ifndef MILEPOST_BENCH_STEP_MODEL_H_
 #define MILEPOST_BENCH_STEP_MODEL_H_
 
@@ -38,10 +39,10 @@ struct StepFlags {
 
 void AddStepFlags(CLI::App& app, StepFlags* flags);
 
-// Of a sample: tokens, or an image.
+// Tokens of a sample; 1 for an image.
 int64_t SampleSize(const StepFlags& flags);
 
-// One rank of the model, without parameters yet.
+// One rank of the model, still without parameters.
 absl::StatusOr<std::unique_ptr<runtime::TrainingSession>> MakeSession(
     const StepFlags& flags, const runtime::SessionOptions& options,
     comm::Communicator* communicator);

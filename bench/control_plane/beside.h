@@ -1,6 +1,6 @@
-// What the coordinator takes beside others, in turns with what it takes alone: beside who scrapes
-// its metrics, beside them and open pages, and beside programs that ask it nothing and are as busy.
-// The last shows what only comes of sharing the machine.
+// Measures what the coordinator takes beside other programs, in turn with what it takes alone. The
+// others are scrapers of its metrics, then scrapers and open pages, then programs that ask it
+// nothing but are as busy. The last case shows the effect of merely sharing the machine.
 #ifndef MILEPOST_BENCH_CONTROL_PLANE_BESIDE_H_
 #define MILEPOST_BENCH_CONTROL_PLANE_BESIDE_H_
 
@@ -24,7 +24,7 @@ struct Measured {
 struct Steady {
   double seconds, cores, progress_rate, heartbeat_rate;
   int jobs_that_moved;
-  double decision_ms;  // mean, of those that were made
+  double decision_ms;  // mean over the decisions made
 };
 
 struct Scraped {
@@ -35,21 +35,21 @@ struct Scraped {
 struct Watched {
   Steady steady;
   double cores_of_others;  // of the scrapers, the pages and their server
-  nlohmann::json pages;    // what they saw
+  nlohmann::json pages;    // what the pages saw
 };
 
 struct Round {
   Steady alone;
   Scraped scraped;
-  Watched watched;  // by pages, and scraped
-  Steady crowded;   // beside programs as busy as those
+  Watched watched;  // beside pages and scrapers
+  Steady crowded;   // beside programs as busy as these
 };
 
-// Blocks for four times `options.steady` a round (twice, without pages), and what it takes to begin
-// and end.
+// Blocks for four times `options.steady` in each round (twice without pages), plus the time to
+// begin and end.
 std::vector<Round> MeasureRounds(const Measured& measured, ScrapersProcess* scrapers);
 
-// Prints the medians of all rounds; answers with them and with what each round had.
+// Prints the medians of all rounds. Returns them with the figures of each round.
 nlohmann::json Beside(const Options& options, const std::vector<Round>& rounds);
 
 }  // namespace milepost::bench

@@ -1,11 +1,11 @@
-// `milepost web` before a coordinator, and pages that are open on it (bench/web_pages), in
-// processes of their own. For benchmarks of the coordinator.
+// For benchmarks of the coordinator: `milepost web` in front of it, and pages that are open on that
+// (bench/web_pages), in separate processes.
 //
 //   OpenPages pages({.coordinator = server->address(), .count = 200, .jobs = 100, .folder = dir});
 //   ...
 //   pages.Close();   // {"answers": 1234, "answer_p99_ms": 3.4, ...}
 //
-// Needs python3 and the folder of the project as the working directory.
+// Needs python3, and the project's folder as the working directory.
 #ifndef MILEPOST_BENCH_CONTROL_PLANE_OPEN_PAGES_H_
 #define MILEPOST_BENCH_CONTROL_PLANE_OPEN_PAGES_H_
 
@@ -22,14 +22,15 @@ class OpenPages {
   struct Options {
     std::string coordinator;  // HOST:PORT
     int count = 200;
-    int jobs = 100;       // that half of the pages show: jobs/1 to jobs/N
-    double seconds = 30;  // for which they stay open
-    std::string folder;   // of what the processes write
+    int jobs = 100;       // half of the pages show one of these: jobs/1 to jobs/N
+    double seconds = 30;  // how long the pages stay open
+    std::string folder;   // for the processes' output
   };
 
   // Blocks until the page is served.
   explicit OpenPages(const Options& options);
-  // Blocks until the pages' time is over. What they saw, and what `milepost web` took of a core.
+  // Blocks until the pages' time is over. Returns what they saw, and the share of a core that
+  // `milepost web` took.
   nlohmann::json Close();
 
  private:

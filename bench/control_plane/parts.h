@@ -1,4 +1,4 @@
-// The parts of bench/control_plane: each prints its lines and answers with its figures.
+// The parts of bench/control_plane. Each prints its lines and returns its figures.
 #ifndef MILEPOST_BENCH_CONTROL_PLANE_PARTS_H_
 #define MILEPOST_BENCH_CONTROL_PLANE_PARTS_H_
 
@@ -21,38 +21,39 @@ struct Options {
   int jobs = 100'000;
   int callers = 64;
   double heartbeat = 10;  // seconds
-  double step = 1;        // seconds, of the jobs that run
-  double steady = 60;     // seconds in which the workers' load is measured
-  double seconds = 5;     // of a round of submissions
+  double step = 1;        // seconds, for running jobs
+  double steady = 60;     // seconds over which the workers' load is measured
+  double seconds = 5;     // length of a round of submissions
   int rounds = 5;
   int scrapers = 200;
-  double scrape = 15;  // seconds between two of one
+  double scrape = 15;  // seconds between two scrapes of one scraper
   int pages = 200;
-  int beside = 3;  // rounds of what beside.h measures
+  int beside = 3;  // rounds of the measurements of beside.h
   std::string data_dir;
 };
 
 class ScrapersProcess;
 class WorkersProcess;
 
-// 5,000 workers of another process, on which jobs run: what the coordinator takes of a core, and
-// its memory; then the same beside many who scrape its metrics, and beside them and open pages.
+// Workers of another process (5,000 by default), on which jobs run. Measures the coordinator's
+// share of a core, and its memory. Then it measures the same beside many scrapers of its metrics,
+// and beside these and open pages.
 nlohmann::json MeasureRunning(const Options& options, WorkersProcess* workers,
                               ScrapersProcess* scrapers);
-// One scheduling pass.
+// Measures one scheduling pass.
 nlohmann::json MeasurePass(const Options& options);
-// Submissions by many callers, in turns with etcd's puts and with plain syncs of a file.
+// Measures submissions by many callers, in turn with etcd's puts and with plain syncs of a file.
 nlohmann::json MeasureSubmissions(const Options& options);
-// Pages of a list of many jobs, and a restart with them.
+// Measures listing many jobs page by page, and a restart with these jobs.
 nlohmann::json MeasureLists(const Options& options);
 
-// ---- what they share ----
+// ---- shared ----
 
 double Seconds();  // of a steady clock
 double Median(std::vector<double> values);
-// As large as users' specs are.
+// A spec as large as those of users.
 v1::JobSpec Spec(int ranks);
-// In a folder of its own in the data directory, without an end of leases; with metrics.
+// Serves from a folder of its own in the data directory, with metrics. Leases never end.
 std::unique_ptr<coordinator::CoordinatorServer> Serve(const std::string& dir,
                                                       absl::Duration heartbeat = absl::Seconds(1));
 

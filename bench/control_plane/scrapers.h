@@ -1,5 +1,5 @@
-// Programs that scrape a coordinator's /metrics as Prometheus does, many in one process of their
-// own. For benchmarks of the coordinator.
+// For benchmarks of the coordinator: programs that scrape its /metrics as Prometheus does. Many run
+// in one separate process.
 //
 //   ScrapersProcess scrapers;                       // before any thread
 //   scrapers.Begin({.address = "127.0.0.1:9090", .count = 200, .every = absl::Seconds(15)});
@@ -34,12 +34,12 @@ class ScrapersProcess {
  public:
   ScrapersProcess();
   ~ScrapersProcess();  // kills it
-  // They spread evenly over the interval, and wait for Go.
+  // Spreads the scrapers evenly over the interval. They wait for Go.
   void Begin(const ScraperOptions& options);
   // Both take effect within the interval.
   void Go() { counts_->go = true; }
   void Stop() { counts_->go = false; }
-  double CpuSeconds() const;  // that it took so far
+  double CpuSeconds() const;  // used so far
   const ScrapeCounts& counts() const { return *counts_; }
 
  private:
@@ -50,9 +50,9 @@ class ScrapersProcess {
   int child_ = -1;
 };
 
-// The page of "HOST:PORT", over plain text; empty: it could not be had.
+// The page of "HOST:PORT", over plain text. Empty: it could not be fetched.
 std::string Scrape(const std::string& address);
-// The value of the sample that begins with `name`; 0: there is none.
+// The value of the sample that begins with `name`. 0: there is none.
 double SampleOf(const std::string& page, const std::string& name);
 
 }  // namespace milepost::bench

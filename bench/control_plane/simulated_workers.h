@@ -1,12 +1,12 @@
-// Workers without processes, thousands in one: they say Hello, beat, run whatever ranks they are
-// given, and tell what each rank's trainer would after every step, through the outbox of real
-// workers (worker/agent/outbox.h). For benchmarks of the coordinator.
+// For benchmarks of the coordinator: thousands of workers in one process, without trainers. They
+// say Hello, send heartbeats, and run whatever ranks they get. Through the outbox of real workers
+// (worker/agent/outbox.h) they report what each rank's trainer would report after every step.
 //
 //   SimulatedWorkers workers({.address = address, .count = 5000, .slots = 8}, &counts);
 //   ...
 //   // destroyed: all streams end
 //
-// Each has a connection of its own.
+// Each worker has a connection of its own.
 #ifndef MILEPOST_BENCH_CONTROL_PLANE_SIMULATED_WORKERS_H_
 #define MILEPOST_BENCH_CONTROL_PLANE_SIMULATED_WORKERS_H_
 
@@ -21,7 +21,7 @@
 
 namespace milepost::bench {
 
-// What was sent and received so far, by all. May lie in memory that processes share.
+// What all workers have sent and received so far. May lie in memory that processes share.
 struct WorkerCounts {
   std::atomic<int64_t> ranks_started = 0;
   std::atomic<int64_t> heartbeats = 0;
@@ -33,12 +33,12 @@ struct SimulatedWorkersOptions {
   std::string address;
   int count = 1;
   int slots = 1;
-  absl::Duration step = absl::Seconds(1);  // of every rank
+  absl::Duration step = absl::Seconds(1);  // for every rank
 };
 
 class SimulatedWorkers {
  public:
-  // Connects. `counts` outlives this.
+  // Connects. `counts` must outlive this object.
   SimulatedWorkers(const SimulatedWorkersOptions& options, WorkerCounts* counts);
   ~SimulatedWorkers();
 
@@ -51,8 +51,8 @@ class SimulatedWorkers {
   std::thread steps_;
 };
 
-// The same in a process of its own, so that what they take is not counted here. Made before
-// anything else, threads above all; connects when told where.
+// The same in a separate process, so that the workers' own cost is not measured here. Make it
+// before anything else, above all before threads. It connects when Connect is called.
 class WorkersProcess {
  public:
   WorkersProcess();

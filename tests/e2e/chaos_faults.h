@@ -1,12 +1,12 @@
-// What chaos_test strikes a cluster with.
+// The faults that chaos_test inflicts on a cluster.
 //
 //   Striker striker(&place, &cluster, /*coordinators=*/1, &random);
-//   // "kill-worker 1"; "": nothing
+//   // "kill-worker 1"; "": nothing was struck
 //   const std::string what = striker.Strike(*FindFault("kill-worker"));
 //
-// A strike blocks while it lasts, at most twice the lease, and then everything that it took away is
-// there again: processes are started as systemd would, links are clean, the disk has room. Only a
-// clock may stay as it is. Not thread-safe.
+// A strike blocks while it lasts, at most twice the lease. Afterwards everything that it took away
+// is back: processes are started as systemd would start them, links are clean, and the disk has
+// room. Only a clock may stay stepped. Not thread-safe.
 #ifndef MILEPOST_TESTS_E2E_CHAOS_FAULTS_H_
 #define MILEPOST_TESTS_E2E_CHAOS_FAULTS_H_
 
@@ -25,22 +25,22 @@ class Striker;
 struct Fault {
   const char* name;
   enum Needs { kNothing, kNetwork, kDisk, kClocks, kEtcd } needs;
-  // Trainers and workers do not notice: it may restart no attempt.
+  // Trainers and workers do not notice it, so it may not restart an attempt.
   bool spares_attempts;
   std::string (Striker::*strike)();
 };
 
 const std::vector<Fault>& AllFaults();
 
-// Why it cannot be where that many coordinators are; empty: it can.
+// Why the fault is impossible with so many coordinators. Empty: it is possible.
 std::string WhyNot(const Fault& fault, const Place& place, int coordinators);
 
 class Striker {
  public:
-  // All outlive this.
+  // All arguments must outlive this object.
   Striker(Place* place, Cluster* cluster, int coordinators, std::mt19937_64* random);
 
-  // What it struck; empty: there was nothing to strike.
+  // Returns what it struck. Empty: there was nothing to strike.
   std::string Strike(const Fault& fault) { return (this->*fault.strike)(); }
 
   std::string KillCoordinator();

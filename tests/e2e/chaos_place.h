@@ -1,11 +1,11 @@
-// Where chaos_test's cluster runs: with hosts of its own, a disk that can be filled and clocks that
-// can be stepped, as far as this process may.
+// Where chaos_test's cluster runs: with separate hosts, a disk that can be filled, and clocks that
+// can be stepped, as far as this process may make them.
 //
-//   Place place(seed);                          // first of all: it enters namespaces
+//   Place place(seed);                          // first: it enters namespaces
 //   ClusterOptions options = place.Options(/*coordinators=*/1, folder);
 //   if (place.network() != nullptr) place.network()->SetBothWays(...);
 //
-// Ends the process with a message where what it has made does not do any more. Not thread-safe.
+// Ends the process with a message when something that it has made stops working. Not thread-safe.
 #ifndef MILEPOST_TESTS_E2E_CHAOS_PLACE_H_
 #define MILEPOST_TESTS_E2E_CHAOS_PLACE_H_
 
@@ -25,25 +25,28 @@ class Place {
  public:
   explicit Place(uint64_t seed);
 
-  // Why it has none; empty: it has.
+  // Why the place has no such thing. Empty: it has it.
   const std::string& no_network() const { return no_network_; }
   const std::string& no_disk() const { return no_disk_; }
   const std::string& no_clocks() const { return no_clocks_; }
 
-  // Two workers with a slot each, and these coordinators, which keep their data in `folder`. Each
-  // process has a host of its own, with TLS between them; without a network all are on loopback.
+  // Options for two workers with one slot each, and for `coordinators` coordinators, which keep
+  // their data in `folder`. Each process has a host of its own, with TLS between them. Without a
+  // network all are on loopback.
   ClusterOptions Options(int coordinators, const std::string& folder);
-  // Those of such a cluster's processes; the test's own, which reaches all of them, is none.
+  // The hosts of such a cluster's processes. The test's own host, which reaches all of them, is not
+  // among them.
   std::vector<int> Hosts(int coordinators) const;
-  // The pairs of them that talk to each other.
+  // The pairs of hosts that communicate.
   std::vector<std::pair<int, int>> Links(int coordinators) const;
 
   LossyNetwork* network() const { return network_.get(); }
   const SteppedClocks& clocks() const { return *clocks_; }
-  // The coordinators': what lies there is all that fits. False: it has grown meanwhile.
+  // Fills the coordinators' disk: what lies there is all that fits. False: the contents have grown
+  // meanwhile.
   bool FillDisk();
   void EmptyDisk();
-  // Takes the disk away again.
+  // Unmounts the disk.
   void Leave();
 
  private:

@@ -1,12 +1,11 @@
-// What a link does to each packet that is sent over it: a pure function of the plan, of how long
-// the plan holds and of chance.
+// What a link does to each packet: a pure function of the plan, the plan's age and chance.
 //
 //   const LinkPlan plan = {.loss = 0.1, .delay = absl::Milliseconds(5),
 //                          .jitter = absl::Milliseconds(20)};
 //   const PacketFate fate = Decide(plan, age, random);
 //   if (!fate.dropped) SendAfter(fate.delay);
 //
-// A plan is for one direction. Thread-safe: values.
+// A plan is for one direction. Thread-safe: these are plain values.
 #ifndef MILEPOST_TESTS_E2E_LINK_PLAN_H_
 #define MILEPOST_TESTS_E2E_LINK_PLAN_H_
 
@@ -19,11 +18,12 @@ namespace milepost::e2e {
 
 // The default passes everything at once.
 struct LinkPlan {
-  double loss = 0;  // the part of all packets that is dropped, each by itself
+  double loss = 0;  // share of packets that are dropped, each independently
   absl::Duration delay;
-  // Up to so much more, each packet by itself: later ones overtake earlier ones.
+  // Up to this much more delay, independently for each packet. Later packets overtake earlier ones.
   absl::Duration jitter;
-  // At the beginning of every `period` nothing passes for `down`. Equal: nothing ever passes.
+  // Nothing passes for `down` at the beginning of every `period`. If they are equal, nothing ever
+  // passes.
   absl::Duration period;
   absl::Duration down;
 
@@ -34,10 +34,10 @@ inline LinkPlan CutLink() { return {.period = absl::Seconds(1), .down = absl::Se
 
 struct PacketFate {
   bool dropped = false;
-  absl::Duration delay;  // when it is not dropped
+  absl::Duration delay;  // unless it is dropped
 };
 
-// `age`: since the plan was made to hold. `random`: 64 independent bits for each packet.
+// `age` is the time since the plan was set. `random` has 64 independent bits for each packet.
 PacketFate Decide(const LinkPlan& plan, absl::Duration age, uint64_t random);
 
 }  // namespace milepost::e2e

@@ -1,13 +1,13 @@
-// Wall clocks of processes that this process starts, each of which it can step.
+// Wall clocks of processes that this process starts. It can step each of them.
 //
 //   SteppedClocks clocks(folder + "/clocks");
-//   options.env = clocks.Env();                   // of the process
-//   clocks.Step(pid, -absl::Hours(1));            // it is an hour ago, for that process
+//   options.env = clocks.Env();                   // environment of the process
+//   clocks.Step(pid, -absl::Hours(1));            // that process sees the time of an hour ago
 //   clocks.Step(pid, absl::ZeroDuration());       // right again
 //
-// The machine's clock is not touched: a library is preloaded (clock_shim.cc, which says what it
-// leaves alone). What such a process starts is preloaded too, and has a clock of its own, which
-// begins right. Thread-safe; calls do not block.
+// The machine's clock is not touched. A library is preloaded instead (clock_shim.cc, which says
+// what it leaves alone). Processes that such a process starts are preloaded too, and have their own
+// clocks, which begin correct. Thread-safe. Calls do not block.
 #ifndef MILEPOST_TESTS_E2E_STEPPED_CLOCK_H_
 #define MILEPOST_TESTS_E2E_STEPPED_CLOCK_H_
 
@@ -21,19 +21,19 @@ namespace milepost::e2e {
 
 class SteppedClocks {
  public:
-  // Makes `folder` if it is not there.
+  // Makes `folder` if it does not exist.
   explicit SteppedClocks(std::string folder);
 
-  // Why this build has none; empty: it has.
+  // Why this build has no such clocks. Empty: it has.
   static std::string Unavailable();
 
-  // Of a process, on top of its other variables. `begin`: what its clock differs by at its start,
-  // and that of those which it starts.
+  // Environment variables to add to a process's others. `begin` is the initial offset of its clock,
+  // and of the clocks of processes that it starts.
   std::vector<std::pair<std::string, std::string>> Env(
       absl::Duration begin = absl::ZeroDuration()) const;
 
-  // What its clock differs from the machine's by, from now on. False: no process with that id has
-  // been started with Env.
+  // Sets the offset of the process's clock from the machine's, from now on. False: no process with
+  // that id was started with Env.
   bool Step(int pid, absl::Duration offset) const;
 
  private:

@@ -1,4 +1,4 @@
-// A directory of its own for as long as a fuzz target runs.
+// A temporary directory that lives as long as a fuzz target runs.
 #ifndef MILEPOST_TESTS_FUZZ_SCRATCH_DIR_H_
 #define MILEPOST_TESTS_FUZZ_SCRATCH_DIR_H_
 

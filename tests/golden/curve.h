@@ -1,7 +1,7 @@
 // What the golden curves share: the formulas of make_gpt2_curve.py and make_llama_curve.py, and a
-// run that is held against the figures of a golden file. With MILEPOST_GOLDEN_DEVICE the runs are
-// those of a device (tests/integration/on_device.h). $MILEPOST_GOLDEN_FOLDER: where the files are,
-// if not in tests/golden (on_gpu.py makes others).
+// run that is compared with a golden file. With MILEPOST_GOLDEN_DEVICE the runs use a device
+// (tests/integration/on_device.h). $MILEPOST_GOLDEN_FOLDER is the files' folder if it is not
+// tests/golden (on_gpu.py makes others).
 #ifndef MILEPOST_TESTS_GOLDEN_CURVE_H_
 #define MILEPOST_TESTS_GOLDEN_CURVE_H_
 
@@ -50,7 +50,7 @@ class GoldenCurve : public testing::Test {
     return static_cast<float>(mixed / 2147483648.0 - 1);
   }
 
-  // `norm`: what the names of norms have in them, and no others'.
+  // `norm` is a text that only the names of norms contain.
   static float InitialWeight(const std::string& name, const char* norm, int64_t parameter,
                              int64_t element) {
     const float value = Uniform(parameter, element) * 0.3f;
@@ -84,7 +84,7 @@ class GoldenCurve : public testing::Test {
     ASSERT_EQ((*writer)->Finish(), absl::OkStatus());
   }
 
-  // The formulas of make_resnet_curve.py.
+  // Uses the formulas of make_resnet_curve.py.
   void WriteImages(int64_t samples, int64_t size, int64_t classes) const {
     std::string pixels, labels;
     for (int64_t n = 0; n < samples; ++n) {
@@ -101,7 +101,7 @@ class GoldenCurve : public testing::Test {
     runtime::WriteNpy(folder_ + "/train.labels.npy", "<i4", absl::StrCat(samples, ","), labels);
   }
 
-  // `spec`: what else it is to have.
+  // `spec` has the fields that this function does not set.
   v1::JobSpec Spec(const v1::ModelSpec& model, int stage, int64_t micro,
                    v1::JobSpec spec = {}) const {
     const json& train = golden_["train"];
@@ -146,7 +146,7 @@ class GoldenCurve : public testing::Test {
     if (train.contains("adamw_lr")) optimizer.set_adamw_lr(train["adamw_lr"]);
   }
 
-  // The weights that PyTorch started from, through the door that checkpoints use. `parameters`: in
+  // Sets PyTorch's initial weights in the same way as a checkpoint is restored. `parameters` has
   // the generator's order.
   static void SetWeights(const json& parameters, const char* norm,
                          runtime::TrainingSession& session) {
@@ -175,8 +175,8 @@ class GoldenCurve : public testing::Test {
 #endif
   }
 
-  // How far the weights are from those that PyTorch ended with, relative to these: estimated from
-  // products with vectors of signs, tensor by tensor and over all of them.
+  // Checks how far the weights are from PyTorch's final ones, relative to these. The distance is
+  // estimated from products with vectors of signs, for each tensor and for all of them.
   static void ExpectTheWeights(runtime::TrainingSession& session, const json& golden) {
     double all_differences = 0;
     double all_squares = 0;
@@ -212,8 +212,8 @@ class GoldenCurve : public testing::Test {
     RecordProperty("relative_difference", std::to_string(std::sqrt(all_differences / all_squares)));
   }
 
-  // Trains `spec` and compares every step and the final weights (where there are any) with `golden`
-  // ("parameters", "steps", "final"). `after` sees the session then.
+  // Trains `spec` and compares every step, and the final weights if there are any, with `golden`
+  // ("parameters", "steps", "final"). Then it calls `after` with the session.
   static void ExpectTheCurve(const v1::JobSpec& spec, const json& golden, const char* norm,
                              const std::function<void(runtime::TrainingSession&)>& after = {}) {
     auto group = comm::MakeInProcessGroup(1);

@@ -1,6 +1,6 @@
-// What a training session on a device is created with, by rank. The device is a fake one: its
-// streams and graphs run in random legal orders, its kernels on the host, and its libraries are
-// doubles; with MILEPOST_ON_DEVICE it is the first GPU (tests/gpu).
+// Options for training sessions on a device, by rank. The device is a fake one: its streams and
+// graphs run in random legal orders, its kernels run on the host, and its libraries are doubles.
+// With MILEPOST_ON_DEVICE it is the first GPU (tests/gpu).
 //
 //   RunRanks(spec, body, OnDevice(/*seed=*/1));
 #ifndef MILEPOST_TESTS_INTEGRATION_ON_DEVICE_H_
@@ -26,13 +26,15 @@
 namespace milepost::runtime {
 
 #if defined(MILEPOST_ON_DEVICE)
-// Ranks of one process share a context, as those of no job do. A kernel that is loaded on first use
-// waits for all that is on the device, and two streams may share a queue: either way a rank could
-// wait for the peer that waits for it. Read by the driver at its first call.
+// Ranks of one process share a context here; in real jobs they do not. A kernel that is loaded on
+// first use waits for everything on the device, and two streams may share a queue. In both cases a
+// rank could wait for the peer that waits for it. The driver reads these settings at its first
+// call.
 inline const bool kRanksApart = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0 &&
                                 setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
 
-// Sessions are compared bit for bit: none times algorithms, which would choose anew in each.
+// Sessions are compared bit for bit. So none times algorithms, because each session could choose
+// others.
 inline OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool = false) {
   auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
       comm::MakeInProcessGroup(ranks));
@@ -46,10 +48,10 @@ inline OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool
   };
 }
 #else
-// `attention`: the library's double has it.
+// `attention`: the library's double offers attention.
 inline OptionsOfRank OnDevice(uint64_t seed, bool capture = true, int ranks = 1,
                               bool attention = false) {
-  // Of the devices alone: the sessions' calls are made at other times.
+  // Only for the devices: the sessions make their own calls at other times.
   auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
       comm::MakeInProcessGroup(ranks));
   return [=](int rank) {
