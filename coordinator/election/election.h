@@ -1,23 +1,23 @@
-// Which of several coordinators is the active one: who made a key in etcd. The key goes with its
-// maker's lease, and the key's create_revision is the number of the election: a later one's is
-// higher.
+// Decides which of several coordinators is active: the one that made a key in etcd. The key
+// disappears with its maker's lease. The key's create_revision numbers the election, and later
+// elections have higher numbers.
 //
 //   Election election(&etcd, {.value = "head-a:7070"});
-//   MP_ASSIGN_OR_RETURN(Standing standing, election.Try());     // again and again while a standby
+//   MP_ASSIGN_OR_RETURN(Standing standing, election.Try());     // repeatedly, while a standby
 //   if (standing.revision > 0) election.KeepRenewing([](const absl::Status& why) { _exit(...); });
 //   ... write, sync ...
 //   MP_RETURN_IF_ERROR(election.MayAct());                      // before anything leaves
 //   ... answer ...
 //   election.Resign();
 //
-// The rule that makes it safe (Gray and Cheriton, "Leases", SOSP 1989): etcd counts the lease from
-// when it deals with a renewal, this side from when it asked for it, by a clock that nobody sets
-// and that goes on while the machine sleeps, and less a margin for clocks of different speed. So
-// this side stops before etcd lets another one be elected. Whatever was written durably before
-// MayAct said yes was written before that, and is there for the next one to find.
+// This rule makes it safe (Gray and Cheriton, "Leases", SOSP 1989). etcd counts the lease from when
+// it processes a renewal. This side counts from when it asked for it, by a clock that nobody sets
+// and that runs while the machine sleeps. It also subtracts a margin for clocks of different speed.
+// So this side stops before etcd lets another coordinator be elected. What was durably written
+// before MayAct returned OK was written before that moment, and the next coordinator finds it.
 //
-// Thread-safe but for Try, which one thread calls. Try and Resign block on etcd for a few seconds
-// at most; MayAct never does.
+// Thread-safe, except that only one thread may call Try. Try and Resign block on etcd for a few
+// seconds at most. MayAct never blocks.
 #ifndef MILEPOST_COORDINATOR_ELECTION_ELECTION_H_
 #define MILEPOST_COORDINATOR_ELECTION_ELECTION_H_
 
@@ -38,40 +38,40 @@ namespace milepost::coordinator {
 
 struct ElectionOptions {
   std::string key = "/milepost/coordinator";
-  std::string value;  // for the others: where this coordinator is reached
-  // How long the lease outlives the last renewal, in whole seconds: the longer, the more of an
-  // outage of etcd is survived, and the later a standby takes over.
+  std::string value;  // told to the others: where this coordinator is reached
+  // How long the lease outlives the last renewal, in whole seconds. A longer lease survives longer
+  // outages of etcd, but a standby takes over later.
   absl::Duration ttl = absl::Seconds(4);
-  // Time since some moment in the past. Empty: CLOCK_BOOTTIME.
+  // The time since some moment in the past. Empty: CLOCK_BOOTTIME.
   std::function<absl::Duration()> uptime = nullptr;
 };
 
 struct Standing {
-  int64_t revision = 0;  // of the election that was won; 0: another one is active
-  std::string active;    // its value
+  int64_t revision = 0;  // of the election that was won; 0: another coordinator is active
+  std::string active;    // the active coordinator's value
 };
 
 class Election {
  public:
   Election(EtcdClient* etcd, ElectionOptions options);
-  // Stops renewing. The lease runs out by itself.
+  // Stops renewing. The lease expires by itself.
   ~Election();
 
-  // One attempt to be elected. After a win there is nothing more to try.
+  // Makes one attempt to be elected. After a win there is nothing more to try.
   absl::StatusOr<Standing> Try();
 
-  // Renews the lease once. NOT_FOUND: it is over; other errors: etcd cannot be reached, and the
-  // lease holds for as long as it did.
+  // Renews the lease once. NOT_FOUND: the lease is over. Other errors: etcd cannot be reached; the
+  // lease then holds as long as before.
   absl::Status Renew();
 
-  // Renews on a thread of its own, five times within the lease. `lost` is called from there, once,
-  // when the lease is not certain to hold any more.
+  // Renews on a thread of its own, five times within the lease. That thread calls `lost` once, when
+  // it is no longer certain that the lease holds.
   void KeepRenewing(std::function<void(const absl::Status& why)> lost);
 
-  // OK while the lease is certain to be held, else UNAVAILABLE.
+  // OK while this side certainly holds the lease, otherwise UNAVAILABLE.
   absl::Status MayAct() const;
 
-  // Gives the lease up, so that another one is elected at once. Nothing may be done after it.
+  // Gives the lease up, so that another coordinator is elected at once. Do nothing after it.
   void Resign();
 
  private:
@@ -85,7 +85,7 @@ class Election {
   EtcdClient* const etcd_;
   const ElectionOptions options_;
   std::atomic<int64_t> lease_ = 0;
-  std::atomic<int64_t> held_until_ns_ = 0;  // of uptime
+  std::atomic<int64_t> held_until_ns_ = 0;  // by the uptime clock
 
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,14 +1,14 @@
-// What an election needs of etcd: one key, bound to a lease.
+// The part of etcd that an election needs: one key, bound to a lease.
 //
 //   EtcdClient etcd({Endpoint("127.0.0.1:2379")});
 //   MP_ASSIGN_OR_RETURN(EtcdLease lease, etcd.Grant(absl::Seconds(4), absl::Seconds(1)));
 //   MP_ASSIGN_OR_RETURN(auto created, etcd.Create("/key", "value", lease.id, absl::Seconds(1)));
 //
-// A call goes to the endpoint that answered last, and on to the next one when that cannot be
-// reached, has no leader or is silent. Errors: UNAVAILABLE or DEADLINE_EXCEEDED when none answered
-// within the call's `patience` (what was asked may have happened nevertheless), NOT_FOUND for a
-// lease that is over, else etcd's own code; the message names the endpoint. Thread-safe; calls
-// block for `patience` at most.
+// A call goes to the endpoint that answered last. It moves on to the next one when that endpoint
+// cannot be reached, has no leader or is silent. UNAVAILABLE or DEADLINE_EXCEEDED: no endpoint
+// answered within the call's `patience`; the request may have been carried out nevertheless.
+// NOT_FOUND: the lease is over. Otherwise etcd's own code. The message names the endpoint.
+// Thread-safe. Calls block for at most `patience`.
 #ifndef MILEPOST_COORDINATOR_ELECTION_ETCD_CLIENT_H_
 #define MILEPOST_COORDINATOR_ELECTION_ETCD_CLIENT_H_
 
@@ -32,29 +32,30 @@ namespace milepost::coordinator {
 
 struct EtcdLease {
   int64_t id = 0;
-  absl::Duration ttl;  // from when etcd dealt with the call
+  absl::Duration ttl;  // from when etcd processed the call
 };
 
 struct EtcdKey {
   std::string value;
   int64_t lease = 0;
-  int64_t create_revision = 0;  // no other key ever has, nor this one when it is made again
+  int64_t create_revision = 0;  // unique: no other key has it, nor this key when made again
 };
 
 class EtcdClient {
  public:
-  // Does not connect yet. At least one endpoint.
+  // Does not connect yet. There must be at least one endpoint.
   explicit EtcdClient(std::vector<Endpoint> endpoints);
 
   absl::StatusOr<EtcdLease> Grant(absl::Duration ttl, absl::Duration patience);
-  // What the lease has left from now on.
+  // Renews the lease. Returns how long it lasts from now on.
   absl::StatusOr<absl::Duration> KeepAlive(int64_t lease, absl::Duration patience);
-  // With the lease go its keys.
+  // Ends the lease. Its keys disappear with it.
   absl::Status Revoke(int64_t lease, absl::Duration patience);
 
-  // nullopt: there is none.
+  // nullopt: there is no such key.
   absl::StatusOr<std::optional<EtcdKey>> Get(const std::string& key, absl::Duration patience);
-  // The key as it is afterwards: the one that was made, or the one that was there already.
+  // Makes the key unless it exists. Returns the key as it is afterwards: the new one or the
+  // existing one.
   absl::StatusOr<EtcdKey> Create(const std::string& key, const std::string& value, int64_t lease,
                                  absl::Duration patience);
 

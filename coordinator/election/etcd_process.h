@@ -1,12 +1,12 @@
-// A real etcd as a child process: for tests and benchmarks.
+// For tests and benchmarks: a real etcd as a child process.
 //
-//   if (!EtcdProcess::Available()) return;                 // Debian's etcd-server is not there
+//   if (!EtcdProcess::Available()) return;                 // Debian's etcd-server is not installed
 //   EtcdProcess etcd({.folder = folder});
 //   ASSERT_EQ(etcd.Start(), absl::OkStatus());
 //   EtcdClient client({etcd.endpoint()});
-//   etcd.Kill();                                           // Start: the same ports, the same data
+//   etcd.Kill();                                           // Start again: the same ports and data
 //
-// Not thread-safe. Start blocks until etcd answers. It dies with this process.
+// Not thread-safe. Start blocks until etcd answers. etcd dies with this process.
 #ifndef MILEPOST_COORDINATOR_ELECTION_ETCD_PROCESS_H_
 #define MILEPOST_COORDINATOR_ELECTION_ETCD_PROCESS_H_
 
@@ -34,13 +34,13 @@ namespace milepost::coordinator {
 class EtcdProcess {
  public:
   struct Options {
-    std::string folder;  // its data goes to folder/etcd, what it says to folder/etcd.log
-    // ca.crt, tls.crt and tls.key: etcd's own, and clients have to show a certificate of that
+    std::string folder;  // its data goes to folder/etcd, its output to folder/etcd.log
+    // Folder of etcd's ca.crt, tls.crt and tls.key. Clients must show a certificate of that
     // authority. Empty: plain text.
     std::string tls_dir;
-    std::string client_tls_dir;      // what this process shows
+    std::string client_tls_dir;      // folder of this process's own certificate
     std::string address;             // HOST:PORT; empty: a free port of loopback
-    std::vector<std::string> enter;  // before the command line: a command that runs the rest of it
+    std::vector<std::string> enter;  // a command that runs the rest of its command line
   };
 
   static bool Available() { return access(kBinary, X_OK) == 0; }
@@ -76,14 +76,14 @@ class EtcdProcess {
   }
 
   const std::string& address() const { return address_; }
-  // After Start.
+  // Valid after Start.
   Endpoint endpoint() const { return Endpoint(address_, credentials_); }
 
  private:
   static constexpr char kBinary[] = "/usr/bin/etcd";
   static constexpr absl::Duration kPatience = absl::Seconds(60);
 
-  // Of a port that nobody had a moment ago.
+  // A port that was free a moment ago.
   static std::string FreeAddress() {
     const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in name = {};

@@ -1,8 +1,8 @@
-// An etcd in this process, with a clock that the test moves: for tests.
+// For tests: an etcd in this process, with a clock that the test moves.
 //
 //   FakeEtcd etcd;
 //   EtcdClient client({Endpoint(etcd.address())});
-//   etcd.Advance(absl::Seconds(5));   // what leases are over is gone, with its keys
+//   etcd.Advance(absl::Seconds(5));   // expired leases are gone, with their keys
 #ifndef MILEPOST_COORDINATOR_ELECTION_FAKE_ETCD_H_
 #define MILEPOST_COORDINATOR_ELECTION_FAKE_ETCD_H_
 
@@ -88,7 +88,7 @@ class FakeEtcd {
       it = it->second.lease() == id ? keys_.erase(it) : std::next(it);
     }
   }
-  // Before something is done, and after it.
+  // Applied before a call's work, and after it.
   bool RefusesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return fault_ == Fault::kRefuses; }
   grpc::Status EndOfCallLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return fault_ == Fault::kDoesItAndFails ? Away() : grpc::Status::OK;

@@ -1,10 +1,10 @@
-// What a coordinator has done since it began: counters and histograms.
+// Counters and histograms of what a coordinator has done since it began.
 //
-//   activity.JobChanged(before, after);        // with every decision that is stored
+//   activity.JobChanged(before, after);        // for every stored decision
 //   activity.Called("JobService/GetJob", absl::StatusCode::kOk, absl::Milliseconds(2));
 //   activity.Collect(&series);
 //
-// Thread-safe; never blocks for longer than a look-up. They begin anew with the process, as
+// Thread-safe. Never blocks for longer than a look-up. Values begin anew with the process, as
 // Prometheus expects of counters.
 #ifndef MILEPOST_COORDINATOR_METRICS_ACTIVITY_H_
 #define MILEPOST_COORDINATOR_METRICS_ACTIVITY_H_
@@ -35,7 +35,7 @@ class Activity {
   void Scheduled(absl::Duration took);
   void Wrote(absl::Duration took, bool stored);
 
-  // `method`: one of the service's, "JobService/GetJob": of those there are few.
+  // `method` must be one of the service's few methods, such as "JobService/GetJob".
   void Called(absl::string_view method, absl::StatusCode code, absl::Duration took);
 
   void Collect(Series* series) const;

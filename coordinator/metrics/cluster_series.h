@@ -1,8 +1,8 @@
-// What a State says of jobs, queues, workers and GPUs, as series.
+// The series of a State: its jobs, queues, workers and GPUs.
 //
 //   CollectState(state, now, {}, &series);
 //
-// Pure. Takes time in proportion to the jobs that have not ended and the workers' GPUs.
+// Pure. The time grows with the number of jobs that have not ended, and with the workers' GPUs.
 #ifndef MILEPOST_COORDINATOR_METRICS_CLUSTER_SERIES_H_
 #define MILEPOST_COORDINATOR_METRICS_CLUSTER_SERIES_H_
 
@@ -14,13 +14,13 @@
 
 namespace milepost::coordinator {
 
-// What has series of its own: a job with ranks has about thirty, a GPU about ten, a pool that jobs
-// ask for one. The others are counted in milepost_series_left_out.
+// How many things may have series of their own. A job with ranks has about thirty series, a GPU
+// about ten, and a pool that jobs ask for one. milepost_series_left_out counts the others.
 struct SeriesLimits {
   size_t jobs = 1000;
   size_t workers = 10'000;
   size_t gpus = 10'000;
-  // Pools and device models that jobs ask for, by kind of device, beside those that workers have.
+  // Pools and device models that jobs ask for, by kind of device, beside those of workers.
   size_t pools = 1000;
 };
 

@@ -1,10 +1,10 @@
-// Every metric that a coordinator exports: the one list, which the series and
-// docs/operate/metrics.md follow.
+// Every metric that a coordinator exports. The series and docs/operate/metrics.md follow this one
+// list.
 //
 //   const MetricInfo& info = InfoOf(Metric::kJobStep);   // milepost_job_step, gauge, {"job_id"}
 //
-// Names and units follow https://prometheus.io/docs/practices/naming. A training job is `job_id`:
-// Prometheus has a label `job` of its own.
+// Names and units follow https://prometheus.io/docs/practices/naming. A training job has the label
+// `job_id`, because Prometheus has its own label `job`.
 #ifndef MILEPOST_COORDINATOR_METRICS_METRIC_TABLE_H_
 #define MILEPOST_COORDINATOR_METRICS_METRIC_TABLE_H_
 
@@ -18,7 +18,7 @@
 namespace milepost::coordinator {
 
 enum class Metric : uint8_t {
-  // Of the coordinator.
+  // The coordinator.
   kBuildInfo,
   kStartTime,
   kDecisionSeconds,
@@ -33,7 +33,7 @@ enum class Metric : uint8_t {
   kCallSeconds,
   kCertificateEnd,
   kSeriesLeftOut,
-  // Of the cluster.
+  // The cluster.
   kJobs,
   kJobsWaiting,
   kOldestWait,
@@ -53,7 +53,7 @@ enum class Metric : uint8_t {
   kWorkers,
   kWorkerInfo,
   kWorkerConnected,
-  // Of each job that has ranks.
+  // Each job that has ranks.
   kJobInfo,
   kJobRanks,
   kJobStep,
@@ -79,7 +79,7 @@ enum class Metric : uint8_t {
   kJobAttempts,
   kJobStragglers,
   kJobDamagedSamples,
-  // Of each GPU.
+  // Each GPU.
   kGpuInfo,
   kGpuUsable,
   kGpuUtilization,
@@ -109,7 +109,7 @@ absl::Span<const MetricInfo> AllMetrics();
 const MetricInfo& InfoOf(Metric metric);
 std::vector<std::string> LabelsOf(const MetricInfo& info);
 
-// The table of docs/operate/metrics.md, in Markdown.
+// The table in docs/operate/metrics.md, as Markdown.
 std::string MetricsAsMarkdown();
 
 }  // namespace milepost::coordinator

@@ -1,14 +1,16 @@
-// Who did what: a line of JSON per call that changed something or was refused.
+// The audit log: one line of JSON for each call that changed something or was refused.
 //
 //   {"time":"2026-01-02T03:04:05.678Z","principal":"tokens/ab","user":"alice",
 //    "method":"JobService/CancelJob","resource":"jobs/7","project":"research","code":"OK",
 //    "peer":"ipv4:10.0.0.9:51234","request_id":""}
 //
-// Append-only. At `max_bytes` the file becomes PATH.1, the older ones move up, and the oldest goes:
-// never more than (keep + 1) * max_bytes on disk, and where it cannot be moved max_bytes more. What
-// was refused or has failed is counted beyond some a second, of one caller and of all, and told in
-// one line ("suppressed"), so that nobody can push out what others did with what they did not.
-// Lines are not synced: they survive the process, not the machine.
+// Append-only. At `max_bytes` the file becomes PATH.1, older ones move up, and the oldest is
+// deleted. The log takes at most (keep + 1) * max_bytes on disk, and max_bytes more when the file
+// cannot be moved.
+//
+// Refused and failed calls are limited per second, for one caller and in total. Further ones are
+// only counted, and reported in one line ("suppressed"). So nobody can push out records of what
+// others did. Lines are not synced: they survive the process, but not a crash of the machine.
 //
 // Thread-safe. Blocks on the file.
 #ifndef MILEPOST_COORDINATOR_SECURITY_AUDIT_LOG_H_
@@ -40,23 +42,23 @@ struct AuditEntry {
   std::string request_id;
 };
 
-// The line, with its newline; fields that are too long are cut.
+// The line with its newline. Fields that are too long are cut.
 std::string AuditLine(const AuditEntry& entry);
 
 struct AuditOptions {
   std::string path;
   int64_t max_bytes = 64 << 20;
   int keep = 4;
-  int refusals_per_second = 50;  // and failures, of all callers
-  int refusals_per_caller = 10;  // likewise, of one
+  int refusals_per_second = 50;  // refusals and failures of all callers
+  int refusals_per_caller = 10;  // likewise, of one caller
 };
 
 class AuditLog {
  public:
-  // PERMISSION_DENIED and the like: the path.
+  // Errors such as PERMISSION_DENIED name the path.
   static absl::StatusOr<std::unique_ptr<AuditLog>> Open(const AuditOptions& options);
 
-  // What cannot be written is told in the process's log.
+  // When the entry cannot be written, the process's log says so.
   void Write(const AuditEntry& entry);
 
  private:
@@ -71,9 +73,9 @@ class AuditLog {
   absl::Mutex mutex_;
   UniqueFd fd_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t second_ ABSL_GUARDED_BY(mutex_) = 0;  // that the refusals were counted in
+  int64_t second_ ABSL_GUARDED_BY(mutex_) = 0;  // in which the refusals were counted
   int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::string, int> of_caller_ ABSL_GUARDED_BY(mutex_);  // of refusals_
+  absl::flat_hash_map<std::string, int> of_caller_ ABSL_GUARDED_BY(mutex_);  // parts of refusals_
   int64_t suppressed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool complained_ ABSL_GUARDED_BY(mutex_) = false;
 };

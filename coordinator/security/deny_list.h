@@ -1,7 +1,9 @@
-// Workers that are shut out although their certificates are good: a file with an id a line, read
-// again when it changes. No file: nobody is. A file that cannot be read lets nobody in who was out,
-// and nobody at all before one was read; so does a line that can be no id, beside what the other
-// lines say. Either is logged. Thread-safe; time is an argument.
+// Workers that are shut out although their certificates are valid. They are listed in a file, one
+// id per line, which is read again when it changes. Without a file nobody is denied.
+//
+// The list fails closed. When the file cannot be read, or has a line that cannot be an id, whoever
+// was denied stays denied, and the ids on valid lines are denied too. Before any good read, every
+// worker is denied. The error is logged. Thread-safe; time is an argument.
 #ifndef MILEPOST_COORDINATOR_SECURITY_DENY_LIST_H_
 #define MILEPOST_COORDINATOR_SECURITY_DENY_LIST_H_
 
@@ -16,7 +18,7 @@
 
 namespace milepost::coordinator {
 
-// In the coordinator's folder of certificates.
+// The file's name in the coordinator's folder of certificates.
 inline constexpr char kDeniedWorkersFile[] = "denied-workers";
 
 class DenyList {
@@ -24,11 +26,11 @@ class DenyList {
   // Empty: nobody is denied.
   explicit DenyList(std::string path) : path_(std::move(path)) {}
 
-  // Of a worker's id. Looks at the file at most once a second.
+  // True when the worker with this id is denied. Checks the file at most once a second.
   bool Has(absl::string_view id, absl::Time now);
 
  private:
-  // False: the file cannot be read, or has lines that cannot be ids. `ids`: the others.
+  // False: the file cannot be read, or has lines that cannot be ids. `ids` gets the others.
   bool Parse(absl::flat_hash_set<std::string>* ids, std::string* why) const;
   void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -36,8 +38,8 @@ class DenyList {
   absl::Mutex mutex_;
   absl::Time looked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::flat_hash_set<std::string> ids_ ABSL_GUARDED_BY(mutex_);
-  bool known_ ABSL_GUARDED_BY(mutex_) = false;   // once there was a good one, or none
-  std::string trouble_ ABSL_GUARDED_BY(mutex_);  // that was logged
+  bool known_ ABSL_GUARDED_BY(mutex_) = false;   // a good file, or no file, was seen once
+  std::string trouble_ ABSL_GUARDED_BY(mutex_);  // the last error that was logged
 };
 
 }  // namespace milepost::coordinator

@@ -1,5 +1,5 @@
-// A Kubernetes cluster's signing key, for tests: signs tokens of service accounts with OpenSSL
-// alone, so that what reads them is not tested against itself.
+// For tests: a Kubernetes cluster's signing key. It signs tokens of service accounts only with
+// OpenSSL, so that our reader is not tested against itself.
 #ifndef MILEPOST_COORDINATOR_SECURITY_FAKE_CLUSTER_KEYS_H_
 #define MILEPOST_COORDINATOR_SECURITY_FAKE_CLUSTER_KEYS_H_
 
@@ -24,7 +24,7 @@ class FakeClusterKeys {
 
   explicit FakeClusterKeys(std::string id) : id_(std::move(id)) {}
 
-  // A JSON Web Key Set.
+  // Returns a JSON Web Key Set.
   std::string Jwks() const {
     std::vector<unsigned char> point(65);  // 4, x, y
     size_t size = 0;
@@ -45,7 +45,7 @@ class FakeClusterKeys {
         .dump();
   }
 
-  // What the cluster projects into a pod of the account.
+  // The claims of the token that the cluster projects into a pod of the account.
   static nlohmann::json Claims(const std::string& name_space, const std::string& account,
                                absl::Time now) {
     return {{"iss", kIssuer},
@@ -72,7 +72,7 @@ class FakeClusterKeys {
     void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
     void operator()(ECDSA_SIG* signature) const { ECDSA_SIG_free(signature); }
   };
-  // r and s, 32 bytes each (RFC 7518, 3.4), not in DER as OpenSSL has them.
+  // r and s, 32 bytes each (RFC 7518, 3.4). OpenSSL has them as DER.
   std::string Signature(const std::string& body) const {
     const std::unique_ptr<EVP_MD_CTX, Free> context(EVP_MD_CTX_new());
     EVP_DigestSignInit(context.get(), nullptr, EVP_sha256(), nullptr, key_.get());

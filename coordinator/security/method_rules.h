@@ -1,4 +1,4 @@
-// The one table of who may call what. A method that is not in it is called by nobody.
+// The only table of who may call what. Nobody can call a method that is not in it.
 #ifndef MILEPOST_COORDINATOR_SECURITY_METHOD_RULES_H_
 #define MILEPOST_COORDINATOR_SECURITY_METHOD_RULES_H_
 
@@ -8,25 +8,25 @@
 
 namespace milepost::coordinator {
 
-// What the call is about, and so where the role must be held.
+// What the call is about. The caller needs the role there.
 enum class Scope {
-  kProject,  // a job, a checkpoint or a project that the request names
-  kVisible,  // nothing by itself: the answer holds what the caller may see
-  kCluster,  // queues, workers, who joins: a role for "*"
+  kProject,  // a job, checkpoint or project that the request names
+  kVisible,  // nothing: the answer holds what the caller may see
+  kCluster,  // queues, workers, joining hosts: a role for "*"
   kAttempt,  // a worker's own jobs
 };
 
 enum class Audit {
-  kRefusals,  // reads, and what happens many times a second
+  kRefusals,  // reads, and calls that happen many times a second
   kAlways,
 };
 
 struct MethodRule {
   absl::string_view method;  // "/milepost.v1.JobService/GetJob"
-  v1::Role role;             // UNSPECIFIED: anybody who is let in
+  v1::Role role;             // UNSPECIFIED: every authenticated caller
   Scope scope;
   Audit audit;
-  // A worker may call it too, for what its jobs need.
+  // A worker may also call it, for what its jobs need.
   bool also_worker = false;
 };
 

@@ -1,5 +1,6 @@
-// Tokens of Kubernetes' service accounts, as a cluster projects them into pods: JSON Web Tokens
-// that the cluster signs, and that say which account they are of, for whom, and until when.
+// Tokens of Kubernetes' service accounts, which a cluster projects into pods. They are JSON Web
+// Tokens signed by the cluster. They say to which account they belong, for whom they are, and until
+// when.
 //
 //   MP_ASSIGN_OR_RETURN(KeySet keys, KeySet::Parse(jwks));
 //   MP_ASSIGN_OR_RETURN(std::string claims, keys.Verify(token));
@@ -8,8 +9,8 @@
 //   // who.name == "ml/milepost-h100"
 //
 // Signatures are RS or ES with SHA-256, -384 or -512 (RFC 7518), as clusters make them. What is
-// read is bounded, and errors say nothing of the token. Pure and thread-safe. Sources: RFC 7515
-// (signatures), 7517 (keys), 7519 (claims); Kubernetes, "Managing Service Accounts".
+// read is bounded. Errors say nothing about the token's contents. Pure and thread-safe. Sources:
+// RFC 7515 (signatures), 7517 (keys), 7519 (claims); Kubernetes, "Managing Service Accounts".
 #ifndef MILEPOST_COORDINATOR_SECURITY_SERVICE_ACCOUNT_TOKEN_H_
 #define MILEPOST_COORDINATOR_SECURITY_SERVICE_ACCOUNT_TOKEN_H_
 
@@ -26,18 +27,18 @@ namespace milepost::coordinator {
 inline constexpr size_t kMostKeySetBytes = 256 << 10;
 inline constexpr size_t kMostAccountTokenBytes = 8 << 10;
 
-// Has the text the form of a signed JSON Web Token? Says nothing of whether it is genuine.
+// True when the text has the form of a signed JSON Web Token. It may still be forged.
 bool IsAccountToken(absl::string_view text);
 
-// The keys that a cluster signs with, from its JSON Web Key Set (/openid/v1/jwks).
+// The keys with which a cluster signs, from its JSON Web Key Set (/openid/v1/jwks).
 class KeySet {
  public:
-  // INVALID_ARGUMENT: it is none, or has no key for signatures, or only short ones (RSA below 2048
-  // bits). Keys of other kinds are passed over.
+  // INVALID_ARGUMENT: it is not a key set, or has no key for signatures, or only short ones (RSA
+  // below 2048 bits). Keys of other kinds are skipped.
   static absl::StatusOr<KeySet> Parse(absl::string_view json);
 
   // The claims of a token that one of the keys has signed. NOT_FOUND: the token names a key that is
-  // not among these; UNAUTHENTICATED: anything else that is wrong with it.
+  // not in the set. UNAUTHENTICATED: anything else is wrong with it.
   absl::StatusOr<std::string> Verify(absl::string_view token) const;
 
  private:
@@ -47,7 +48,7 @@ class KeySet {
 
 struct ClaimRules {
   std::string issuer;
-  std::string audience = "milepost";  // one of those that the token is for
+  std::string audience = "milepost";  // the token must be for it, among others
 };
 
 struct ServiceAccount {
@@ -55,12 +56,12 @@ struct ServiceAccount {
   absl::Time expire;
 };
 
-// UNAUTHENTICATED: the claims are of another issuer, for somebody else, over, not yet begun, or of
-// no service account.
+// UNAUTHENTICATED: the claims are from another issuer, for somebody else, expired, not yet valid,
+// or not of a service account.
 absl::StatusOr<ServiceAccount> ReadClaims(absl::string_view claims, const ClaimRules& rules,
                                           absl::Time now);
 
-// Is it "<namespace>/<name>", each by Kubernetes' rules for names?
+// True for "<namespace>/<name>", each by Kubernetes' rules for names.
 bool IsServiceAccountName(absl::string_view name);
 
 }  // namespace milepost::coordinator

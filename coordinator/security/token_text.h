@@ -1,5 +1,5 @@
-// What tokens look like: "mpt_<12 hex digits: its id>_<64 hex digits: 256 random bits>" a user's,
-// "mpj_..." one that hosts join with. The text is shown once; what is kept is its SHA-256.
+// The form of tokens: "mpt_<12 hex digits: its id>_<64 hex digits: 256 random bits>" for users,
+// "mpj_..." for joining hosts. The text is shown once. Only its SHA-256 is kept.
 #ifndef MILEPOST_COORDINATOR_SECURITY_TOKEN_TEXT_H_
 #define MILEPOST_COORDINATOR_SECURITY_TOKEN_TEXT_H_
 
@@ -20,13 +20,13 @@ enum class TokenKind { kUser, kJoin };
 
 NewToken MakeToken(TokenKind kind = TokenKind::kUser);
 
-// The id in the text of a token of this kind; empty when it has not that form. Says nothing of
-// whether it is genuine.
+// The id in the text of a token of this kind. Empty: the text has another form. The token may still
+// be forged.
 std::string TokenIdOf(absl::string_view text, TokenKind kind = TokenKind::kUser);
 
 // The line that `init-pki` leaves for the coordinator: "<id> <64 hex digits: SHA-256>".
 std::string TokenDigestLine(const NewToken& token);
-// INVALID_ARGUMENT when the line is none. The text is empty.
+// Returns the token without its text. INVALID_ARGUMENT: the line has another form.
 absl::StatusOr<NewToken> ParseTokenDigestLine(absl::string_view line);
 
 }  // namespace milepost::coordinator

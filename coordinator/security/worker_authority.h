@@ -6,8 +6,7 @@
 //   MP_ASSIGN_OR_RETURN(v1::WorkerCertificate made,
 //                       authority.Issue(keys, "gpu-01", "a100", request, now));
 //
-// Files are read each time: what replaces them counts from then on. Thread-safe; blocks on the
-// disk.
+// Files are read each time, so replaced files count from then on. Thread-safe. Blocks on the disk.
 #ifndef MILEPOST_COORDINATOR_SECURITY_WORKER_AUTHORITY_H_
 #define MILEPOST_COORDINATOR_SECURITY_WORKER_AUTHORITY_H_
 
@@ -25,28 +24,28 @@ inline constexpr size_t kMostRequestBytes = 16 << 10;
 
 struct WorkerAuthorityOptions {
   std::string dir;      // holds ca.crt and ca.key
-  std::string tls_dir;  // the coordinator's, whose ca.crt says whom it trusts
+  std::string tls_dir;  // the coordinator's folder; its ca.crt says whom it trusts
   absl::Duration lifetime = absl::Hours(24 * 7);
 };
 
 class WorkerAuthority {
  public:
-  // Errors as those of Read.
+  // Errors are those of Read.
   static absl::StatusOr<WorkerAuthority> Open(WorkerAuthorityOptions options);
 
-  // NOT_FOUND, PERMISSION_DENIED: a file that is missing, or a key that others may read;
-  // INVALID_ARGUMENT: they do not belong together; FAILED_PRECONDITION: the coordinator does not
-  // trust what it signs.
+  // NOT_FOUND, PERMISSION_DENIED: a file is missing, or others may read the key. INVALID_ARGUMENT:
+  // the files do not belong together. FAILED_PRECONDITION: the coordinator does not trust what this
+  // authority signs.
   absl::StatusOr<KeyPair> Read() const;
 
-  // INVALID_ARGUMENT: the request.
+  // INVALID_ARGUMENT: the request is malformed.
   absl::StatusOr<v1::WorkerCertificate> Issue(const KeyPair& keys, const std::string& worker_id,
                                               const std::string& pool, const std::string& request,
                                               absl::Time now) const;
 
-  // Whom who joins is to trust: the coordinator's ca.crt.
+  // The authority that a joining host is to trust: the coordinator's ca.crt.
   absl::StatusOr<std::string> Trusted() const;
-  // Of a certificate.
+  // The lifetime of a certificate.
   absl::Duration lifetime() const { return options_.lifetime; }
 
  private:

@@ -1,18 +1,19 @@
-// Delivers messages to webhooks, at least once each, in order, on a thread for each webhook.
+// Delivers messages to webhooks: each at least once, in order, on one thread for each webhook.
 //
 //   Courier courier(webhooks, {.done = [&](uint64_t number) { ... forget it ... }});
-//   courier.Send({number, delivery});   // after it is durable
+//   courier.Send({number, delivery});   // once it is durable
 //
-// A delivery is an HTTP POST of its body, with the headers
+// A delivery is an HTTP POST of its body, with these headers:
 //
-//   Milepost-Delivery: 12                        the same each time it is tried
+//   Milepost-Delivery: 12                        the same at each attempt
 //   Milepost-Signature: t=1700000000,v1=HEX      HMAC-SHA256 with the secret over "1700000000.BODY"
 //
-// It has succeeded with any 2xx answer within 10 s. Else it is tried again after 1 s, growing to 5
-// minutes, with jitter, for a day from its making; those behind it wait. After that it is given up.
-// An answer that says that the message is not wanted as it is, 3xx (redirections are not followed)
-// or a 4xx that is about the message (400, 405, 406, 410, 411, 413 to 415, 422, 431), ends it the
-// fifth time. Thread-safe; Send does not block.
+// Any 2xx answer within 10 s is a success. Otherwise it is tried again after 1 s, growing to 5
+// minutes, with jitter. The deliveries behind it wait. A day after it was made, it is given up.
+//
+// Some answers refuse the message itself: 3xx (redirections are not followed), and the 4xx codes
+// 400, 405, 406, 410, 411, 413 to 415, 422 and 431. The fifth of them ends the delivery.
+// Thread-safe. Send does not block.
 #ifndef MILEPOST_COORDINATOR_WEBHOOKS_COURIER_H_
 #define MILEPOST_COORDINATOR_WEBHOOKS_COURIER_H_
 
@@ -35,14 +36,15 @@ struct NumberedDelivery {
 };
 
 struct CourierOptions {
-  // It need not be kept any more: delivered, or given up. From the courier's threads.
+  // Called when a delivery need not be kept any longer: it was delivered or given up. Called on the
+  // courier's threads.
   std::function<void(uint64_t number)> done;
   absl::Duration first_pause = absl::Seconds(1);
   absl::Duration longest_pause = absl::Minutes(5);
-  absl::Duration patience = absl::Hours(24);  // from the delivery's making on
-  int most_refusals = 5;                      // answers that do not want it as it is
+  absl::Duration patience = absl::Hours(24);  // counted from when the delivery was made
+  int most_refusals = 5;                      // answers that refuse the message itself
   absl::Duration answer_time = absl::Seconds(10);
-  size_t most_waiting = 10'000;  // of one webhook; the oldest are given up then
+  size_t most_waiting = 10'000;  // for one webhook; beyond it the oldest are given up
 };
 
 class Courier {
@@ -54,10 +56,10 @@ class Courier {
 
   const std::vector<Webhook>& webhooks() const { return webhooks_; }
 
-  // To a webhook that there is none of any more: given up.
+  // A delivery to a webhook that no longer exists is given up.
   void Send(NumberedDelivery delivery);
 
-  // What is under way is broken off; what is not delivered stays so. Idempotent.
+  // Breaks off running attempts. What is not delivered stays undelivered. Idempotent.
   void Stop();
 
  private:
@@ -67,7 +69,7 @@ class Courier {
   std::vector<std::unique_ptr<Lane>> lanes_;
 };
 
-// Lower-case hex of HMAC-SHA256.
+// HMAC-SHA256 in lower-case hex.
 std::string HmacSha256Hex(absl::string_view key, absl::string_view message);
 
 }  // namespace milepost::coordinator

@@ -1,4 +1,4 @@
-// An HTTP server on loopback that takes webhooks' messages, for tests.
+// For tests: an HTTP server on loopback that receives webhooks' messages.
 #ifndef MILEPOST_COORDINATOR_WEBHOOKS_RECEIVER_H_
 #define MILEPOST_COORDINATOR_WEBHOOKS_RECEIVER_H_
 
@@ -29,7 +29,7 @@ struct Received {
   std::string body;
 };
 
-// Answers with the status that `answer` gives (0: not at all), one connection at a time.
+// Answers with the status that `answer` returns (0: no answer), one connection at a time.
 class Receiver {
  public:
   explicit Receiver(std::function<int(const Received&)> answer) : answer_(std::move(answer)) {

@@ -1,4 +1,4 @@
-// The file of `milepost-coordinator --webhooks FILE`: who is told of jobs that have ended.
+// The file of `milepost-coordinator --webhooks FILE`: who gets messages about jobs that have ended.
 //
 //   webhooks:
 //     - name: team
@@ -21,22 +21,22 @@ namespace milepost::coordinator {
 struct Webhook {
   std::string name;                   // letters, digits, '-', '_' and '.', at most 63 characters
   std::string url;                    // https://..., or http://...
-  std::string secret;                 // at least 16 characters: what signatures are made with
-  std::vector<std::string> projects;  // whose jobs; empty: all
+  std::string secret;                 // at least 16 characters; the key of signatures
+  std::vector<std::string> projects;  // whose jobs count; empty: all
   std::vector<std::string> states;    // "succeeded", "failed", "cancelled"; empty: all of them
 };
 
-// INVALID_ARGUMENT names file, line or entry, and never a secret or what a URL has besides its
-// host.
+// INVALID_ARGUMENT names file, line or entry. It never has a secret, or any part of a URL besides
+// its host.
 absl::StatusOr<std::vector<Webhook>> ParseWebhooks(absl::string_view text,
                                                    absl::string_view filename);
-// The same of a file.
+// Reads and parses a file.
 absl::StatusOr<std::vector<Webhook>> ReadWebhooks(const std::string& path);
 
-// Is it to be told of this job, which has ended?
+// True when the webhook wants a message about this job, which has ended.
 bool Wants(const Webhook& webhook, const v1::Job& job);
 
-// What it is told: JSON in one line.
+// The message: JSON on one line.
 std::string WebhookBody(const v1::Job& job);
 
 }  // namespace milepost::coordinator
