@@ -1,4 +1,5 @@
-// The free space on a disk, and how much of it a coordinator's store needs.
+// The free space on a disk, and how much of it a coordinator's store needs. Thread-safe. FreeBytes
+// may block on the file system.
 #ifndef MILEPOST_COMMON_DISK_SPACE_H_
 #define MILEPOST_COMMON_DISK_SPACE_H_
 

@@ -1,4 +1,4 @@
-// google.protobuf.Timestamp <-> absl::Time, to the nanosecond.
+// google.protobuf.Timestamp <-> absl::Time, to the nanosecond. Pure and thread-safe.
 //
 // An unset Timestamp (all zero) gives absl::UnixEpoch(). IsSet tells it from a real time.
 #ifndef MILEPOST_COMMON_PROTO_TIME_H_

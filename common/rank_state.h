@@ -1,4 +1,4 @@
-// The meaning of a rank's state.
+// The meaning of a rank's state. Pure and thread-safe.
 #ifndef MILEPOST_COMMON_RANK_STATE_H_
 #define MILEPOST_COMMON_RANK_STATE_H_
 

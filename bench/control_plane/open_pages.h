@@ -1,5 +1,5 @@
-// For benchmarks of the coordinator: `milepost web` in front of it, and pages that are open on that
-// (bench/web_pages), in separate processes.
+// For benchmarks of the coordinator: `milepost web` in front of it, with open pages
+// (bench/web_pages). Both run in separate processes.
 //
 //   OpenPages pages({.coordinator = server->address(), .count = 200, .jobs = 100, .folder = dir});
 //   ...

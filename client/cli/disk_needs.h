@@ -1,5 +1,5 @@
 // Compares what a job needs on disks with what they have free. So a user learns of a full disk
-// before the job starts, and not from a rank that has trained for hours and cannot save.
+// before the job starts, not after hours of training that cannot be saved.
 //
 //   const DiskNeeds needs = DiskNeedsOf(admission.plan);
 //   MP_RETURN_IF_ERROR(CheckStateFolder(spec, needs.state_bytes));

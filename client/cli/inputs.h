@@ -19,9 +19,9 @@ namespace milepost::client {
 // The training data's files or folders.
 std::vector<std::string> TrainPaths(const v1::JobSpec& spec);
 
-// INVALID_ARGUMENT names the field. Its file cannot be read or is of another kind, has tokens or
-// labels that the model does not have, or has weights of another model. `spec` must be normalised
-// and valid.
+// INVALID_ARGUMENT names the field. Its file cannot be read, is of another kind, has tokens or
+// labels that the model lacks, or has weights of another model. `spec` must be normalised and
+// valid.
 absl::Status CheckReads(const v1::JobSpec& spec);
 
 // Does the same for the files on this machine, except folders of images, which take long to list.

@@ -2,7 +2,7 @@
 //
 // The file is ~/.config/milepost/credentials, or lies under $XDG_CONFIG_HOME; it is JSON with mode
 // 0600. It is refused when others can read or write it. Copies of the authorities' certificates lie
-// beside it.
+// beside it. FindLogin and SaveLogin block on the disk.
 #ifndef MILEPOST_CLIENT_CLI_LOGIN_H_
 #define MILEPOST_CLIENT_CLI_LOGIN_H_
 

@@ -1,4 +1,5 @@
-// Turns text into token files, for `milepost dataset tokenize`.
+// Turns text into token files, for `milepost dataset tokenize`. Both calls block until the files
+// are written.
 #ifndef MILEPOST_CLIENT_CLI_TOKENIZE_H_
 #define MILEPOST_CLIENT_CLI_TOKENIZE_H_
 

@@ -1,7 +1,7 @@
 // Checks that a browser's request must pass before the server acts on it. Pure; thread-safe.
 //
-// A foreign page can make a browser send requests here, with the cookie, and under a foreign name
-// that resolves to this host (DNS rebinding). Therefore:
+// A foreign page can make a browser send requests here, with the cookie. The name that it uses may
+// be foreign, too, and resolve to this host (DNS rebinding). Therefore:
 // - The Host must be one of ours.
 // - A request that changes something must be JSON, which no form sends, and of our own Origin.
 // - Requests from other sites are refused.

@@ -1,4 +1,5 @@
-// Lengths of time as people write them: "90m", "12h", "1d12h", "90" (seconds).
+// Lengths of time as people write them: "90m", "12h", "1d12h", "90" (seconds). Pure and
+// thread-safe.
 //
 //   ParseSeconds("1d12h");   // 129600
 //   ParseSeconds("soon");    // nullopt

@@ -1,4 +1,4 @@
-// Labels: short names and values that people put on jobs.
+// Labels: short names and values that people put on jobs. Pure and thread-safe.
 #ifndef MILEPOST_COMMON_SPEC_LABELS_H_
 #define MILEPOST_COMMON_SPEC_LABELS_H_
 

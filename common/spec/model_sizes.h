@@ -1,4 +1,5 @@
-// The sizes of a model that code for data, memory and text needs, for every model family.
+// The sizes of a model that code for data, memory and text needs, for every model family. Pure and
+// thread-safe.
 //
 //   const ModelSizes sizes = SizesOf(spec.model());
 #ifndef MILEPOST_COMMON_SPEC_MODEL_SIZES_H_

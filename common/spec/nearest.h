@@ -1,4 +1,4 @@
-// "Did you mean": finds the valid name nearest to what was typed.
+// "Did you mean": finds the valid name nearest to what was typed. Pure and thread-safe.
 #ifndef MILEPOST_COMMON_SPEC_NEAREST_H_
 #define MILEPOST_COMMON_SPEC_NEAREST_H_
 

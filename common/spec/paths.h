@@ -1,5 +1,5 @@
 // The fields of a spec that name files on the training hosts: one list for all code that needs
-// them.
+// them. Pure and thread-safe.
 //
 //   ForEachPath(&spec, [](absl::string_view field, PathUse use, std::string* path) { ... });
 #ifndef MILEPOST_COMMON_SPEC_PATHS_H_

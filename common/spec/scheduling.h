@@ -1,4 +1,5 @@
-// The checks of spec.scheduling that need nothing else. The coordinator's core has the others.
+// The checks of spec.scheduling that need nothing else. The coordinator's core has the others. Pure
+// and thread-safe.
 #ifndef MILEPOST_COMMON_SPEC_SCHEDULING_H_
 #define MILEPOST_COMMON_SPEC_SCHEDULING_H_
 

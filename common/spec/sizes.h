@@ -1,5 +1,5 @@
 // The numbers of ranks with which an elastic job can run: resources.min_ranks to
-// resources.max_ranks.
+// resources.max_ranks. Pure and thread-safe.
 //
 //   for (int ranks : PossibleSizes(spec)) plan(WithRanks(spec, ranks));
 //

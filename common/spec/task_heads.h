@@ -1,4 +1,5 @@
-// Checks a job's further heads (model.heads) and the labels that they learn (data.labels).
+// Checks a job's further heads (model.heads) and the labels that they learn (data.labels). Pure and
+// thread-safe.
 #ifndef MILEPOST_COMMON_SPEC_TASK_HEADS_H_
 #define MILEPOST_COMMON_SPEC_TASK_HEADS_H_
 

@@ -1,5 +1,5 @@
 // Every metric that a coordinator exports. The series and docs/operate/metrics.md follow this one
-// list.
+// list. Pure and thread-safe.
 //
 //   const MetricInfo& info = InfoOf(Metric::kJobStep);   // milepost_job_step, gauge, {"job_id"}
 //

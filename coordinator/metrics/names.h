@@ -1,4 +1,4 @@
-// Label values that several series share.
+// Label values that several series share. Pure and thread-safe.
 #ifndef MILEPOST_COORDINATOR_METRICS_NAMES_H_
 #define MILEPOST_COORDINATOR_METRICS_NAMES_H_
 

@@ -1,8 +1,8 @@
 // Workers that are shut out although their certificates are valid. They are listed in a file, one
 // id per line, which is read again when it changes. Without a file nobody is denied.
 //
-// The list fails closed. When the file cannot be read, or has a line that cannot be an id, whoever
-// was denied stays denied, and the ids on valid lines are denied too. Before any good read, every
+// The list fails closed when the file cannot be read, or has a line that cannot be an id. Denied
+// workers then stay denied, and the ids on valid lines are denied too. Before any good read, every
 // worker is denied. The error is logged. Thread-safe; time is an argument.
 #ifndef MILEPOST_COORDINATOR_SECURITY_DENY_LIST_H_
 #define MILEPOST_COORDINATOR_SECURITY_DENY_LIST_H_

@@ -1,4 +1,5 @@
-// The only table of who may call what. Nobody can call a method that is not in it.
+// The only table of who may call what. Nobody can call a method that is not in it. Pure and
+// thread-safe.
 #ifndef MILEPOST_COORDINATOR_SECURITY_METHOD_RULES_H_
 #define MILEPOST_COORDINATOR_SECURITY_METHOD_RULES_H_
 

@@ -1,4 +1,4 @@
-// Who makes a call, and what the caller may do.
+// Who makes a call, and what the caller may do. Pure and thread-safe.
 #ifndef MILEPOST_COORDINATOR_SECURITY_PRINCIPAL_H_
 #define MILEPOST_COORDINATOR_SECURITY_PRINCIPAL_H_
 

@@ -1,5 +1,5 @@
-// Finds the ranks that a device waits for in vain. NCCL does not tell them. So once a collective
-// between devices is overdue, the hosts' own communicator is asked.
+// Finds the ranks for which a device waits in vain. NCCL does not name them. So once a collective
+// between devices is overdue, the hosts ask each other over their own communicator.
 //
 //   absl::DeadlineExceededError(absl::StrCat("the GPU's work is not done after 1m",
 //                                            MissingRanks(*communicator, micro_step)));

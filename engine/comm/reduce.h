@@ -1,4 +1,5 @@
-// The reduction that all communicators share, so that they give the same bits.
+// The reduction that all communicators share, so that they give the same bits. Pure and
+// thread-safe.
 #ifndef MILEPOST_ENGINE_COMM_REDUCE_H_
 #define MILEPOST_ENGINE_COMM_REDUCE_H_
 

@@ -1,5 +1,5 @@
 // The header of llm.c's .bin token files: 256 little-endian int32. The first three are magic,
-// version and number of tokens (llm.c/dev/data/data_common.py).
+// version and number of tokens (llm.c/dev/data/data_common.py). Pure and thread-safe.
 #ifndef MILEPOST_ENGINE_DATA_LLMC_HEADER_H_
 #define MILEPOST_ENGINE_DATA_LLMC_HEADER_H_
 

@@ -1,7 +1,8 @@
 // Megatron's .idx file, which describes the .bin beside it. It has "MMIDIDX\0\0", version 1 (u64),
 // dtype code (u8), and the number of sequences and of document entries (u64 each). Then come the
 // sequences' lengths (int32) and byte offsets (int64), and the number of each document's first
-// sequence (int64). Everything is little-endian (megatron/core/datasets/indexed_dataset.py).
+// sequence (int64). Everything is little-endian (megatron/core/datasets/indexed_dataset.py). Pure
+// and thread-safe.
 #ifndef MILEPOST_ENGINE_DATA_MEGATRON_INDEX_H_
 #define MILEPOST_ENGINE_DATA_MEGATRON_INDEX_H_
 

@@ -10,8 +10,8 @@
 //
 // With masking: each token is chosen with the given probability, independently of others.
 // Separators, padding and special tokens are never chosen. A chosen token is its own target, and
-// all other targets are -1. Of the chosen tokens 8 in 10 become mask_token, 1 in 10 becomes a
-// random id below the vocabulary, and 1 in 10 stays (Devlin et al. 2018).
+// all other targets are -1. Of 10 chosen tokens 8 become mask_token, 1 becomes a random id below
+// the vocabulary, and 1 stays, on average (Devlin et al. 2018).
 //
 // The draw depends only on (seed, pass, sample, position). The sample is its number in the source's
 // order. So training draws anew in each epoch, and validation draws the same every time. The values

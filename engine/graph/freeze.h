@@ -1,4 +1,5 @@
-// Takes frozen parameters, which are never updated, out of the backward.
+// Takes frozen parameters, which are never updated, out of the backward. Pure: it changes only the
+// given graph.
 //
 //   MP_RETURN_IF_ERROR(ops::AddBackward(graph));
 //   graph::FreezeParameters(graph, frozen);  // by parameter

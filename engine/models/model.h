@@ -1,4 +1,4 @@
-// Builds the forward graph of a job spec's model.
+// Builds the forward graph of a job spec's model. Pure and thread-safe.
 //
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph, models::BuildModel(spec.model(), options));
 #ifndef MILEPOST_ENGINE_MODELS_MODEL_H_

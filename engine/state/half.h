@@ -1,4 +1,4 @@
-// Converts 16-bit floating point to float and back, one element at a time.
+// Converts 16-bit floating point to float and back, one element at a time. Pure and thread-safe.
 #ifndef MILEPOST_ENGINE_STATE_HALF_H_
 #define MILEPOST_ENGINE_STATE_HALF_H_
 

@@ -53,10 +53,10 @@ int64_t SafetensorsElementBytes(absl::string_view dtype);
 absl::StatusOr<int64_t> ParseSafetensorsHeaderLength(absl::string_view first_bytes,
                                                      int64_t file_bytes);
 
-// `prefix` has at least the file's first 8 + N bytes, or the whole file. INVALID_ARGUMENT, without
-// the path, for everything that the format forbids: JSON that is not one object of tensors, an
-// unknown dtype, a doubled name or field, an overflow, a hole, an overlap, a size other than the
-// shape's, bytes after the last tensor. DATA_LOSS: the file ends too early.
+// `prefix` has at least the file's first 8 + N bytes, or the whole file. DATA_LOSS: the
+// file ends too early. INVALID_ARGUMENT, without the path, for everything that the format forbids:
+// - JSON that is not one object of tensors, an unknown dtype, a doubled name or field.
+// - An overflow, a hole, an overlap, a size other than the shape's, bytes after the last tensor.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view prefix,
                                                          int64_t file_bytes);
 

@@ -5,9 +5,9 @@
 //                      [&](v1::DeviceFacts facts) { outbox.SetFacts(std::move(facts)); });
 //   monitor.MeasureSoon();   // a rank has just failed: is its GPU still there?
 //
-// When the driver reports a grave error of a GPU (XidNeedsCheck), the GPU is out of order, with the
-// reason, until it passes a check. The check is made at the next measurement, and then at every
-// tenth.
+// When the driver reports a grave error of a GPU (XidNeedsCheck), the GPU is out of order until it
+// passes a check. Its facts have the reason. The check is made at the next measurement, and then at
+// every tenth.
 //
 // Thread-safe. The destructor does not wait for a call that hangs: that thread and the library are
 // then left behind.

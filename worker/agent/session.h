@@ -20,10 +20,9 @@ class Session {
   // Called on the session's thread, with one message at a time. Should return quickly. It does not
   // get Welcome.
   using Handler = std::function<void(v1::CoordinatorMessage)>;
-  // Called on the session's thread when the coordinator refuses this process because it knows the
-  // higher incarnation `known`, and has never let this process in. The next Hello follows. Once the
-  // process was let in, a refusal means that another process has started since; then this is not
-  // called.
+  // Called on the session's thread when the coordinator has never let this process in, and refuses
+  // it because it knows the higher incarnation `known`. The next Hello follows. Once the process
+  // was let in, a refusal means that another process has started since. Then this is not called.
   using Superseded = std::function<void(int64_t known)>;
 
   // Starts connecting to `coordinator` in the background. `outbox` must outlive this object.

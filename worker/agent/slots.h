@@ -4,9 +4,9 @@
 //   hello.slots() = plan.slots[i].slot for each i
 //
 // A GPU slot is one whole GPU. It gets a share of the cores of the GPU's NUMA node, as far as the
-// worker may use them. The node's cores are divided evenly among all GPUs of the node, whether they
-// are offered or not, so that workers side by side do not share cores. Where the node is not known,
-// the slot gets a share of all cores.
+// worker may use them. The node's cores are divided evenly among all GPUs of the node, offered or
+// not. So workers side by side do not share cores. Where the node is not known, the slot gets a
+// share of all cores.
 #ifndef MILEPOST_WORKER_AGENT_SLOTS_H_
 #define MILEPOST_WORKER_AGENT_SLOTS_H_
 

@@ -27,7 +27,7 @@ struct JoinOptions {
   std::string coordinator;  // host:port, or several separated by commas
   std::string tls_dir;      // made if it does not exist
   std::string id;           // the worker's
-  JoinTokenSource token;    // empty: the certificate is renewed, but never got anew
+  JoinTokenSource token;    // empty: it renews a certificate, but never gets a first one
   // PEM file of the authority to trust while joining. Empty: the authority that comes with the
   // token, or else ca.crt in the folder.
   std::string authority;
@@ -40,19 +40,19 @@ absl::Time RenewTime(const Certificate& certificate, double spread);
 // Waits for the given time. False: the process is to end.
 using Pause = std::function<bool(absl::Duration)>;
 
-// Joins unless the folder has a valid certificate. It also joins when that certificate came from a
-// join token and the new token is of a newer authority, as after the coordinator's authority was
-// made anew. If this fails, it logs a warning and keeps the certificate.
+// Joins unless the folder has a valid certificate. It also replaces a certificate that came from a
+// join token when the token is of a newer authority: the coordinator's authority was then made
+// again. If this fails, it logs a warning and keeps the certificate.
 //
-// It tries again while the coordinator is busy or cannot be reached, for as long as `pause` returns
-// true. Otherwise it returns CANCELLED. The log gets a line when a new problem appears. It also
-// tries for three minutes while a worker of this id is connected: a replaced host may have left its
-// connection behind. Other errors say why the coordinator, or this host, refuses.
+// It tries again while the coordinator is busy or cannot be reached, as long as `pause` returns
+// true. Otherwise it returns CANCELLED. The log gets a line when a new problem appears. While a
+// worker of this id is connected, it tries for three minutes, because a replaced host may have left
+// its connection behind. Other errors say why the coordinator, or this host, refuses.
 absl::Status JoinIfNeeded(const JoinOptions& options, const Pause& pause);
 
 // Renews the folder's certificate on a thread of its own. The destructor waits for a running call,
-// at most 10 s. A certificate that did not come from a join token is left alone. A certificate that
-// has expired is got anew with the token, if there is a valid one.
+// at most 10 s. A certificate that did not come from a join token is left alone. When the
+// certificate has expired, it gets a new one with the token, if that is valid.
 class CertificateRenewer {
  public:
   explicit CertificateRenewer(JoinOptions options);

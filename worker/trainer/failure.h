@@ -1,4 +1,5 @@
-// How a trainer ends: the one mapping from an error to an exit code and a failure class.
+// How a trainer ends: the one mapping from an error to an exit code and a failure class. Pure and
+// thread-safe.
 #ifndef MILEPOST_WORKER_TRAINER_FAILURE_H_
 #define MILEPOST_WORKER_TRAINER_FAILURE_H_
 

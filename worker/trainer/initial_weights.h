@@ -21,10 +21,11 @@ namespace milepost::worker {
 
 // Both calls block on the disk.
 //
-// NOT_FOUND: the folder, its config or its weights do not exist. INVALID_ARGUMENT names the file:
-// the config is of another model (with the field and both values), a tensor is missing or has
-// another shape, its dtype is not F32, BF16 or F16, or the file is malformed. DATA_LOSS: a file is
-// truncated.
+// NOT_FOUND: the folder, its config or its weights do not exist. DATA_LOSS: a file is truncated.
+// INVALID_ARGUMENT names the file, and means one of these:
+// - The config is of another model; the message has the field and both values.
+// - A tensor is missing, has another shape, or has a dtype that is not F32, BF16 or F16.
+// - The file is malformed.
 class InitialWeights {
  public:
   // Checks the folder's config.json against the model. Also checks that the files have every tensor

@@ -1,4 +1,4 @@
-// The orientation in a JPEG's or PNG's EXIF data.
+// The orientation in a JPEG's or PNG's EXIF data. Pure and thread-safe.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_EXIF_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_EXIF_H_
 

@@ -2,6 +2,7 @@
 // class (KEY.cls, a number in ASCII). For further tasks it has KEY.<head>.cls: a class, or -1 for
 // no label. Members of a sample follow each other; other members are ignored.
 // https://github.com/webdataset/webdataset: KEY is the name up to the first dot after the last '/'.
+// Pure and thread-safe.
 #ifndef MILEPOST_ENGINE_DATA_IMAGES_SHARD_INDEX_H_
 #define MILEPOST_ENGINE_DATA_IMAGES_SHARD_INDEX_H_
 
