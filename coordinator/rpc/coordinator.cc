@@ -41,10 +41,6 @@ class SteadyClock : public Clock {
 
 }  // namespace
 
-absl::Status Stopping() {
-  return Refusal(v1::ERROR_REASON_COORDINATOR_STOPPING, "", "the coordinator is stopping");
-}
-
 Coordinator::Coordinator(Store* store, CoordinatorOptions options)
     : store_(store),
       options_(std::move(options)),
@@ -54,6 +50,8 @@ Coordinator::Coordinator(Store* store, CoordinatorOptions options)
       started_(clock_->Now()),
       rendezvous_(store),
       curves_(&store->curves()),
+      thread_(&loop_, {.write = [this](const Outcome& outcome) { return Write(outcome); },
+                       .after_turn = [this] { AfterTurn(); }}),
       log_writer_([this](const v1::LogBatch& batch) { StoreLogs(batch); }) {}
 
 Coordinator::~Coordinator() { Stop(); }
@@ -67,27 +65,24 @@ absl::Status Coordinator::Start() {
   if (options_.start_grace > absl::ZeroDuration()) {
     events.push_back(LeasesLengthened{options_.start_grace});
   }
+  loop_.Load(std::move(loaded));
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [number, record] : loaded.jobs()) {
+    for (const auto& [number, record] : state_.jobs()) {
       versions_[number] = 1;
       RememberLocked(number, record);
       totals_.Stored(number, record);
     }
-    state_ = std::move(loaded);
   }
   MP_RETURN_IF_ERROR(SendStored());
-  Outcome outcome = DecideAll(state_, events, clock_->Now(), Values().config);
-  MP_RETURN_IF_ERROR(Commit(outcome));
+  MP_RETURN_IF_ERROR(thread_.Begin(std::move(events)));
   if (options_.workers_gone) MP_RETURN_IF_ERROR(NoteWorkersGone());
-  schedule_wanted_ = true;  // also jobs that wait say why
-  loop_ = std::thread([this] { RunLoop(); });
+  thread_.Start();
   return absl::OkStatus();
 }
 
 absl::Status Coordinator::NoteWorkersGone() {
-  Outcome outcome = Decide(state_, WorkersGone{}, clock_->Now(), options_.config);
-  const absl::Status stored = Commit(outcome);
+  const absl::Status stored = thread_.Begin({WorkersGone{}});
   // Whoever makes room on a full disk reads what is there first. The next start notes it.
   return absl::IsResourceExhausted(stored) ? absl::OkStatus() : stored;
 }
@@ -101,16 +96,12 @@ void Coordinator::Stop() {
     sessions.swap(sessions_);  // a stream that ends now says nothing about its worker
     waits_.WakeAll();
   }
-  {
-    absl::MutexLock lock(&post_mutex_);
-    closed_ = true;
-    wake_.SignalAll();
-  }
+  loop_.Close();
   for (auto& [name, session] : sessions) {
     session->Cut(Stopping());
   }
   log_writer_.Stop();
-  if (loop_.joinable()) loop_.join();
+  thread_.Stop();
   curves_.Stop();
 }
 
@@ -231,15 +222,16 @@ void Coordinator::Attach(const std::shared_ptr<WorkerSession>& session, const v1
   // Hello is stored.
   const auto take_over = [this, session, welcome = std::move(welcome)] {
     mutex_.AssertHeld();
+    if (stopping_) return;
     session->Send(welcome);
     std::shared_ptr<WorkerSession> before = std::exchange(sessions_[session->worker()], session);
     if (before == nullptr) return;
     before->Cut(Refusal(v1::ERROR_REASON_SESSION_REPLACED, session->worker(),
                         "a newer stream of this worker is open"));
   };
-  Post({.event = [bounded = std::move(bounded)] { return WorkerHello{bounded}; },
-        .applied = take_over,
-        .done = [done = std::move(done)](const auto& result) { done(result.status()); }});
+  loop_.Post({.event = [bounded = std::move(bounded)] { return WorkerHello{bounded}; },
+              .applied = take_over,
+              .done = [done = std::move(done)](const auto& result) { done(result.status()); }});
 }
 
 void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::WorkerMessage message,
@@ -299,12 +291,12 @@ void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, v1::Wor
     if (current == sessions_.end() || current->second != session) return std::nullopt;
     return event;
   };
-  Post({.event = if_current,
-        .guarded = true,
-        .done = [session, done = std::move(done)](const auto& result) {
-          if (!result.ok()) session->Cut(result.status());
-          done();
-        }});
+  loop_.Post({.event = if_current,
+              .guarded = true,
+              .done = [session, done = std::move(done)](const auto& result) {
+                if (!result.ok()) session->Cut(result.status());
+                done();
+              }});
 }
 
 void Coordinator::Detach(const std::shared_ptr<WorkerSession>& session) {
@@ -320,7 +312,7 @@ void Coordinator::Detach(const std::shared_ptr<WorkerSession>& session) {
     spdlog::info("{} disconnected", session->worker());
   };
   // Should this not be stored, the lease runs out all the same.
-  Post({.event = if_current, .applied = forget, .guarded = true, .done = [](const auto&) {}});
+  loop_.Post({.event = if_current, .applied = forget, .guarded = true, .done = [](const auto&) {}});
 }
 
 void Coordinator::StoreLogs(const v1::LogBatch& batch) {

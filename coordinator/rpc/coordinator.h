@@ -1,5 +1,6 @@
-// The one place where events become decisions, decisions become durable, and only then leave as
-// messages. gRPC services call it; it knows no gRPC.
+// What gRPC services call; it knows no gRPC. What changes the state goes through the loop
+// (coordinator/loop): events become decisions, decisions become durable, and only then leave as
+// messages.
 //
 //   Coordinator coordinator(store.get(), {.config = {.lease = absl::Seconds(5)}});
 //   MP_RETURN_IF_ERROR(coordinator.Start());
@@ -15,14 +16,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -32,6 +31,8 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "coordinator/core/decide.h"
+#include "coordinator/loop/loop.h"
+#include "coordinator/loop/loop_thread.h"
 #include "coordinator/rpc/curve_recorder.h"
 #include "coordinator/rpc/job_totals.h"
 #include "coordinator/rpc/job_waits.h"
@@ -158,13 +159,10 @@ struct Planner {
 
 std::string ProjectOfJob(const v1::Job& job);
 
-// UNAVAILABLE, to whoever calls or waits then.
-absl::Status Stopping();
-
-class Coordinator {
+class Coordinator : private LoopHost {
  public:
   Coordinator(Store* store, CoordinatorOptions options);
-  ~Coordinator();  // stops
+  ~Coordinator() override;  // stops
 
   // Loads the state, extends the leases, starts the timer.
   absl::Status Start();
@@ -276,7 +274,9 @@ class Coordinator {
                        const std::string& owner);
 
   // CoordinatorOptions::may_act.
-  absl::Status MayAct() const { return options_.may_act ? options_.may_act() : absl::OkStatus(); }
+  absl::Status MayAct() override {
+    return options_.may_act ? options_.may_act() : absl::OkStatus();
+  }
 
   // ---- metrics ----
   // What it has done is counted here; thread-safe.
@@ -295,51 +295,33 @@ class Coordinator {
   Store& store() { return *store_; }
 
  private:
-  // Something to decide on, in the order in which it was posted.
-  struct Entry {
-    // The event, asked for right before it is decided on: nullopt: there is nothing to decide any
-    // more. Called with mutex_ held.
-    std::function<std::optional<Event>()> event;
-    // Called with mutex_ held when the decision is durable and has not been refused, before its
-    // messages leave. The `event` of an entry that is `guarded` has to see what it did: such an
-    // entry is not decided on together with one before it that has it.
-    std::function<void()> applied;
-    bool guarded = false;
-    // Called at last, without a lock, with the job that the event was about. Must not block.
-    std::function<void(const absl::StatusOr<std::string>&)> done;
-  };
+  using Entry = Loop::Entry;
 
   // For CoordinatorOptions::workers_gone, before the loop runs.
   absl::Status NoteWorkersGone();
 
-  // ---- coordinator_loop.cc: the thread that decides ----
-  // Decides on `entry` soon; entries that wait together become one write. When the coordinator
-  // stops, or has too many to decide on, `done` hears it at once.
-  void Post(Entry entry);
-  // The same, and waits. The job that the event was about.
+  // ---- coordinator_loop.cc: what the loop has around it ----
   absl::StatusOr<std::string> Do(Event event);
   absl::StatusOr<std::string> Do(Entry entry);
-  void RunLoop();
-  // Decides on what waits, then on what has become due, and schedules. How long there is nothing
-  // more to do, unless posted to.
-  absl::Duration Turn();
-  void TellOfTurn();
-  void DecideWaiting();
-  void LengthenForFailedStore();
-  // True when something was due.
-  bool TickIfDue();
-  std::vector<Entry> TakeBatch(size_t most);
-  // A batch of one.
-  static std::vector<Entry> One(Event event,
-                                std::function<void(const absl::StatusOr<std::string>&)> done);
-  void DecideBatch(std::vector<Entry> batch);
-  // Makes the outcome durable, then the state's (which takes its records), then known to workers
-  // and waiters.
-  absl::Status Commit(Outcome& outcome, const std::vector<std::function<void()>>& applied = {});
-  absl::Status Schedule();
+  absl::Status Write(const Outcome& outcome);
+  void AfterTurn();
   std::vector<StoredDelivery> MessagesOf(const Outcome& outcome);
   absl::Status SendStored();
-  void DispatchLocked(const Outcome& outcome) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // LoopHost
+  void Wake() override { thread_.Wake(); }
+  absl::Time Now() override { return clock_->Now(); }
+  absl::Time Steady() override;
+  Outcome Decide(const State& state, std::vector<Event>& events, absl::Time now) override;
+  Outcome Schedule(const State& state, absl::Time now) override;
+  CheckpointsChanged NewestCheckpoint(const std::string& job) override;
+  void Durable(const State& before, const Outcome& outcome) override;
+  void Landing(const State& before, Outcome* outcome) override;
+  void Dispatch(const State& state, const Outcome& outcome) override;
+  void Landed() override;
+  void DecidedIn(absl::Duration took) override;
+  void ScheduledIn(absl::Duration took) override;
+  void HeldUp(absl::Duration time) override;
 
   // ---- coordinator_checkpoints.cc ----
   // Checkpoints that jobs are to begin with which have none of their own yet.
@@ -349,10 +331,6 @@ class Coordinator {
   void RetainReleased(const std::set<std::string>& checkpoints);
   // From time to time, of what has been in the bin for too long.
   void EmptyBin();
-  CheckpointsChanged NewestCheckpoint(const std::string& job);
-  Entry NoteNewest(const std::string& job);
-  // What is still in unnoted_.
-  absl::Status NoteUnnoted();
   absl::StatusOr<std::unique_ptr<CheckpointReader>> KeepForResuming(const std::string& job,
                                                                     const std::string& request_id);
 
@@ -413,10 +391,12 @@ class Coordinator {
   CurveRecorder curves_;
   std::atomic<bool> plans_end_ = false;  // stopping_, for what holds no lock
 
-  // Only the loop's thread writes what it guards.
-  absl::Mutex mutex_;
+  Loop loop_{this};
+  LoopThread thread_;
+  // The loop's. Only its thread writes what it guards.
+  absl::Mutex& mutex_ = loop_.mutex();
+  const State& state_ ABSL_GUARDED_BY(mutex_) = loop_.own_state();
   JobWaits waits_;
-  State state_ ABSL_GUARDED_BY(mutex_);
   JobTotals totals_ ABSL_GUARDED_BY(mutex_);
   struct Attempt {
     int64_t generation = 0;
@@ -431,30 +411,14 @@ class Coordinator {
   std::map<std::string, std::shared_ptr<WorkerSession>> sessions_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Held for no longer than an entry takes to go in or out: whoever posts waits for nothing.
-  absl::Mutex post_mutex_;
-  absl::CondVar wake_;  // the loop
-  std::deque<Entry> pending_ ABSL_GUARDED_BY(post_mutex_);
-  bool closed_ ABSL_GUARDED_BY(post_mutex_) = false;
-
-  // Of the loop's thread alone; times are SteadyNow's, due times the clock's.
-  bool schedule_wanted_ = false;
-  std::set<std::string> unnoted_;  // jobs whose newest checkpoint may not be stored with them
-  absl::Time next_schedule_ = absl::InfinitePast();
-  bool store_fails_ = false;  // the newest write has failed
+  // Of the loop's thread alone.
   StoreWatch store_watch_{options_.store_patience};
-  // What leases were not lengthened for yet; InfiniteFuture: nothing.
-  absl::Time fails_since_ = absl::InfiniteFuture();
-  absl::Time pause_until_ = absl::InfinitePast();  // a write has failed
-  absl::Time told_ = absl::InfinitePast();         // on_turn was
-  absl::Time listened_ = absl::InfiniteFuture();   // when what waited was last decided on
-  bool due_known_ = false;                         // due_ is no later than NextDeadline(state_)
-  absl::Time due_;
-  absl::Time ticked_ = absl::InfinitePast();  // the due time that a Tick has seen, until a pass
+  absl::Time told_ = absl::InfinitePast();  // on_turn was
   uint64_t next_delivery_ = 1;
+  std::vector<StoredDelivery> deliveries_;  // of what is being written
+  std::set<std::string> released_;          // checkpoints that a job began with, or will not
   absl::Time next_emptying_ = absl::InfinitePast();  // of the bin
-  std::thread loop_;
-  LogWriter log_writer_;  // its thread uses what is above
+  LogWriter log_writer_;                             // its thread uses what is above
 };
 
 }  // namespace milepost::coordinator

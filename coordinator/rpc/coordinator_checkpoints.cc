@@ -51,32 +51,15 @@ CheckpointsChanged Coordinator::NewestCheckpoint(const std::string& job) {
   return {job, newest ? newest->name() : "", newest ? newest->step() : 0};
 }
 
-Coordinator::Entry Coordinator::NoteNewest(const std::string& job) {
-  Entry entry;
-  entry.event = [this, job] {
-    unnoted_.insert(job);
-    return NewestCheckpoint(job);
-  };
-  // Not where a newer one was published after this had been asked for.
-  entry.applied = [this, job] {
-    mutex_.AssertReaderHeld();
-    const v1::JobRecord* record = state_.FindJob(JobNumber(job));
-    const bool noted =
-        record == nullptr || record->job().latest_checkpoint() == NewestCheckpoint(job).newest;
-    if (noted) unnoted_.erase(job);
-  };
-  return entry;
-}
-
 absl::Status Coordinator::UpdateNewestCheckpoint(const std::string& job) {
-  return Do(NoteNewest(job)).status();
+  return Do(loop_.NoteNewest(job)).status();
 }
 
 absl::Status Coordinator::PublishCheckpoint(const std::string& job, int64_t generation,
                                             const std::function<absl::Status()>& publish) {
   std::optional<absl::Status> published;
-  Entry entry = NoteNewest(job);
-  entry.event = [&, note = std::move(entry.event)]() -> std::optional<Event> {
+  Entry entry = loop_.NoteNewest(job);
+  entry.event = [&, note = std::move(entry.event)]() mutable -> std::optional<Event> {
     mutex_.AssertReaderHeld();
     published = CheckGenerationLocked(job, generation);
     if (published->ok()) published = publish();
@@ -90,20 +73,6 @@ absl::Status Coordinator::PublishCheckpoint(const std::string& job, int64_t gene
                  std::string(noted.message()));
   }
   return *published;
-}
-
-// An attempt that began now would begin with an older checkpoint than there is. One at a time: of a
-// full disk one complaint is enough.
-absl::Status Coordinator::NoteUnnoted() {
-  absl::Status status;
-  const std::set<std::string> jobs = unnoted_;
-  for (auto job = jobs.begin(); job != jobs.end() && status.ok(); ++job) {
-    std::vector<Entry> batch;
-    batch.push_back(NoteNewest(*job));
-    batch[0].done = [&](const auto& result) { status = result.status(); };
-    DecideBatch(std::move(batch));
-  }
-  return status;
 }
 
 // What the job, should it be resumed, would begin with: kept while the answer lives. Null: nothing,

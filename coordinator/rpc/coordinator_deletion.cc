@@ -58,7 +58,7 @@ absl::StatusOr<v1::DeleteJobResponse> Coordinator::DeleteJob(const std::string& 
         event.checkpoints.insert(checkpoint.name());
       }
     }
-    refused = Decide(state_, event, clock_->Now(), Values().config).status;
+    refused = coordinator::Decide(state_, event, clock_->Now(), Values().config).status;
     if (!refused.ok()) return std::nullopt;
     claimed = store_->checkpoints().ClaimJob(name);
     return claimed.ok() ? std::optional<Event>(event) : std::nullopt;

@@ -585,7 +585,7 @@ absl::StatusOr<v1::Job> Coordinator::Update(const v1::UpdateJobRequest& request,
   MP_ASSIGN_OR_RETURN(JobUpdated event, UpdateOf(request, planner));
   event.by_admin = by_admin;
   absl::ReaderMutexLock lock(&mutex_);
-  const Outcome outcome = Decide(state_, event, clock_->Now(), Values().config);
+  const Outcome outcome = coordinator::Decide(state_, event, clock_->Now(), Values().config);
   MP_RETURN_IF_ERROR(outcome.status);
   return Describe(state_, outcome.jobs.at(JobNumber(name)));
 }

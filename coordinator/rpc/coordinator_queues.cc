@@ -110,7 +110,7 @@ absl::StatusOr<v1::Queue> Coordinator::PutQueue(const v1::Queue& queue, bool cre
   QueuePut event = {queue, create, allow_missing};
   if (validate_only) {
     absl::ReaderMutexLock lock(&mutex_);
-    MP_RETURN_IF_ERROR(Decide(state_, event, clock_->Now(), Values().config).status);
+    MP_RETURN_IF_ERROR(coordinator::Decide(state_, event, clock_->Now(), Values().config).status);
     return queue;
   }
   MP_RETURN_IF_ERROR(Do(std::move(event)).status());

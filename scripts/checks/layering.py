@@ -68,13 +68,14 @@ ALLOWED = {
     "engine/runtime/state_file": {"common"},
     "engine/runtime/device": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
     "coordinator/core": {"common", "common/spec"},
+    "coordinator/loop": {"common", "coordinator/core"},
     "coordinator/store": {"common", "coordinator/core", "engine/state"},
     "coordinator/webhooks": {"common", "common/spec"},
     "coordinator/security": {"common", "common/pki", "common/rpc", "common/spec"},
     "coordinator/election": {"common", "common/rpc"},
     "coordinator/metrics": {"common", "coordinator/core"},
     "coordinator/rpc": {"common", "common/spec", "common/rpc", "common/pki", "coordinator/core",
-                        "common/http", "coordinator/metrics",
+                        "coordinator/loop", "common/http", "coordinator/metrics",
                         "coordinator/store", "coordinator/security", "coordinator/webhooks"}
                        | PURE_ENGINE,
     "coordinator/standby": {"common", "common/rpc", "coordinator/election", "coordinator/rpc",
@@ -119,6 +120,9 @@ FORBIDDEN_HEADERS = [
     ("coordinator/core",
      re.compile(r"^(grpcpp|grpc)/|\.grpc\.pb\.h$|^rocksdb/|^thread$|^mutex$|^random$|^chrono$"
                 r"|^absl/synchronization|^absl/time/clock\.h$")),
+    ("coordinator/loop",
+     re.compile(r"^(grpcpp|grpc)/|\.grpc\.pb\.h$|^rocksdb/|^random$|^chrono$"
+                r"|^absl/time/clock\.h$")),
     ("worker/agent", re.compile(r"^rocksdb/|^engine/|^(cuda|nccl)")),
     ("worker/gpu", re.compile(r"^rocksdb/|^engine/|^(cuda|nccl|nvml)")),
     ("client/", re.compile(r"^rocksdb/|^engine/(kernels|runtime|comm)/")),

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/sim/agent.h"
 #include "tests/sim/checker.h"
-#include "tests/sim/loop.h"
+#include "tests/sim/coordinator.h"
 
 namespace milepost::sim {
 namespace {
@@ -66,21 +66,22 @@ void Clients::Call(Ask ask, Answered answered, int tries) {
   if (world_.faults && random.Chance(kLoss)) return;
   const absl::Duration there = random.LogTime(absl::Milliseconds(1), absl::Milliseconds(200));
   world_.events.After(there, [this, ask, answered, heard] {
-    if (!world_.loop->up()) return;
-    std::optional<Event> event = ask(world_.loop->state());
+    if (!world_.coordinator->up()) return;
+    std::optional<Event> event = ask(world_.coordinator->state());
     if (!event.has_value()) {
       *heard = true;
       return;
     }
     const bool lost = world_.faults && world_.random.Chance(kLoss);
     std::visit(Told{&world_}, *event);
-    world_.loop->Do(*std::move(event),
-                    [answered, heard, lost](const absl::StatusOr<std::string>& result) {
-                      // A full disk is a reason to try again.
-                      if (lost || *heard || absl::IsResourceExhausted(result.status())) return;
-                      *heard = true;
-                      answered(result);
-                    });
+    world_.coordinator->Do(*std::move(event),
+                           [answered, heard, lost](const absl::StatusOr<std::string>& result) {
+                             // A full disk is a reason to try again.
+                             if (lost || *heard || absl::IsResourceExhausted(result.status()))
+                               return;
+                             *heard = true;
+                             answered(result);
+                           });
   });
 }
 
@@ -128,7 +129,7 @@ void Clients::PutQueue(const std::string& id) {
       },
       [this, id](const auto& result) {
         if (!result.ok()) return;
-        const v1::QueueRecord* known = world_.loop->state().FindQueue(id);
+        const v1::QueueRecord* known = world_.coordinator->state().FindQueue(id);
         if (known != nullptr) world_.checker->QueueAnswered(id, known->version());
       });
 }
@@ -220,9 +221,9 @@ void Clients::Submit() {
   Call(
       [this, event, asked](const State&) -> std::optional<Event> {
         if (*asked != 0) world_.Hit(Probe::kSubmitRepeated);
-        if (*asked != 0 && *asked != world_.loop->epoch())
+        if (*asked != 0 && *asked != world_.coordinator->epoch())
           world_.Hit(Probe::kSubmitRepeatedAfterCrash);
-        *asked = world_.loop->epoch();
+        *asked = world_.coordinator->epoch();
         return event;
       },
       [this, job](const absl::StatusOr<std::string>& result) {
@@ -238,7 +239,7 @@ void Clients::Submit() {
 }
 
 JobTruth* Clients::AnyJob() {
-  const auto& active = world_.loop->state().active();
+  const auto& active = world_.coordinator->state().active();
   if (active.empty()) return nullptr;
   auto it = active.begin();
   std::advance(it, world_.random.Int(0, static_cast<int64_t>(active.size()) - 1));
@@ -257,7 +258,7 @@ void Clients::UseNext() {
   if (what < 0.5) return Suspend(job);
   if (what < 0.85) return Update(job);
   for (const auto& truth : world_.jobs) {
-    const v1::JobRecord* record = world_.loop->state().FindJob(truth->number);
+    const v1::JobRecord* record = world_.coordinator->state().FindJob(truth->number);
     const bool failed = record != nullptr && record->job().state() == v1::JOB_STATE_FAILED;
     if (failed && truth->user_error_step < 0 && !truth->cancel_asked && truth->resumes_asked == 0) {
       return Resume(truth.get(), /*ended=*/true);

@@ -8,7 +8,7 @@
 #include "tests/sim/agent.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/clients.h"
-#include "tests/sim/loop.h"
+#include "tests/sim/coordinator.h"
 
 namespace milepost::sim {
 namespace {
@@ -57,7 +57,7 @@ void Clients::Suspend(JobTruth* truth) {
 void Clients::Resume(JobTruth* truth, bool ended) {
   if (ended) {
     ++truth->resumes_asked;
-    world_.loop->Note(truth->number);
+    world_.coordinator->Note(truth->number);
   }
   truth->suspend_answered = false;
   const std::string request = absl::StrCat("c", ++calls_);
@@ -163,8 +163,8 @@ void Clients::EndDrain(int worker) {
 void Clients::DeleteSome() {
   if (!world_.faults) return;
   world_.events.After(world_.random.Until(kBetweenDeletions), [this] { DeleteSome(); });
-  if (!world_.loop->up()) return;
-  for (const auto& [name, record] : world_.loop->state().workers()) {
+  if (!world_.coordinator->up()) return;
+  for (const auto& [name, record] : world_.coordinator->state().workers()) {
     const int worker = WorkerIndex(name);
     if (record.worker().state() != v1::WORKER_STATE_DOWN) continue;
     if (std::find(drained_.begin(), drained_.end(), worker) != drained_.end()) continue;
@@ -194,7 +194,7 @@ void Clients::Settle() {
 }
 
 void Clients::CancelWhatCannotRun() {
-  const State& state = world_.loop->state();
+  const State& state = world_.coordinator->state();
   for (const int64_t number : state.active()) {
     const v1::JobRecord& record = *state.FindJob(number);
     const auto* waiting = coordinator::FindWaiting(*state.queue_view(), number,

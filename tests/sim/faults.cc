@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "tests/sim/agent.h"
 #include "tests/sim/clients.h"
+#include "tests/sim/coordinator.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/gang.h"
-#include "tests/sim/loop.h"
 
 namespace milepost::sim {
 namespace {
@@ -43,7 +43,7 @@ void Faults::Begin() {
   Every(absl::Minutes(5), [this] { BreakStream(); });
   Every(absl::Minutes(20), [this] { SlowLink(); });
   Every(absl::Hours(3), [this] { Ghost(); });
-  Every(absl::Hours(2), [this] { world_.Hit(Probe::kCrashIdle), world_.loop->Crash(); });
+  Every(absl::Hours(2), [this] { world_.Hit(Probe::kCrashIdle), world_.coordinator->Crash(); });
   Every(absl::Hours(2), [this] { DiskFull(); });
   Every(absl::Hours(2), [this] { DiskSlow(); });
   Every(absl::Hours(2), [this] { DeviceOut(); });
@@ -205,7 +205,7 @@ void Faults::FillDisk() {
 
 void Faults::DiskFull() {
   FillDisk();
-  if (world_.random.Chance(0.2)) world_.loop->Crash();
+  if (world_.random.Chance(0.2)) world_.coordinator->Crash();
 }
 
 void Faults::DiskSlow() {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
 #include "tests/sim/checker.h"
+#include "tests/sim/coordinator.h"
 #include "tests/sim/disk.h"
-#include "tests/sim/loop.h"
 
 namespace milepost::sim {
 namespace {
@@ -67,7 +67,7 @@ void Gangs::Meet(uint64_t id, int worker, RankKey key, absl::Time deadline) {
   const GangPtr gang = process->gang;
   if (gang->stepping || gang->broken || gang->finished) return;
   const bool reaches = world_.network->Reaches(worker);
-  if (reaches && !world_.loop->CheckGeneration(key.job, key.generation).ok()) {
+  if (reaches && !world_.coordinator->CheckGeneration(key.job, key.generation).ok()) {
     return EndSoon(*process, absl::ZeroDuration(), PeerLost(*process));
   }
   if (reaches && !std::exchange(process->ready, true) &&

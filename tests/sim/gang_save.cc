@@ -6,10 +6,10 @@
 #include "common/exit_codes.h"
 #include "common/proto_time.h"
 #include "tests/sim/checker.h"
+#include "tests/sim/coordinator.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/faults.h"
 #include "tests/sim/gang.h"
-#include "tests/sim/loop.h"
 
 namespace milepost::sim {
 namespace {
@@ -59,7 +59,7 @@ void Gangs::Retry(const GangPtr& gang, uint64_t id, bool from_begin) {
 void Gangs::BeginUpload(const GangPtr& gang, uint64_t id) {
   if (gang->upload.id != id || gang->broken || gang->finished) return;
   if (!Reaches(*gang)) return Retry(gang, id, /*from_begin=*/true);
-  absl::Status status = world_.loop->CheckGeneration(gang->job, gang->generation);
+  absl::Status status = world_.coordinator->CheckGeneration(gang->job, gang->generation);
   if (!status.ok()) return UploadEnded(gang, id, status);
   const auto number = world_.disk->Begin(gang->job, gang->generation, gang->upload.step);
   if (!number.ok()) return UploadEnded(gang, id, number.status());
@@ -81,7 +81,7 @@ void Gangs::CommitUpload(const GangPtr& gang, uint64_t id) {
       if (gang->upload.commits == asked) UploadEnded(gang, id, status);
     });
   };
-  world_.loop->Commit(gang->job, gang->generation, gang->upload.number, answer);
+  world_.coordinator->Commit(gang->job, gang->generation, gang->upload.number, answer);
   world_.events.After(kAnswerPatience, [this, gang, id, asked] {
     const bool waits = gang->upload.id == id && gang->upload.active &&
                        gang->upload.commits == asked && !gang->broken && !gang->finished;

@@ -4,14 +4,14 @@
 #include <utility>
 
 #include "tests/sim/agent.h"
-#include "tests/sim/loop.h"
+#include "tests/sim/coordinator.h"
 
 namespace milepost::sim {
 
 Network::Network(World& world)
     : world_(world), links_(static_cast<size_t>(world.options.workers)) {}
 
-bool Network::Reaches(int worker) const { return IsUp(worker) && world_.loop->up(); }
+bool Network::Reaches(int worker) const { return IsUp(worker) && world_.coordinator->up(); }
 
 absl::Duration Network::Delay(int worker) {
   if (!world_.faults || !IsSlow(worker)) {
@@ -31,7 +31,7 @@ StreamPtr Network::OpenGhost(int worker, int64_t incarnation) {
   auto stream = std::make_shared<Stream>();
   stream->worker = worker;
   stream->incarnation = incarnation;
-  stream->epoch = world_.loop->epoch();
+  stream->epoch = world_.coordinator->epoch();
   return stream;
 }
 
@@ -54,8 +54,8 @@ void Network::Beat(const StreamPtr& stream, v1::WorkerMessage message) {
 
 void Network::DeliverUp(const StreamPtr& stream, v1::WorkerMessage message) {
   if (stream->tail_lost || !stream->server_open) return;
-  if (stream->epoch != world_.loop->epoch() || !world_.loop->up()) return;
-  world_.loop->Receive(stream, std::move(message));
+  if (stream->epoch != world_.coordinator->epoch() || !world_.coordinator->up()) return;
+  world_.coordinator->Receive(stream, std::move(message));
 }
 
 void Network::SendDown(const StreamPtr& stream, v1::CoordinatorMessage message) {
@@ -81,7 +81,8 @@ void Network::TellServer(const StreamPtr& stream, absl::Duration delay) {
   const absl::Time time = std::max(world_.now() + delay, arrived);
   world_.events.At(time, [this, stream] {
     if (!std::exchange(stream->server_open, false)) return;
-    if (stream->epoch == world_.loop->epoch() && world_.loop->up()) world_.loop->Detach(stream);
+    if (stream->epoch == world_.coordinator->epoch() && world_.coordinator->up())
+      world_.coordinator->Detach(stream);
   });
 }
 

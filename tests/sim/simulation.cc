@@ -11,10 +11,10 @@
 #include "tests/sim/agent.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/clients.h"
+#include "tests/sim/coordinator.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/faults.h"
 #include "tests/sim/gang.h"
-#include "tests/sim/loop.h"
 #include "tests/sim/network.h"
 #include "tests/sim/world.h"
 
@@ -55,7 +55,7 @@ class Simulation {
   bool Failed() const { return !world_.result.violation.empty(); }
 
   void Build() {
-    world_.loop->Start();
+    world_.coordinator->Start();
     for (int i = 0; i < world_.options.workers; ++i) {
       world_.agents.push_back(std::make_unique<Agent>(world_, i));
       Agent* agent = world_.agents.back().get();
@@ -78,17 +78,17 @@ class Simulation {
     world_.Note("calm", 0, -1);
     world_.strikes->End();
     world_.gangs->Hurry();
-    if (!world_.loop->up()) world_.loop->Start();
+    if (!world_.coordinator->up()) world_.coordinator->Start();
     world_.clients->Settle();
     for (absl::Time until = end; until < end + kMostCalm && !Failed();) {
       until += absl::Hours(1);
       while (!Failed() && world_.events.RunNext(until)) {
-        if (world_.loop->state().active().empty() && AllAnswered())
-          return world_.checker->End(world_.loop->state());
+        if (world_.coordinator->state().active().empty() && AllAnswered())
+          return world_.checker->End(world_.coordinator->state());
       }
       world_.clients->CancelWhatCannotRun();
     }
-    if (!Failed()) world_.checker->End(world_.loop->state());
+    if (!Failed()) world_.checker->End(world_.coordinator->state());
   }
 
   bool AllAnswered() const {
@@ -102,9 +102,9 @@ class Simulation {
     result.hash = world_.hash;
     result.events = world_.events.count();
     result.hour = absl::ToDoubleHours(world_.now() - kStart);
-    result.writes = world_.loop->writes();
-    result.passes = world_.loop->passes();
-    for (const auto& [number, record] : world_.loop->state().jobs()) {
+    result.writes = world_.coordinator->writes();
+    result.passes = world_.coordinator->passes();
+    for (const auto& [number, record] : world_.coordinator->state().jobs()) {
       ++result.jobs;
       result.attempts += record.job().attempts();
       result.succeeded += record.job().state() == v1::JOB_STATE_SUCCEEDED;
@@ -133,7 +133,7 @@ World::World(const Options& given) : options(given), random(given.seed), events(
   core = std::make_unique<Core>(options.plant, config);
   disk = std::make_unique<Disk>(options.plant);
   network = std::make_unique<Network>(*this);
-  loop = std::make_unique<Loop>(*this);
+  coordinator = std::make_unique<Coordinator>(*this);
   gangs = std::make_unique<Gangs>(*this);
   clients = std::make_unique<Clients>(*this);
   checker = std::make_unique<Checker>(*this);

@@ -26,7 +26,7 @@ class Clients;
 class Disk;
 class Faults;
 class Gangs;
-class Loop;
+class Coordinator;
 class Network;
 
 std::string WorkerName(int index);        // 3 -> "workers/w3"
@@ -52,7 +52,7 @@ struct World {
   std::unique_ptr<Core> core;
   std::unique_ptr<Disk> disk;
   std::unique_ptr<Network> network;
-  std::unique_ptr<Loop> loop;
+  std::unique_ptr<Coordinator> coordinator;
   std::vector<std::unique_ptr<Agent>> agents;
   std::unique_ptr<Gangs> gangs;
   std::unique_ptr<Clients> clients;
