@@ -120,7 +120,7 @@ Loop::Next Loop::Step() {
         break;
       case Stage::kSchedule: {
         if (!schedule_wanted_) {
-          return EndTurn(std::min(std::max(due_ - host_.Now(), kShortestSleep), kLongestSleep));
+          return EndTurn(std::max(due_ - host_.Now(), kShortestSleep));
         }
         // Events that come close together are followed by one pass: passes take a part of the time
         // at most.
@@ -156,7 +156,7 @@ Loop::Next Loop::EndTurn(absl::Duration idle) {
   absl::MutexLock lock(&post_mutex_);
   if (!posted_.empty()) return {Next::kSleep, absl::ZeroDuration()};
   asleep_ = true;
-  return {Next::kSleep, idle};
+  return {Next::kSleep, std::min(idle, kLongestSleep)};
 }
 
 bool Loop::DecideNext() {

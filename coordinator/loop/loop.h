@@ -51,7 +51,8 @@ class Loop {
  public:
   // More than these waiting are refused (COORDINATOR_BUSY).
   static constexpr size_t kMostWaiting = 1 << 16;
-  // Without a post a turn begins this often, so that a clock which was set is noticed.
+  // Without a post a turn begins this often: so a clock that was set is noticed, and time in which
+  // nobody listened can be told from sleep.
   static constexpr absl::Duration kLongestSleep = absl::Seconds(1);
 
   // Something to decide on. Entries are decided on in the order in which they were posted.

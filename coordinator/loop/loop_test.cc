@@ -32,6 +32,7 @@ class FakeHost : public LoopHost {
   }
   Outcome Schedule(const State& state, absl::Time at) override {
     ++passes;
+    now += pass_time;
     return DecideSchedule(state, at, Config());
   }
   absl::Status MayAct() override { return may_act; }
@@ -50,6 +51,7 @@ class FakeHost : public LoopHost {
   std::vector<size_t> batches;
   std::atomic<int> wakes = 0;
   int passes = 0;
+  absl::Duration pass_time;
   int dispatched = 0;
   absl::Duration held_up;
   std::function<void()> on_wake;
@@ -217,6 +219,19 @@ TEST_F(LoopTest, LeasesAreLengthenedByWhatASlowWriteTook) {
   loop_.Wrote(absl::OkStatus());
   Settle();
   EXPECT_EQ(host_.held_up, absl::Seconds(3));
+}
+
+TEST_F(LoopTest, ThePauseBetweenPassesIsNotCountedAsTimeInWhichNobodyListened) {
+  host_.pass_time = absl::Milliseconds(900);
+  Settle();
+  Post("a");  // wants another pass
+  ASSERT_EQ(Go().what, Next::kWrite);
+  loop_.Wrote(absl::OkStatus());
+  while (host_.passes < 2) {
+    const Next next = loop_.Step();
+    if (next.what == Next::kSleep) host_.now += next.at_most;
+  }
+  EXPECT_EQ(host_.held_up, absl::ZeroDuration());
 }
 
 TEST_F(LoopTest, SleepsNoLongerThanASecond) {
