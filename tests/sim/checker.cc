@@ -86,10 +86,10 @@ void Checker::CheckLife(JobTruth& truth, const Record& old, const Record& now) {
   const bool rests =
       IsTerminal(state) || state == v1::JOB_STATE_SUSPENDED || state == v1::JOB_STATE_QUEUED;
   if (rests && !now.ranks().empty()) Fail("slots", now, "it rests and has ranks");
-  if (IsTerminal(state) && !IsTerminal(old.job().state())) CheckEndOfJob(truth, now);
+  if (IsTerminal(state) && !IsTerminal(old.job().state())) CheckEndOfJob(truth, old, now);
 }
 
-void Checker::CheckEndOfJob(const JobTruth& truth, const Record& now) {
+void Checker::CheckEndOfJob(const JobTruth& truth, const Record& old, const Record& now) {
   const v1::Job& job = now.job();
   switch (job.state()) {
     case v1::JOB_STATE_SUCCEEDED:
@@ -107,7 +107,10 @@ void Checker::CheckEndOfJob(const JobTruth& truth, const Record& now) {
       return;
     case v1::JOB_REASON_BUDGET_EXHAUSTED:
       world_.Hit(Probe::kBudgetExhausted);
-      if (job.failures() <= truth.max_failures) Fail("ends", now, "its budget is not spent");
+      // One decision may also learn, behind the failure, of a checkpoint from before it.
+      if (job.failures() <= truth.max_failures && now.best_step() <= old.best_step()) {
+        Fail("ends", now, "its budget is not spent");
+      }
       return;
     case v1::JOB_REASON_RANK_FAILED:
       if (truth.user_error_step < 0)

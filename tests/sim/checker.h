@@ -37,6 +37,10 @@ class Checker {
   // A commit of that generation was let through.
   void Saved(int64_t job, int64_t generation, int64_t number);
   void Ticked();  // a due time, or a scheduling pass
+  // A post, which the loop could have looked at since then.
+  void LookedAt(absl::Time since);
+  // A message or an answer leaves, though another coordinator serves.
+  void ActedWhenDeposed();
 
   // ---- by agents and gangs ----
   void Reached(int64_t job, int64_t generation, int rank, v1::RankState state);
@@ -59,7 +63,7 @@ class Checker {
   // checker.cc: one job's change
   void CheckJob(const coordinator::State& before, const Record* old, const Record& now);
   void CheckLife(JobTruth& truth, const Record& old, const Record& now);
-  void CheckEndOfJob(const JobTruth& truth, const Record& now);
+  void CheckEndOfJob(const JobTruth& truth, const Record& old, const Record& now);
   void CheckRanks(const coordinator::Outcome& outcome, const coordinator::State& before,
                   const Record& old, const Record& now);
   void CheckStart(const coordinator::State& before, JobTruth& truth, const Record& old,

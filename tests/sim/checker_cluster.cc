@@ -15,6 +15,7 @@ using coordinator::JobName;
 using coordinator::JobNumber;
 
 constexpr int kMostTicksAMinute = 1500;
+constexpr absl::Duration kMostWait = absl::Milliseconds(10);
 
 // Who has spoken.
 struct Speaker {
@@ -113,6 +114,8 @@ void Checker::Committed(const coordinator::State& before, const coordinator::Out
     if (old != nullptr && old->scheduling_version() != record.scheduling_version()) RightsChanged();
     if (old != nullptr) CheckRanks(outcome, before, *old, record);
     CheckJob(before, old, record);
+    const bool ended = old != nullptr && !old->ranks().empty() && record.ranks().empty();
+    if (ended) world_.by_number.at(number)->attempts[record.job().generation()].over = true;
     if (old != nullptr) CheckPreemption(before, *old, record);
     in_doubt_[number] = record;
   }
@@ -141,6 +144,18 @@ void Checker::Ticked() {
     ticks_ = 0;
   }
   if (++ticks_ > kMostTicksAMinute) world_.Fail("loop", "", "the loop turns for nothing");
+}
+
+void Checker::LookedAt(absl::Time since) {
+  const absl::Duration waited = world_.now() - since;
+  if (waited <= kMostWait) return;
+  world_.Fail("loop", "",
+              absl::StrCat("a post waited for ", absl::FormatDuration(waited),
+                           " while the loop had nothing to do"));
+}
+
+void Checker::ActedWhenDeposed() {
+  world_.Fail("fencing", "", "it acts, and another coordinator serves");
 }
 
 void Checker::CheckSlots(const coordinator::State& before, const coordinator::Outcome& outcome) {
@@ -380,6 +395,12 @@ void Checker::Sent(const coordinator::Action& action) {
 
 void Checker::Saved(int64_t job, int64_t generation, int64_t number) {
   const JobTruth& truth = *world_.by_number.at(job);
+  const auto attempt = truth.attempts.find(generation);
+  if (attempt != truth.attempts.end() && attempt->second.over) {
+    world_.Fail("fencing", JobName(job),
+                absl::StrCat(JobName(job), ": generation ", generation, " has saved checkpoints/",
+                             number, ", and is over"));
+  }
   if (!truth.attempts.empty() && generation < truth.attempts.rbegin()->first) {
     world_.Fail(
         "fencing", JobName(job),
@@ -455,6 +476,15 @@ void Checker::End(const coordinator::State& state) {
           absl::StrCat(name, ": a slot is kept for a process of ", stale.job(),
                        process == processes.end() ? " that is not there" : " that nobody kills"));
     }
+  }
+  for (const auto& agent : world_.agents) {
+    const StreamPtr stream = agent->stream();
+    if (!agent->alive() || stream == nullptr || !stream->welcomed || !stream->server_open) continue;
+    const std::string name = WorkerName(stream->worker);
+    const v1::WorkerRecord* record = state.FindWorker(name);
+    if (record != nullptr && coordinator::IsConnected(record->worker())) continue;
+    world_.Fail("liveness", name,
+                absl::StrCat(name, ": its stream is open, and it counts as gone"));
   }
   for (const auto& truth : world_.jobs) {
     if (truth->acknowledged && state.FindJob(truth->number) == nullptr) {

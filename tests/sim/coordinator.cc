@@ -22,6 +22,8 @@ using coordinator::State;
 constexpr absl::Duration kRestartPause = absl::Seconds(2);
 // Until a thread that was woken runs, and goes around its loop once.
 constexpr absl::Duration kWakeTime = absl::Microseconds(200);
+// Posts that wait before kDropPost drops one.
+constexpr int kMostBeforeDrop = 4;
 // Of a scheduling pass, on a busy host.
 constexpr absl::Duration kPassTime = absl::Milliseconds(400);
 // At a write: that the process dies before it, after it, or while its messages leave.
@@ -45,10 +47,13 @@ void Coordinator::Start() {
   for (const int64_t number : starting_->own_state().active()) {
     events.push_back(NewestCheckpoint(JobName(number)));
   }
-  if (world_.core->plant() != Plant::kNoLeaseExtension) {
+  if (!Planted(Plant::kNoLeaseExtension)) {
     events.push_back(coordinator::CoordinatorRestarted{});
   }
   fate_ = {};
+  deposed_ = false;
+  waiting_ = 0;
+  asked_.clear();
   const Loop::Next next = starting_->Begin(std::move(events), [](const auto&) {});
   if (next.what == Loop::Next::kWrite) {
     const absl::Status written = world_.disk->Write(starting_->writing());
@@ -84,7 +89,10 @@ void Coordinator::CrashNow(Probe probe) {
   Crash();
 }
 
-void Coordinator::Wake() { StepAfter(kWakeTime); }
+void Coordinator::Wake() {
+  if (Planted(Plant::kLostWake) && ++wakes_ % 7 == 0) return;
+  StepAfter(kWakeTime);
+}
 
 void Coordinator::StepAfter(absl::Duration delay) {
   world_.events.After(delay, [this, number = ++step_] {
@@ -99,7 +107,9 @@ void Coordinator::Run() {
     const absl::Duration busy = std::exchange(busy_, absl::ZeroDuration());
     if (next.what == Loop::Next::kWrite) return WriteAfter(busy);
     if (next.what == Loop::Next::kSleep) return StepAfter(std::max(next.at_most, kWakeTime));
-    if (busy > absl::ZeroDuration()) return StepAfter(busy);
+    if (busy <= absl::ZeroDuration()) continue;
+    free_since_ = world_.now() + busy;
+    return StepAfter(busy);
   }
 }
 
@@ -118,16 +128,20 @@ void Coordinator::WriteAfter(absl::Duration busy) {
   const bool starts = !outcome.actions.empty() && outcome.actions[0].message.has_start_rank();
   fate_.dies = world_.faults && world_.random.Chance(starts ? kCrashAtStart : kCrashAtWrite);
   fate_.where = world_.random.Unit();
-  fate_.sent_early = world_.core->plant() == Plant::kSendBeforeWrite;
+  fate_.sent_early = Planted(Plant::kSendBeforeWrite);
   if (fate_.sent_early) SendAll(outcome);
   world_.events.After(busy + WriteTime(), [this, epoch = epoch_] {
     if (!up_ || epoch != epoch_) return;  // it died while it wrote
     if (fate_.dies && fate_.where < 0.3) return CrashNow(Probe::kCrashBeforeWrite);
     const Outcome& outcome = loop_->writing();
-    const absl::Status status = world_.disk->Write(outcome);
+    absl::Status status = world_.disk->Write(outcome);
+    free_since_ = world_.now();
     if (status.ok()) {
       world_.checker->Committed(state(), outcome);
-      if (fate_.dies && fate_.where < 0.6) return CrashNow(Probe::kCrashAfterWrite);
+      if (fate_.dies && fate_.where < 0.45) return CrashNow(Probe::kCrashAfterWrite);
+      deposed_ = fate_.dies && fate_.where < 0.6;
+    } else if (Planted(Plant::kFailedWriteDone)) {
+      status = absl::OkStatus();
     } else {
       fate_.dies = false;
       world_.Hit(Probe::kWriteRefused);
@@ -135,6 +149,7 @@ void Coordinator::WriteAfter(absl::Duration busy) {
       world_.checker->Refused();
     }
     loop_->Wrote(status);
+    if (deposed_) return CrashNow(Probe::kDeposed);
     if (up_) Run();
   });
 }
@@ -143,8 +158,19 @@ void Coordinator::WriteAfter(absl::Duration busy) {
 
 Outcome Coordinator::Decide(const State& state, std::vector<Event>& events, absl::Time now) {
   Outcome outcome = world_.core->Decide(state, events, now);
-  if (starting_ == nullptr) world_.checker->Decided(state, events, outcome);
+  if (starting_ != nullptr) return outcome;
+  world_.checker->Decided(state, events, outcome);
+  std::vector<Done> asked = std::exchange(asked_, {});
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const coordinator::EventResult& result = outcome.results[i];
+    result.status.ok() ? asked[i](result.job) : asked[i](result.status);
+  }
   return outcome;
+}
+
+absl::Status Coordinator::MayAct() {
+  if (!deposed_ || Planted(Plant::kActWhenDeposed)) return absl::OkStatus();
+  return absl::UnavailableError("another coordinator serves");
 }
 
 Outcome Coordinator::Schedule(const State& state, absl::Time now) {
@@ -155,7 +181,7 @@ Outcome Coordinator::Schedule(const State& state, absl::Time now) {
 }
 
 coordinator::CheckpointsChanged Coordinator::NewestCheckpoint(const std::string& job) {
-  if (world_.core->plant() == Plant::kForgetCheckpoint) {
+  if (Planted(Plant::kForgetCheckpoint)) {
     const v1::JobRecord* record = state().FindJob(JobNumber(job));
     if (record == nullptr) return {job, "", 0};
     return {job, record->job().latest_checkpoint(), record->newest_step()};
@@ -180,6 +206,9 @@ void Coordinator::Durable(const State& before, const Outcome& outcome) {
 
 void Coordinator::Landing(const State& before, Outcome* outcome) {
   if (starting_ != nullptr) return;
+  if (Planted(Plant::kHalfApplied) && outcome->jobs.size() > 1) {
+    outcome->jobs.erase(std::prev(outcome->jobs.end()));
+  }
   for (const auto& [number, record] : outcome->jobs) {
     const v1::JobRecord* old = before.FindJob(number);
     const bool changed = old != nullptr && old->job().state() != record.job().state();
@@ -193,6 +222,7 @@ void Coordinator::Landing(const State& before, Outcome* outcome) {
 void Coordinator::Dispatch(const State&, const Outcome& outcome) {
   world_.checker->Applied();
   if (starting_ != nullptr) return;  // nobody is there
+  if (deposed_) world_.checker->ActedWhenDeposed();
   if (!outcome.NeedsWrite() || !fate_.sent_early) SendAll(outcome);
   if (outcome.NeedsWrite() && fate_.dies) CrashNow(Probe::kCrashWhileSending);
 }
@@ -212,7 +242,7 @@ void Coordinator::SendAll(const Outcome& outcome) {
 void Coordinator::Send(const Action& action) {
   const bool kill = action.message.has_stop_rank() && !action.message.stop_rank().graceful() &&
                     !action.message.stop_rank().abort();
-  if (kill && world_.core->plant() == Plant::kDropKill) return;
+  if (kill && Planted(Plant::kDropKill)) return;
   world_.checker->Sent(action);
   world_.strikes->Sent(action);
   StreamPtr& session = sessions_[WorkerIndex(action.worker)];
@@ -229,10 +259,27 @@ void Coordinator::Send(const Action& action) {
 // ---- what is posted ----
 
 void Coordinator::Post(Entry entry) {
-  if (!up_) return;
-  entry.done = [this, epoch = epoch_, done = std::move(entry.done)](const auto& result) mutable {
-    if (up_ && epoch == epoch_) done(result);
+  if (!up_ || (Planted(Plant::kDropPost) && waiting_ >= kMostBeforeDrop)) return;
+  if (Planted(Plant::kIgnoreGuard)) entry.guarded = false;
+  auto done = std::make_shared<Done>(std::move(entry.done));
+  auto decided = std::make_shared<bool>(false);
+  const auto answer = [this, epoch = epoch_, done,
+                       decided](const absl::StatusOr<std::string>& result) {
+    if (!up_ || epoch != epoch_ || *done == nullptr) return;
+    if (deposed_ && *decided && result.ok()) world_.checker->ActedWhenDeposed();
+    if (!deposed_) std::exchange(*done, nullptr)(result);
   };
+  ++waiting_;
+  entry.event = [this, posted = world_.now(), answer, decided,
+                 event = std::move(entry.event)]() mutable -> std::optional<Event> {
+    --waiting_;
+    world_.checker->LookedAt(std::max(posted, free_since_));
+    std::optional<Event> its = event();
+    *decided = its.has_value();
+    if (its.has_value() && Planted(Plant::kEarlyAnswer)) asked_.emplace_back(answer);
+    return its;
+  };
+  entry.done = answer;
   loop_->Post(std::move(entry));
 }
 
@@ -273,7 +320,7 @@ void Coordinator::Receive(const StreamPtr& stream, v1::WorkerMessage message) {
     const StreamPtr& current = sessions_[stream->worker];
     const bool is_current = current == stream;
     if (!is_current && current != nullptr) world_.Hit(Probe::kMessageOfOldStream);
-    if (!is_current && world_.core->plant() != Plant::kAcceptOldStream) return std::nullopt;
+    if (!is_current && !Planted(Plant::kAcceptOldStream)) return std::nullopt;
     return event;
   };
   entry.done = [this, stream](const absl::StatusOr<std::string>& result) {
@@ -283,21 +330,30 @@ void Coordinator::Receive(const StreamPtr& stream, v1::WorkerMessage message) {
 }
 
 void Coordinator::Attach(const StreamPtr& stream, const v1::Hello& hello) {
-  v1::CoordinatorMessage welcome;
-  welcome.mutable_welcome()->set_lease_seconds(absl::ToDoubleSeconds(world_.config.lease));
-  world_.network->SendDown(stream, std::move(welcome));
   Entry entry;
   entry.event = [hello] { return coordinator::WorkerHello{hello}; };
-  entry.applied = [this, stream] {
+  const auto take_over = [this, stream] {
+    v1::CoordinatorMessage welcome;
+    welcome.mutable_welcome()->set_lease_seconds(absl::ToDoubleSeconds(world_.config.lease));
+    world_.network->SendDown(stream, std::move(welcome));
+    stream->welcomed = true;
     StreamPtr before = std::exchange(sessions_[stream->worker], stream);
     if (before == nullptr || before == stream) return;
     world_.Hit(Probe::kHelloReplacesStream);
     world_.network->CloseByServer(before);
   };
-  entry.done = [this, stream](const absl::StatusOr<std::string>& result) {
-    if (!result.ok()) world_.network->CloseByServer(stream);
+  const bool late = Planted(Plant::kLateApplied);
+  entry.applied = [late, take_over] {
+    if (!late) take_over();
+  };
+  entry.done = [this, stream, late, take_over](const absl::StatusOr<std::string>& result) {
+    if (!result.ok()) return world_.network->CloseByServer(stream);
+    if (late) take_over();
   };
   Post(std::move(entry));
+  if (const StreamPtr& before = sessions_[stream->worker]; before != nullptr) {
+    world_.strikes->Replacing(before);
+  }
 }
 
 void Coordinator::Detach(const StreamPtr& stream) {
@@ -316,22 +372,42 @@ void Coordinator::Detach(const StreamPtr& stream) {
 absl::Status Coordinator::CheckGeneration(int64_t job, int64_t generation) const {
   const v1::JobRecord* record = state().FindJob(job);
   if (record == nullptr) return absl::NotFoundError("no such job");
-  if (world_.core->plant() == Plant::kAcceptOldCommit) return absl::OkStatus();
+  if (Planted(Plant::kAcceptOldCommit)) return absl::OkStatus();
   if (record->job().generation() == generation && !record->ranks().empty()) return absl::OkStatus();
   return absl::AbortedError("that generation is over");
 }
 
 void Coordinator::Commit(int64_t job, int64_t generation, int64_t number, Done done) {
+  if (const absl::Status claimed = world_.disk->Claim(job, number); !claimed.ok()) {
+    return done(claimed);
+  }
+  if (const v1::JobRecord* record = state().FindJob(job)) world_.strikes->Committing(*record);
+  // Its manifest is written.
+  const absl::Duration time =
+      world_.random.LogTime(absl::Milliseconds(5), absl::Seconds(2)) + world_.disk->slowness;
+  world_.events.After(time,
+                      [this, job, generation, number, early = CheckGeneration(job, generation),
+                       done = std::move(done), epoch = epoch_]() mutable {
+                        if (up_ && epoch == epoch_)
+                          Publish(job, generation, number, early, std::move(done));
+                      });
+}
+
+void Coordinator::Publish(int64_t job, int64_t generation, int64_t number,
+                          const absl::Status& early, Done done) {
   auto status = std::make_shared<absl::Status>();
   Entry publish = loop_->NoteNewest(JobName(job));
-  publish.event = [this, job, generation, number, status,
+  publish.event = [this, job, generation, number, status, early,
                    note = std::move(publish.event)]() mutable -> std::optional<Event> {
-    *status = CheckGeneration(job, generation);
+    *status = Planted(Plant::kEarlyFence) ? early : CheckGeneration(job, generation);
     if (status->ok()) *status = world_.disk->Commit(job, number);
-    if (!status->ok()) return std::nullopt;
+    if (!status->ok()) {
+      world_.disk->Drop(job, number);
+      return std::nullopt;
+    }
     world_.checker->Saved(job, generation, number);
     world_.strikes->Saved();
-    if (world_.core->plant() == Plant::kScheduleUnnoted) return NewestCheckpoint(JobName(job));
+    if (Planted(Plant::kScheduleUnnoted)) return NewestCheckpoint(JobName(job));
     return note();
   };
   publish.done = [this, job, status, done = std::move(done)](const auto& noted) mutable {

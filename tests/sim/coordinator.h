@@ -54,9 +54,13 @@ class Coordinator final : public coordinator::LoopHost {
   absl::Time up_since() const { return up_since_; }
 
  private:
+  bool Planted(Plant plant) const { return world_.core->plant() == plant; }
   // Nobody hears of it once the process has died.
   void Post(Entry entry);
   void Attach(const StreamPtr& stream, const v1::Hello& hello);
+  // `early`: what CheckGeneration answered when the commit arrived.
+  void Publish(int64_t job, int64_t generation, int64_t number, const absl::Status& early,
+               Done done);
   // Steps until the loop writes or sleeps.
   void Run();
   void WriteAfter(absl::Duration busy);
@@ -73,7 +77,7 @@ class Coordinator final : public coordinator::LoopHost {
   coordinator::Outcome Decide(const coordinator::State& state,
                               std::vector<coordinator::Event>& events, absl::Time now) override;
   coordinator::Outcome Schedule(const coordinator::State& state, absl::Time now) override;
-  absl::Status MayAct() override { return absl::OkStatus(); }
+  absl::Status MayAct() override;
   coordinator::CheckpointsChanged NewestCheckpoint(const std::string& job) override;
   void Durable(const coordinator::State& before, const coordinator::Outcome& outcome) override;
   void Landing(const coordinator::State& before, coordinator::Outcome* outcome) override;
@@ -86,7 +90,9 @@ class Coordinator final : public coordinator::LoopHost {
   // How the write that is under way ends.
   struct Fate {
     bool dies = false;
-    double where = 0;         // below 0.3: before it lands, below 0.6: after; else while it sends
+    // Below 0.3: before it lands; below 0.45: after; below 0.6: another coordinator was elected
+    // meanwhile; else while it sends.
+    double where = 0;
     bool sent_early = false;  // by a planted bug
   };
 
@@ -98,8 +104,13 @@ class Coordinator final : public coordinator::LoopHost {
   std::unique_ptr<coordinator::Loop> starting_;  // not up yet
   std::vector<StreamPtr> sessions_;              // by worker
   Fate fate_;
-  absl::Duration busy_;  // what the step under way has taken so far
-  uint64_t step_ = 0;    // the next one's number: others are over
+  bool deposed_ = false;   // another one serves
+  absl::Duration busy_;    // what the step under way has taken so far
+  absl::Time free_since_;  // when the loop could look at posts again
+  int waiting_ = 0;        // posts that it has not looked at
+  int wakes_ = 0;
+  std::vector<Done> asked_;  // whose events were asked for, in the decision under way: for a plant
+  uint64_t step_ = 0;        // the next one's number: others are over
   int64_t writes_ = 0;
   int64_t passes_ = 0;
 };

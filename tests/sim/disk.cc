@@ -60,6 +60,7 @@ coordinator::State Disk::Load() const {
 
 void Disk::Crash() {
   open_.clear();
+  claimed_.clear();
   for (auto& [number, record] : undo_.jobs) {
     record.has_value() ? void(jobs_[number] = *record) : void(jobs_.erase(number));
   }
@@ -85,6 +86,24 @@ absl::StatusOr<int64_t> Disk::Begin(int64_t job, int64_t generation, int64_t ste
   return next_checkpoint_++;
 }
 
+absl::Status Disk::Claim(int64_t job, int64_t number) {
+  for (const SavedCheckpoint& saved : saved_[job]) {
+    if (saved.number == number) return absl::OkStatus();
+  }
+  const auto open = open_.find(job);
+  if (open == open_.end() || open->second.number != number) {
+    return absl::NotFoundError("swept: begin again");
+  }
+  claimed_.insert(number);
+  return absl::OkStatus();
+}
+
+void Disk::Drop(int64_t job, int64_t number) {
+  claimed_.erase(number);
+  const auto open = open_.find(job);
+  if (open != open_.end() && open->second.number == number) open_.erase(open);
+}
+
 absl::Status Disk::Commit(int64_t job, int64_t number) {
   for (const SavedCheckpoint& saved : saved_[job]) {
     if (saved.number == number) return absl::OkStatus();
@@ -96,12 +115,14 @@ absl::Status Disk::Commit(int64_t job, int64_t number) {
   if (full) return absl::ResourceExhaustedError("the disk is full");
   saved_[job].push_back(open->second);
   open_.erase(open);
+  claimed_.erase(number);
   return absl::OkStatus();
 }
 
 void Disk::AbortOlder(int64_t job, int64_t generation) {
   const auto open = open_.find(job);
-  if (open != open_.end() && open->second.generation < generation) open_.erase(open);
+  if (open == open_.end() || claimed_.contains(open->second.number)) return;
+  if (open->second.generation < generation) open_.erase(open);
 }
 
 std::optional<SavedCheckpoint> Disk::Newest(int64_t job) const {

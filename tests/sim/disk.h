@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,8 +37,11 @@ class Disk {
   // ---- checkpoints, by job ----
   // The number; ALREADY_EXISTS when the step is saved, RESOURCE_EXHAUSTED when the disk is full.
   absl::StatusOr<int64_t> Begin(int64_t job, int64_t generation, int64_t step);
-  // NOT_FOUND when it is neither open nor saved.
+  // It is about to be committed: until it is, or is dropped, nothing else ends it but a crash and a
+  // newer one. NOT_FOUND when it is neither open nor saved.
+  absl::Status Claim(int64_t job, int64_t number);
   absl::Status Commit(int64_t job, int64_t number);
+  void Drop(int64_t job, int64_t number);
   void AbortOlder(int64_t job, int64_t generation);
   void Retain(int64_t job, int keep_last);
   std::optional<SavedCheckpoint> Newest(int64_t job) const;
@@ -56,6 +60,7 @@ class Disk {
   } undo_;
   int64_t next_checkpoint_ = 1;
   std::map<int64_t, SavedCheckpoint> open_;  // by job: a newer one supersedes the older
+  std::set<int64_t> claimed_;                // numbers
   std::map<int64_t, std::vector<SavedCheckpoint>> saved_;
 };
 

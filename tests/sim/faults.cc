@@ -17,7 +17,8 @@ namespace {
 // Of what could be struck.
 constexpr double kStrike = 0.01;
 constexpr double kLateWords = 0.002;
-constexpr double kLastSpace = 0.001;
+constexpr double kTogether = 0.1;
+constexpr double kLastSpace = 0.003;
 
 }  // namespace
 
@@ -194,6 +195,19 @@ void Faults::Ghost() {
 
 void Faults::Saved() {
   if (world_.faults && world_.random.Chance(kLastSpace)) FillDisk();
+}
+
+// The end of the older stream is heard together with it.
+void Faults::Replacing(const StreamPtr& before) {
+  if (world_.faults && world_.random.Chance(kTogether)) world_.network->EndNow(before);
+}
+
+void Faults::Committing(const v1::JobRecord& record) {
+  if (!world_.faults || record.ranks().empty() || !world_.random.Chance(kStrike)) return;
+  const int64_t job = coordinator::JobNumber(record.job().name());
+  for (auto& [key, process] : world_.agents[WorkerIndex(record.ranks(0).worker())]->processes()) {
+    if (key.job == job) return world_.gangs->Fail(*process, v1::FAILURE_CLASS_INTERNAL);
+  }
 }
 
 void Faults::FillDisk() {

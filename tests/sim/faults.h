@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "absl/time/time.h"
+#include "tests/sim/network.h"
 #include "tests/sim/world.h"
 
 namespace milepost::sim {
@@ -23,6 +24,8 @@ class Faults {
   void Ending(int worker);                       // ranks there are about to end in good order
   void Changed(const v1::JobRecord& record);     // the job has a new state
   void Saved();                                  // a checkpoint, maybe with the last space
+  void Replacing(const StreamPtr& before);       // a Hello has come by a newer stream
+  void Committing(const v1::JobRecord& record);  // the last that its attempt may do
 
  private:
   // Again and again, on average after `mean` on 200 workers.

@@ -86,6 +86,11 @@ void Network::TellServer(const StreamPtr& stream, absl::Duration delay) {
   });
 }
 
+void Network::EndNow(const StreamPtr& stream) {
+  if (!std::exchange(stream->server_open, false)) return;
+  world_.coordinator->Detach(stream);
+}
+
 void Network::TellWorker(const StreamPtr& stream, absl::Duration delay) {
   world_.events.After(delay, [this, stream] {
     if (!std::exchange(stream->worker_open, false)) return;

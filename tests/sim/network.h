@@ -22,6 +22,7 @@ struct Stream {
   int64_t epoch = 0;        // of the coordinator's process
   bool worker_open = true;  // as the worker sees it
   bool server_open = true;  // as the coordinator sees it
+  bool welcomed = false;    // by the coordinator
   bool tail_lost = false;   // what is under way to the coordinator does not arrive
   absl::Time last_up;       // when what was sent last arrives
   absl::Time last_down;
@@ -53,6 +54,8 @@ class Network {
   void Break(const StreamPtr& stream);
   // The worker's process ends: its end closes now, in good order or not.
   void CloseByWorker(const StreamPtr& stream, bool host_died);
+  // The coordinator hears of its end now.
+  void EndNow(const StreamPtr& stream);
   // The coordinator ends it.
   void CloseByServer(const StreamPtr& stream);
   // All streams to a coordinator that died.

@@ -48,6 +48,15 @@ constexpr std::array<const char*, static_cast<size_t>(Plant::kCount)> kNames = {
     "preempt-by-turns",
     "resurrect",
     "ignore-exclusion",
+    "lost-wake",
+    "early-answer",
+    "half-applied",
+    "failed-write-done",
+    "early-fence",
+    "act-when-deposed",
+    "drop-post",
+    "ignore-guard",
+    "late-applied",
 };
 
 // Which jobs a bug that hits some of them hits.

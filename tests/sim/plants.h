@@ -46,6 +46,16 @@ enum class Plant : uint8_t {
   kPreemptByTurns,       // who made room may make the other leave in turn
   kResurrect,            // an ended job is queued again
   kIgnoreExclusion,      // excluded hosts are given ranks
+  // Of the loop.
+  kLostWake,         // some posts do not wake the loop when it sleeps
+  kEarlyAnswer,      // callers are answered when it is decided, not when it is stored
+  kHalfApplied,      // of what a batch has stored, one job is not applied
+  kFailedWriteDone,  // a write that the disk refused counts as done
+  kEarlyFence,       // a commit's generation is checked when it arrives, not when it is published
+  kActWhenDeposed,   // whether it may act is asked before the write alone
+  kDropPost,         // what is posted while others wait for a write may be dropped
+  kIgnoreGuard,      // a worker's message is decided on together with the Hello before it
+  kLateApplied,      // messages leave before a decision's streams are known
   kCount,
 };
 

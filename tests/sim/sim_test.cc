@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_replace.h"
 #include "tests/sim/simulation.h"
@@ -33,14 +32,7 @@ TEST_P(PlantTest, IsFound) {
   FAIL() << PlantName(options.plant) << " was not found";
 }
 
-// But for one that takes some hundred seeds.
-std::vector<Plant> FoundSoon() {
-  std::vector<Plant> plants = AllPlants();
-  std::erase(plants, Plant::kAcceptOldCommit);
-  return plants;
-}
-
-INSTANTIATE_TEST_SUITE_P(All, PlantTest, ::testing::ValuesIn(FoundSoon()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, PlantTest, ::testing::ValuesIn(AllPlants()), [](const auto& info) {
   return absl::StrReplaceAll(PlantName(info.param), {{"-", "_"}});
 });
 

@@ -29,6 +29,7 @@ struct AttemptTruth {
   std::vector<RankTruth> ranks;
   // Something that may cost budget: a rank failed of itself, a host was lost or silent.
   bool broke = false;
+  bool over = false;        // it is stored that its last rank is gone
   int64_t start_step = -1;  // -1: never stepped
   int64_t step = 0;         // the furthest that was reported
 };
