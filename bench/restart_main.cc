@@ -64,7 +64,7 @@ void AddJobs(const Options& options, coordinator::Coordinator* coordinator) {
   for (int caller = 0; caller < options.callers; ++caller) {
     callers.emplace_back([&, caller] {
       for (int i = caller; i < options.jobs; i += options.callers) {
-        MP_CHECK(coordinator->Submit(Request(i)).ok());
+        MP_CHECK(coordinator->jobs().Submit(Request(i)).ok());
       }
     });
   }
@@ -100,8 +100,9 @@ void AddCheckpoint(const Options& options, int number, coordinator::CheckpointSt
     }
     MP_CHECK((*writer)->Finish().ok());
   }
-  const auto committed = store->Commit(*name, absl::Now());
-  MP_CHECK(committed.ok()) << committed.status();
+  auto prepared = store->Prepare(*name, absl::Now());
+  MP_CHECK(prepared.ok()) << prepared.status();
+  MP_CHECK(prepared->Publish().ok());
 }
 
 void Fill(const Options& options) {

@@ -7,7 +7,7 @@
 #include "absl/time/time.h"
 #include "common/flags/flag_table.h"
 #include "coordinator/core/state.h"
-#include "coordinator/rpc/coordinator.h"
+#include "coordinator/desks/coordinator.h"
 #include "coordinator/rpc/server.h"
 #include "coordinator/standby/standby.h"
 #include "coordinator/store/store.h"

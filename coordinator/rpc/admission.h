@@ -6,7 +6,7 @@
 #define MILEPOST_COORDINATOR_RPC_ADMISSION_H_
 
 #include "absl/status/statusor.h"
-#include "coordinator/rpc/coordinator.h"
+#include "coordinator/desks/coordinator.h"
 
 namespace milepost::coordinator {
 

@@ -16,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/error_details.h"
-#include "coordinator/rpc/paging.h"
+#include "coordinator/desks/paging.h"
 #include "coordinator/rpc/server_fixture.h"
 #include "coordinator/security/method_rules.h"
 #include "milepost/v1/template.pb.h"

@@ -4,8 +4,8 @@
 
 #include "absl/time/clock.h"
 #include "common/status_macros.h"
+#include "coordinator/desks/paging.h"
 #include "coordinator/rpc/gate.h"
-#include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
 #include "milepost/v1/auth.grpc.pb.h"
 

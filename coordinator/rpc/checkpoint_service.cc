@@ -11,9 +11,9 @@
 #include "common/checksum.h"
 #include "common/error_details.h"
 #include "common/status_macros.h"
-#include "coordinator/rpc/coordinator.h"
+#include "coordinator/desks/coordinator.h"
+#include "coordinator/desks/paging.h"
 #include "coordinator/rpc/gate.h"
-#include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -39,7 +39,8 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     return gate_->Serve(
         context, "CheckpointService/BeginCheckpoint", *request,
         Subject::Attempt(request->job(), request->generation()), [&](GateCall&) -> absl::Status {
-          MP_RETURN_IF_ERROR(coordinator_->CheckGeneration(request->job(), request->generation()));
+          MP_RETURN_IF_ERROR(
+              coordinator_->attempts().CheckGeneration(request->job(), request->generation()));
           MP_ASSIGN_OR_RETURN(*response->mutable_checkpoint(), store().Begin(*request));
           return absl::OkStatus();
         });
@@ -53,12 +54,19 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
   grpc::Status CommitCheckpoint(grpc::ServerContext* context,
                                 const v1::CommitCheckpointRequest* request,
                                 v1::Checkpoint* response) override {
-    return gate_->Serve(context, "CheckpointService/CommitCheckpoint", *request,
-                        Subject::Attempt(request->job(), request->generation()),
-                        [&](GateCall& call) -> absl::Status {
-                          MP_ASSIGN_OR_RETURN(*response, Commit(context, call, *request));
-                          return absl::OkStatus();
-                        });
+    return gate_->Serve(
+        context, "CheckpointService/CommitCheckpoint", *request,
+        Subject::Attempt(request->job(), request->generation()),
+        [&](GateCall& call) -> absl::Status {
+          const absl::Time deadline =
+              std::min(absl::FromChrono(context->deadline()), absl::Now() + kLongestCommitWait);
+          MP_ASSIGN_OR_RETURN(*response,
+                              coordinator_->checkpoints().Commit(
+                                  *request, {.deadline = deadline,
+                                             .gone = [&] { return context->IsCancelled(); },
+                                             .holds = [&] { return call.StillHolds(); }}));
+          return absl::OkStatus();
+        });
   }
   grpc::Status AbortCheckpoint(grpc::ServerContext* context,
                                const v1::AbortCheckpointRequest* request,
@@ -66,8 +74,8 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     return gate_->Serve(context, "CheckpointService/AbortCheckpoint", *request,
                         Subject::Attempt(request->job(), request->generation()),
                         [&](GateCall&) -> absl::Status {
-                          MP_RETURN_IF_ERROR(CheckOwner(request->checkpoint(), request->job(),
-                                                        request->generation()));
+                          MP_RETURN_IF_ERROR(coordinator_->checkpoints().CheckOwner(
+                              request->checkpoint(), request->job(), request->generation()));
                           return store().Abort(request->checkpoint());
                         });
   }
@@ -132,7 +140,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
 
   absl::Status Delete(const v1::DeleteCheckpointRequest& request) {
     MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner, store().Owner(request.name()));
-    MP_RETURN_IF_ERROR(coordinator_->DeleteCheckpoint(request.name(), request.purge()));
+    MP_RETURN_IF_ERROR(coordinator_->checkpoints().Delete(request.name(), request.purge()));
     Moved(owner.job());
     return absl::OkStatus();
   }
@@ -148,21 +156,10 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
   }
 
   void Moved(const std::string& job) {
-    if (absl::Status status = coordinator_->UpdateNewestCheckpoint(job); !status.ok()) {
+    if (absl::Status status = coordinator_->checkpoints().UpdateNewest(job); !status.ok()) {
       spdlog::warn("the newest checkpoint of {} cannot be noted: {}", job,
                    std::string(status.message()));
     }
-  }
-
-  absl::Status CheckOwner(const std::string& name, const std::string& job, int64_t generation) {
-    MP_ASSIGN_OR_RETURN(v1::Checkpoint owner, store().Owner(name));
-    if (owner.job() != job || owner.generation() != generation) {
-      return Refusal(
-          v1::ERROR_REASON_GENERATION_OVER, name,
-          absl::StrCat(name, " belongs to ", owner.job(), " generation ", owner.generation(),
-                       ", not to ", job, " generation ", generation));
-    }
-    return absl::OkStatus();
   }
 
   absl::Status Write(GateCall& call, grpc::ServerReader<v1::WriteChunksRequest>* reader,
@@ -175,7 +172,7 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     MP_ASSIGN_OR_RETURN(v1::Checkpoint owner, store().Owner(name));
     call.About(name, "");
     MP_RETURN_IF_ERROR(call.Check(Subject::Attempt(owner.job(), message.generation())));
-    MP_RETURN_IF_ERROR(coordinator_->CheckGeneration(owner.job(), message.generation()));
+    MP_RETURN_IF_ERROR(coordinator_->attempts().CheckGeneration(owner.job(), message.generation()));
     call.EndWithAttempt(owner.job(), message.generation());
     MP_ASSIGN_OR_RETURN(std::unique_ptr<StreamWriter> stream,
                         store().OpenStream(name, message.generation(), message.stream()));
@@ -189,38 +186,13 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<v1::Checkpoint> Commit(grpc::ServerContext* context, const GateCall& call,
-                                        const v1::CommitCheckpointRequest& request) {
-    MP_RETURN_IF_ERROR(CheckOwner(request.checkpoint(), request.job(), request.generation()));
-    const absl::Time deadline =
-        std::min(absl::FromChrono(context->deadline()), absl::Now() + kLongestCommitWait);
-    MP_RETURN_IF_ERROR(store().WaitStreams(request.checkpoint(), deadline,
-                                           [&] { return context->IsCancelled(); }));
-    MP_RETURN_IF_ERROR(call.StillHolds());
-    bool published = false;
-    auto guard = [&](const std::function<absl::Status()>& publish) {
-      published = true;
-      return coordinator_->PublishCheckpoint(request.job(), request.generation(), publish);
-    };
-    MP_ASSIGN_OR_RETURN(v1::Checkpoint checkpoint,
-                        store().Commit(request.checkpoint(), absl::Now(), guard));
-    if (published) AfterCommit(checkpoint);
-    return checkpoint;
-  }
-
-  // The checkpoint stands whatever happens here.
-  void AfterCommit(const v1::Checkpoint& checkpoint) {
-    spdlog::info("{}: step {} of {} is committed, {} bytes", checkpoint.name(), checkpoint.step(),
-                 checkpoint.job(), checkpoint.bytes());
-    coordinator_->RetainCheckpoints(checkpoint.job());
-  }
-
   absl::Status List(const v1::ListCheckpointsRequest& request, const GateCall& call,
                     v1::ListCheckpointsResponse* response) {
     std::map<std::string, bool> seen;  // by job
     const auto sees = [&](const std::string& job) {
       const auto [it, added] = seen.try_emplace(job, false);
-      if (added) it->second = call.Sees(coordinator_->ProjectOf(job).value_or(kEveryProject));
+      if (added)
+        it->second = call.Sees(coordinator_->jobs().ProjectOf(job).value_or(kEveryProject));
       return it->second;
     };
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));

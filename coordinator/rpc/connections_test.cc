@@ -270,7 +270,7 @@ class ReadersTest : public ConnectionsTest {
       EXPECT_TRUE((*stream)->Append(std::move(chunk)).ok());
     }
     EXPECT_TRUE((*stream)->Finish().ok());
-    EXPECT_TRUE(store.Commit(*name, absl::Now()).ok());
+    EXPECT_TRUE(store.Prepare(*name, absl::Now())->Publish().ok());
     return *name;
   }
   grpc::Status Delete(const std::string& name) {

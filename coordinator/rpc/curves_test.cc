@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "common/error_details.h"
-#include "coordinator/rpc/curve_recorder.h"
+#include "coordinator/desks/curve_recorder.h"
 #include "coordinator/rpc/server_fixture.h"
 #include "coordinator/store/store_fixture.h"
 

@@ -20,8 +20,8 @@
 #include "common/steady_time.h"
 #include "common/utf8.h"
 #include "coordinator/core/decide.h"
+#include "coordinator/desks/coordinator.h"
 #include "coordinator/metrics/activity.h"
-#include "coordinator/rpc/coordinator.h"
 #include "coordinator/security/join_table.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/security/service_accounts.h"
@@ -163,7 +163,7 @@ absl::Status GateCall::Check(const Subject& subject, v1::Role role) {
 }
 
 absl::Status GateCall::CheckJob(const std::string& job, v1::Role role) {
-  MP_ASSIGN_OR_RETURN(project_, gate_->coordinator_->ProjectOf(job));
+  MP_ASSIGN_OR_RETURN(project_, gate_->coordinator_->jobs().ProjectOf(job));
   if (HasRole(principal_, project_, role)) return absl::OkStatus();
   if (Sees(project_)) return Refused(project_, role);
   return Hidden(NoSuchJob(job));
@@ -173,10 +173,11 @@ absl::Status GateCall::CheckCheckpoint(const std::string& name, v1::Role role) {
   const auto owner = gate_->coordinator_->store().checkpoints().Owner(name);
   if (!owner.ok()) return NoSuchCheckpoint(name);
   // The job of a checkpoint may be unknown: then it belongs to no project.
-  project_ = gate_->coordinator_->ProjectOf(owner->job()).value_or(kEveryProject);
+  project_ = gate_->coordinator_->jobs().ProjectOf(owner->job()).value_or(kEveryProject);
   if (HasRole(principal_, project_, role)) return absl::OkStatus();
   const bool as_worker = rule_->also_worker && HasRoleSomewhere(principal_, v1::ROLE_WORKER);
-  if (as_worker && gate_->coordinator_->NeedsCheckpoint(principal_.name(), name, owner->job())) {
+  if (as_worker &&
+      gate_->coordinator_->attempts().NeedsCheckpoint(principal_.name(), name, owner->job())) {
     return absl::OkStatus();
   }
   if (Sees(project_)) return Refused(project_, role);
@@ -186,7 +187,7 @@ absl::Status GateCall::CheckCheckpoint(const std::string& name, v1::Role role) {
 absl::Status GateCall::CheckAttempt(const std::string& job, int64_t generation) const {
   // Somebody on loopback may be any worker.
   if (!gate_->tls_) return absl::OkStatus();
-  return gate_->coordinator_->CheckRuns(principal_.name(), job, generation);
+  return gate_->coordinator_->attempts().CheckRuns(principal_.name(), job, generation);
 }
 
 absl::Status GateCall::Refused(const std::string& project, v1::Role role) const {
@@ -222,7 +223,7 @@ absl::Status GateCall::StillHolds() const {
 void GateCall::EndWithAttempt(const std::string& job, int64_t generation) {
   gate_->watch_.End(watched_);
   gate_->Watch(this, [coordinator = gate_->coordinator_, job, generation] {
-    return coordinator->CheckGeneration(job, generation).ok();
+    return coordinator->attempts().CheckGeneration(job, generation).ok();
   });
 }
 

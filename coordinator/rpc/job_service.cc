@@ -11,9 +11,9 @@
 #include "common/status_macros.h"
 #include "common/steady_time.h"
 #include "coordinator/core/job_filter.h"
-#include "coordinator/rpc/coordinator.h"
+#include "coordinator/desks/coordinator.h"
+#include "coordinator/desks/paging.h"
 #include "coordinator/rpc/gate.h"
-#include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -75,8 +75,8 @@ class JobServiceImpl : public v1::JobService::Service {
     return gate_->Serve(context, "JobService/SubmitJob", *request, Subject::Project(project),
                         [&](GateCall& call) -> absl::Status {
                           MP_RETURN_IF_ERROR(CheckNamed(request->spec(), &call));
-                          MP_ASSIGN_OR_RETURN(
-                              *response, coordinator_->Submit(*request, PlannerOf(context, call)));
+                          MP_ASSIGN_OR_RETURN(*response, coordinator_->jobs().Submit(
+                                                             *request, PlannerOf(context, call)));
                           call.About(response->name(), project);
                           return absl::OkStatus();
                         });
@@ -84,32 +84,32 @@ class JobServiceImpl : public v1::JobService::Service {
   grpc::Status GetJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
                       v1::Job* response) override {
     return OnJob(context, "JobService/GetJob", *request, request->name(), response,
-                 [&] { return coordinator_->Get(request->name()); });
+                 [&] { return coordinator_->jobs().Get(request->name()); });
   }
   grpc::Status GetJobCurves(grpc::ServerContext* context, const v1::GetJobCurvesRequest* request,
                             v1::JobCurves* response) override {
-    return gate_->Serve(context, "JobService/GetJobCurves", *request, Subject::Job(request->name()),
-                        [&](GateCall&) -> absl::Status {
-                          MP_ASSIGN_OR_RETURN(
-                              *response,
-                              coordinator_->GetCurves(request->name(), request->max_points()));
-                          return absl::OkStatus();
-                        });
+    return gate_->Serve(
+        context, "JobService/GetJobCurves", *request, Subject::Job(request->name()),
+        [&](GateCall&) -> absl::Status {
+          MP_ASSIGN_OR_RETURN(
+              *response, coordinator_->jobs().GetCurves(request->name(), request->max_points()));
+          return absl::OkStatus();
+        });
   }
   grpc::Status CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
                          v1::Job* response) override {
     return OnJob(context, "JobService/CancelJob", *request, request->name(), response,
-                 [&] { return coordinator_->Cancel(request->name()); });
+                 [&] { return coordinator_->jobs().Cancel(request->name()); });
   }
   grpc::Status ResumeJob(grpc::ServerContext* context, const v1::ResumeJobRequest* request,
                          v1::Job* response) override {
     return OnJob(context, "JobService/ResumeJob", *request, request->name(), response,
-                 [&] { return coordinator_->Resume(*request); });
+                 [&] { return coordinator_->jobs().Resume(*request); });
   }
   grpc::Status SuspendJob(grpc::ServerContext* context, const v1::SuspendJobRequest* request,
                           v1::Job* response) override {
     return OnJob(context, "JobService/SuspendJob", *request, request->name(), response,
-                 [&] { return coordinator_->Suspend(request->name()); });
+                 [&] { return coordinator_->jobs().Suspend(request->name()); });
   }
   grpc::Status UpdateJob(grpc::ServerContext* context, const v1::UpdateJobRequest* request,
                          v1::Job* response) override {
@@ -118,8 +118,8 @@ class JobServiceImpl : public v1::JobService::Service {
         context, "JobService/UpdateJob", *request, job, [&](GateCall& call) -> absl::Status {
           MP_RETURN_IF_ERROR(CheckNamed(request->job().spec(), &call));
           const bool by_admin = call.Check(job, v1::ROLE_ADMIN).ok();
-          MP_ASSIGN_OR_RETURN(*response,
-                              coordinator_->Update(*request, by_admin, PlannerOf(context, call)));
+          MP_ASSIGN_OR_RETURN(
+              *response, coordinator_->jobs().Update(*request, by_admin, PlannerOf(context, call)));
           return absl::OkStatus();
         });
   }
@@ -141,8 +141,8 @@ class JobServiceImpl : public v1::JobService::Service {
             MP_ASSIGN_OR_RETURN(project, ProjectOfSource(source));
           }
           const auto check = [&](const v1::JobSpec& spec) { return CheckNamed(spec, &call); };
-          MP_ASSIGN_OR_RETURN(
-              *response, coordinator_->Fork(*request, project, check, PlannerOf(context, call)));
+          MP_ASSIGN_OR_RETURN(*response, coordinator_->jobs().Fork(*request, project, check,
+                                                                   PlannerOf(context, call)));
           call.About(response->name(), project);
           return absl::OkStatus();
         });
@@ -155,8 +155,8 @@ class JobServiceImpl : public v1::JobService::Service {
         context, "JobService/SubmitJobArray", *request, Subject::Project(project),
         [&](GateCall& call) -> absl::Status {
           const auto check = [&](const v1::JobSpec& spec) { return CheckNamed(spec, &call); };
-          MP_ASSIGN_OR_RETURN(*response,
-                              coordinator_->SubmitArray(*request, check, PlannerOf(context, call)));
+          MP_ASSIGN_OR_RETURN(*response, coordinator_->jobs().SubmitArray(
+                                             *request, check, PlannerOf(context, call)));
           call.About(response->array(), project);
           return absl::OkStatus();
         });
@@ -165,11 +165,11 @@ class JobServiceImpl : public v1::JobService::Service {
                               const v1::CancelJobArrayRequest* request,
                               v1::CancelJobArrayResponse* response) override {
     // All its jobs are of one project.
-    const std::string one = coordinator_->AnyJobOfArray(request->array());
+    const std::string one = coordinator_->jobs().AnyJobOfArray(request->array());
     return gate_->Serve(context, "JobService/CancelJobArray", *request, Subject::Job(one),
                         [&](GateCall&) -> absl::Status {
                           MP_ASSIGN_OR_RETURN(*response,
-                                              coordinator_->CancelArray(request->array()));
+                                              coordinator_->jobs().CancelArray(request->array()));
                           return absl::OkStatus();
                         });
   }
@@ -177,7 +177,8 @@ class JobServiceImpl : public v1::JobService::Service {
                          v1::DeleteJobResponse* response) override {
     return gate_->Serve(context, "JobService/DeleteJob", *request, Subject::Job(request->name()),
                         [&](GateCall&) -> absl::Status {
-                          MP_ASSIGN_OR_RETURN(*response, coordinator_->DeleteJob(request->name()));
+                          MP_ASSIGN_OR_RETURN(*response,
+                                              coordinator_->jobs().Delete(request->name()));
                           return absl::OkStatus();
                         });
   }
@@ -235,10 +236,10 @@ class JobServiceImpl : public v1::JobService::Service {
   }
 
   absl::StatusOr<std::string> ProjectOfSource(const std::string& source) {
-    if (JobNumber(source) != 0) return coordinator_->ProjectOf(source);
+    if (JobNumber(source) != 0) return coordinator_->jobs().ProjectOf(source);
     MP_ASSIGN_OR_RETURN(const v1::Checkpoint owner,
                         coordinator_->store().checkpoints().Owner(source));
-    return coordinator_->ProjectOf(owner.job());
+    return coordinator_->jobs().ProjectOf(owner.job());
   }
 
   absl::Status List(const v1::ListJobsRequest& request, const GateCall& call,
@@ -252,7 +253,7 @@ class JobServiceImpl : public v1::JobService::Service {
       return (request.project().empty() || project == request.project()) && call.Sees(project) &&
              Matches(request, job);
     };
-    Coordinator::JobPage page = coordinator_->List(before, size, wanted, request.read_mask());
+    JobDesk::JobPage page = coordinator_->jobs().List(before, size, wanted, request.read_mask());
     if (page.next_before > 0) {
       response->set_next_page_token(TokenOfNumber(page.next_before, filter));
     }
@@ -268,12 +269,12 @@ class JobServiceImpl : public v1::JobService::Service {
     std::string sent;
     while (!context->IsCancelled()) {
       MP_RETURN_IF_ERROR(call.StillHolds());
-      MP_ASSIGN_OR_RETURN(Coordinator::Snapshot now, coordinator_->Wait(name, seen, kPoll));
+      MP_ASSIGN_OR_RETURN(JobDesk::Snapshot now, coordinator_->jobs().Wait(name, seen, kPoll));
       if (now.version == seen) continue;
       // A change of state goes out at once; progress at most every kWatchInterval.
       const absl::Duration early = next_send - SteadyNow();
       if (early > absl::ZeroDuration() && now.job.state() == sent_state) {
-        coordinator_->Wait(name, now.version, early).IgnoreError();
+        coordinator_->jobs().Wait(name, now.version, early).IgnoreError();
         continue;
       }
       seen = now.version;
@@ -298,7 +299,7 @@ class JobServiceImpl : public v1::JobService::Service {
 
   absl::Status Logs(grpc::ServerContext* context, const GateCall& call,
                     const v1::StreamLogsRequest& request, grpc::ServerWriter<v1::LogLine>* writer) {
-    MP_RETURN_IF_ERROR(coordinator_->Get(request.name()).status());
+    MP_RETURN_IF_ERROR(coordinator_->jobs().Get(request.name()).status());
     if (request.tail() < 0) return absl::InvalidArgumentError("tail: must be at least 0");
     const int64_t number = JobNumber(request.name());
     LogStore& logs = coordinator_->store().logs();
@@ -315,7 +316,7 @@ class JobServiceImpl : public v1::JobService::Service {
     next = std::max(next, kept.first);
     while (!context->IsCancelled()) {
       MP_RETURN_IF_ERROR(call.StillHolds());
-      MP_ASSIGN_OR_RETURN(v1::Job job, coordinator_->Get(request.name()));
+      MP_ASSIGN_OR_RETURN(v1::Job job, coordinator_->jobs().Get(request.name()));
       // Asked before reading: what is stored after the end was read is none of this attempt's.
       const bool last = !request.follow() || IsTerminal(job.state());
       MP_ASSIGN_OR_RETURN(std::vector<v1::LogLine> lines, logs.Read(number, next, kLogPage));
@@ -330,8 +331,9 @@ class JobServiceImpl : public v1::JobService::Service {
         if (Wanted(line, request)) MP_RETURN_IF_ERROR(Send(call, line, writer));
       }
       if (lines.empty() && last) return absl::OkStatus();
-      if (lines.empty()) coordinator_->WaitLogs(request.name(), kPoll);
-      MP_RETURN_IF_ERROR(coordinator_->Wait(request.name(), 0, absl::ZeroDuration()).status());
+      if (lines.empty()) coordinator_->jobs().WaitLogs(request.name(), kPoll);
+      MP_RETURN_IF_ERROR(
+          coordinator_->jobs().Wait(request.name(), 0, absl::ZeroDuration()).status());
     }
     return absl::CancelledError("the call was cancelled");
   }

@@ -13,9 +13,9 @@
 #include "common/utf8.h"
 #include "common/worker_id.h"
 #include "coordinator/core/decide.h"
-#include "coordinator/rpc/coordinator.h"
+#include "coordinator/desks/coordinator.h"
+#include "coordinator/desks/paging.h"
 #include "coordinator/rpc/gate.h"
-#include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
 #include "coordinator/security/address_range.h"
 #include "coordinator/security/join_table.h"
@@ -137,7 +137,7 @@ class JoinServiceImpl : public v1::JoinService::Service {
     JoinAsk ask = {
         .worker_id = request.worker_id(), .key_sha256 = {}, .address = AddressOfPeer(call.peer())};
     MP_ASSIGN_OR_RETURN(ask.key_sha256, KeyDigestOfRequest(request.certificate_request()));
-    if (const auto worker = coordinator_->GetWorker(name); worker.ok()) {
+    if (const auto worker = coordinator_->workers().Get(name); worker.ok()) {
       ask.known = true;
       ask.alive = worker->state() != v1::WORKER_STATE_DOWN;
       if (IsSet(worker->connect_time())) ask.connected = FromProto(worker->connect_time());

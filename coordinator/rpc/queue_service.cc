@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
-#include "coordinator/rpc/coordinator.h"
+#include "coordinator/desks/coordinator.h"
+#include "coordinator/desks/paging.h"
 #include "coordinator/rpc/gate.h"
-#include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
 #include "milepost/v1/queue.grpc.pb.h"
 
@@ -24,7 +24,7 @@ class QueueServiceImpl : public v1::QueueService::Service {
   grpc::Status GetQueue(grpc::ServerContext* context, const v1::GetQueueRequest* request,
                         v1::Queue* response) override {
     return Serve(context, "QueueService/GetQueue", *request, request->name(), response,
-                 [&] { return coordinator_->GetQueue(request->name()); });
+                 [&] { return coordinator_->queues().Get(request->name()); });
   }
   grpc::Status ListQueues(grpc::ServerContext* context, const v1::ListQueuesRequest* request,
                           v1::ListQueuesResponse* response) override {
@@ -37,8 +37,8 @@ class QueueServiceImpl : public v1::QueueService::Service {
     queue.set_name(QueueName(request->queue_id()));
     queue.clear_etag();
     return Serve(context, "QueueService/CreateQueue", *request, queue.name(), response, [&] {
-      return coordinator_->PutQueue(queue, /*create=*/true, /*allow_missing=*/true,
-                                    request->validate_only());
+      return coordinator_->queues().Put(queue, /*create=*/true, /*allow_missing=*/true,
+                                        request->validate_only());
     });
   }
   grpc::Status UpdateQueue(grpc::ServerContext* context, const v1::UpdateQueueRequest* request,
@@ -46,8 +46,8 @@ class QueueServiceImpl : public v1::QueueService::Service {
     return Serve(context, "QueueService/UpdateQueue", *request, request->queue().name(), response,
                  [&]() -> absl::StatusOr<v1::Queue> {
                    MP_ASSIGN_OR_RETURN(const v1::Queue queue, Updated(*request));
-                   return coordinator_->PutQueue(queue, /*create=*/false, request->allow_missing(),
-                                                 request->validate_only());
+                   return coordinator_->queues().Put(
+                       queue, /*create=*/false, request->allow_missing(), request->validate_only());
                  });
   }
   grpc::Status DeleteQueue(grpc::ServerContext* context, const v1::DeleteQueueRequest* request,
@@ -55,7 +55,7 @@ class QueueServiceImpl : public v1::QueueService::Service {
     return gate_->Serve(context, "QueueService/DeleteQueue", *request, Subject::Nothing(),
                         [&](GateCall& call) {
                           call.About(request->name(), "");
-                          return coordinator_->DeleteQueue(*request);
+                          return coordinator_->queues().Delete(*request);
                         });
   }
 
@@ -75,7 +75,7 @@ class QueueServiceImpl : public v1::QueueService::Service {
   absl::Status List(const v1::ListQueuesRequest& request, v1::ListQueuesResponse* response) {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
     MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kQueueList));
-    std::vector<v1::Queue> queues = coordinator_->ListQueues(after, size + 1);
+    std::vector<v1::Queue> queues = coordinator_->queues().List(after, size + 1);
     if (FillPage(std::move(queues), size, response->mutable_queues())) {
       response->set_next_page_token(TokenOfName(response->queues().rbegin()->name(), kQueueList));
     }
@@ -96,7 +96,7 @@ class QueueServiceImpl : public v1::QueueService::Service {
     }
     v1::Queue queue;
     queue.set_name(request.queue().name());
-    if (auto known = coordinator_->GetQueue(request.queue().name()); known.ok()) {
+    if (auto known = coordinator_->queues().Get(request.queue().name()); known.ok()) {
       queue = *std::move(known);  // with its etag: another change in between is refused
     }
     if (!request.queue().etag().empty()) queue.set_etag(request.queue().etag());

@@ -323,11 +323,11 @@ TEST_F(RefusalsTest, AnArrayIsPlannedForWhoWaitsForItAlone) {
     one->set_value(absl::StrCat(i));
   }
   const auto anything = [](const v1::JobSpec&) { return absl::OkStatus(); };
-  const auto answer =
-      server_->coordinator().SubmitArray(array, anything, {.gone = [&] { return planned == 2; }});
+  const auto answer = server_->coordinator().jobs().SubmitArray(
+      array, anything, {.gone = [&] { return planned == 2; }});
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(planned, 2);
-  EXPECT_THAT(server_->coordinator().List(0, 10).jobs, IsEmpty());
+  EXPECT_THAT(server_->coordinator().jobs().List(0, 10).jobs, IsEmpty());
 }
 
 // A plan that would never end, but where nobody wants it any more.

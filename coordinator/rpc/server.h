@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "coordinator/rpc/coordinator.h"
+#include "coordinator/desks/coordinator.h"
 #include "coordinator/security/rate_limiter.h"
 #include "coordinator/security/service_accounts.h"
 #include "coordinator/store/store.h"

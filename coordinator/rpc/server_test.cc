@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "coordinator/rpc/coordinator.h"
+#include "coordinator/desks/coordinator.h"
 #include "coordinator/rpc/server_fixture.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/store.h"
@@ -619,8 +619,10 @@ TEST_F(ServerTest, CheckpointsAreSavedRetainedAndResumedFrom) {
 
 // The disk is full, say, from right after the checkpoint has become visible.
 TEST_F(ServerTest, ACheckpointThatCouldNotBeNotedIsResumedFromAllTheSame) {
-  std::atomic<bool> fails = false;
+  std::atomic<CheckpointStore*> store = nullptr;
   options_.coordinator.may_act = [&] {
+    CheckpointStore* its = store;
+    const bool fails = its != nullptr && !its->List("").empty();
     return fails ? absl::UnavailableError("not now") : absl::OkStatus();
   };
   Start();
@@ -628,22 +630,22 @@ TEST_F(ServerTest, ACheckpointThatCouldNotBeNotedIsResumedFromAllTheSame) {
   worker.Receive();
   const std::string job = Submit();
   const v1::StartRank start = worker.Receive().start_rank();
-  std::string name;
-  Coordinator& coordinator = server_->coordinator();
-  ASSERT_TRUE(Write(start, 1, 10, &name).ok());
-  const auto guard = [&](const std::function<absl::Status()>& publish) {
-    return coordinator.PublishCheckpoint(job, start.generation(), [&] {
-      const absl::Status status = publish();
-      fails = true;
-      return status;
-    });
-  };
-  EXPECT_TRUE(coordinator.store().checkpoints().Commit(name, absl::Now(), guard).ok());
-  fails = false;
+  v1::CommitCheckpointRequest request;
+  ASSERT_TRUE(Write(start, 1, 10, request.mutable_checkpoint()).ok());
+  request.set_job(job);
+  request.set_generation(start.generation());
+  store = &server_->coordinator().store().checkpoints();
+  EXPECT_TRUE(server_->coordinator()
+                  .checkpoints()
+                  .Commit(request, {.deadline = absl::InfiniteFuture(),
+                                    .gone = [] { return false; },
+                                    .holds = [] { return absl::OkStatus(); }})
+                  .ok());
+  store = nullptr;
   worker.Report(start, v1::RANK_STATE_FAILED);
   EXPECT_TRUE(worker.Receive().has_forget_rank());
-  EXPECT_EQ(worker.Receive().start_rank().checkpoint(), name);
-  EXPECT_EQ(GetJob(job).latest_checkpoint(), name);
+  EXPECT_EQ(worker.Receive().start_rank().checkpoint(), request.checkpoint());
+  EXPECT_EQ(GetJob(job).latest_checkpoint(), request.checkpoint());
 }
 
 // A worker hands it to its trainers in one message.

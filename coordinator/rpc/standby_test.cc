@@ -97,7 +97,8 @@ TEST_F(StandbyTest, WhatWasAcknowledgedIsThereWheneverTheLeaseEnds) {
     v1::Job again;
     const grpc::Status repeated = Submit(MakeChannel(second->address()), id, &again);
     EXPECT_TRUE(repeated.ok()) << repeated.error_message();
-    EXPECT_EQ(second->coordinator().List(0, 100).jobs.size(), static_cast<size_t>(calls) + 1);
+    EXPECT_EQ(second->coordinator().jobs().List(0, 100).jobs.size(),
+              static_cast<size_t>(calls) + 1);
     if (status.ok()) {
       EXPECT_EQ(job.name(), again.name());
       EXPECT_GT(calls, 2) << "the lease was not asked for";
@@ -134,7 +135,7 @@ TEST_F(StandbyTest, AnOlderOneThatWakesUpIsNotHeard) {
   while (watch->Read(&seen)) continue;
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   // Past the door of the services, the loop that decides sends nothing.
-  EXPECT_TRUE(absl::IsUnavailable(first->coordinator().Submit(Request("c")).status()));
+  EXPECT_TRUE(absl::IsUnavailable(first->coordinator().jobs().Submit(Request("c")).status()));
   FakeWorker other(first->address(), "other", 1);
   EXPECT_EQ(other.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
 
@@ -143,7 +144,7 @@ TEST_F(StandbyTest, AnOlderOneThatWakesUpIsNotHeard) {
 
   EXPECT_TRUE(Get(second->address(), job.name(), &seen).ok());
   EXPECT_EQ(seen.generation(), 1);
-  EXPECT_EQ(second->coordinator().List(0, 10).jobs.size(), 1u);
+  EXPECT_EQ(second->coordinator().jobs().List(0, 10).jobs.size(), 1u);
 }
 
 // One that was stopped finds, before it ends, that workers were silent: the next one, which may
@@ -154,9 +155,9 @@ TEST_F(StandbyTest, WhatIsDecidedWithoutTheLeaseIsNotStored) {
   v1::Job job;
   ASSERT_TRUE(Submit(MakeChannel(first->address()), "a", &job).ok());
   may->store(false);
-  EXPECT_TRUE(absl::IsUnavailable(first->coordinator().Submit(Request("b")).status()));
+  EXPECT_TRUE(absl::IsUnavailable(first->coordinator().jobs().Submit(Request("b")).status()));
   auto second = Active([] { return true; });
-  EXPECT_EQ(second->coordinator().List(0, 10).jobs.size(), 1u);
+  EXPECT_EQ(second->coordinator().jobs().List(0, 10).jobs.size(), 1u);
 }
 
 // The lease ends in the middle of a page of lines: none of the rest leaves.

@@ -1,4 +1,4 @@
-#include "coordinator/rpc/store_watch.h"
+#include "coordinator/desks/store_watch.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "coordinator/rpc/worker_session.h"
+#include "coordinator/desks/worker_session.h"
 
 #include <grpcpp/grpcpp.h>
 #include <spdlog/spdlog.h>
@@ -16,9 +16,9 @@
 #include "common/spec/labels.h"
 #include "common/status_macros.h"
 #include "common/utf8.h"
-#include "coordinator/rpc/coordinator.h"
+#include "coordinator/desks/coordinator.h"
+#include "coordinator/desks/paging.h"
 #include "coordinator/rpc/gate.h"
-#include "coordinator/rpc/paging.h"
 #include "coordinator/rpc/services.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/store.h"
@@ -59,11 +59,11 @@ class SessionReactor final
     // What the coordinator calls back may come when the call is over: it keeps the reactor.
     if (session_ != nullptr) {
       if (absl::Status status = call_.StillHolds(); !status.ok()) {
-        coordinator_->Detach(session_);
+        coordinator_->workers().Detach(session_);
         return End(status);
       }
-      return coordinator_->Receive(session_, std::move(message_),
-                                   [self = self_] { self->ReadNext(); });
+      return coordinator_->workers().Receive(session_, std::move(message_),
+                                             [self = self_] { self->ReadNext(); });
     }
     if (!message_.has_hello()) {
       return End(absl::InvalidArgumentError("the first message must be Hello"));
@@ -78,14 +78,14 @@ class SessionReactor final
         WorkerSession::Stream{
             .write = [this](const v1::CoordinatorMessage* outgoing) { StartWrite(outgoing); },
             .cancel = [this] { context_->TryCancel(); }});
-    coordinator_->Attach(session_, hello,
-                         [self = self_, id = hello.worker_id()](const absl::Status& status) {
-                           self->call_.Record(status);
-                           if (status.ok()) return self->ReadNext();
-                           spdlog::warn("worker '{}' is refused: {}", id.substr(0, 128),
-                                        std::string(status.message()));
-                           self->End(status);
-                         });
+    coordinator_->workers().Attach(
+        session_, hello, [self = self_, id = hello.worker_id()](const absl::Status& status) {
+          self->call_.Record(status);
+          if (status.ok()) return self->ReadNext();
+          spdlog::warn("worker '{}' is refused: {}", id.substr(0, 128),
+                       std::string(status.message()));
+          self->End(status);
+        });
   }
 
   void OnWriteDone(bool) override {
@@ -137,7 +137,7 @@ class SessionReactor final
     absl::Status reason = status;
     if (session_ != nullptr) {
       session_->Close();
-      if (status.ok()) coordinator_->Detach(session_);
+      if (status.ok()) coordinator_->workers().Detach(session_);
       if (!session_->reason().ok()) reason = session_->reason();
     }
     {
@@ -187,24 +187,24 @@ class WorkerServiceImpl : public WorkerServiceBase {
   grpc::Status GetWorker(grpc::ServerContext* context, const v1::GetWorkerRequest* request,
                          v1::Worker* response) override {
     return Serve(context, "WorkerService/GetWorker", *request, request->name(), response,
-                 [&] { return coordinator_->GetWorker(request->name()); });
+                 [&] { return coordinator_->workers().Get(request->name()); });
   }
   grpc::Status DrainWorker(grpc::ServerContext* context, const v1::DrainWorkerRequest* request,
                            v1::Worker* response) override {
     return Serve(context, "WorkerService/DrainWorker", *request, request->name(), response,
-                 [&] { return coordinator_->Drain(*request); });
+                 [&] { return coordinator_->workers().Drain(*request); });
   }
   grpc::Status ResumeWorker(grpc::ServerContext* context, const v1::ResumeWorkerRequest* request,
                             v1::Worker* response) override {
     return Serve(context, "WorkerService/ResumeWorker", *request, request->name(), response,
-                 [&] { return coordinator_->ResumeWorker(request->name()); });
+                 [&] { return coordinator_->workers().Resume(request->name()); });
   }
   grpc::Status DeleteWorker(grpc::ServerContext* context, const v1::DeleteWorkerRequest* request,
                             v1::DeleteWorkerResponse*) override {
     return gate_->Serve(context, "WorkerService/DeleteWorker", *request, Subject::Nothing(),
                         [&](GateCall& call) {
                           call.About(request->name(), "");
-                          return coordinator_->DeleteWorker(request->name());
+                          return coordinator_->workers().Delete(request->name());
                         });
   }
   grpc::Status ListWorkers(grpc::ServerContext* context, const v1::ListWorkersRequest* request,
@@ -232,7 +232,7 @@ class WorkerServiceImpl : public WorkerServiceBase {
     MP_ASSIGN_OR_RETURN(const int size, PageSize(request.page_size()));
     MP_ASSIGN_OR_RETURN(const std::string after, NameOfToken(request.page_token(), kWorkerList));
     PageRoom room(size);
-    std::vector<v1::Worker> workers = coordinator_->ListWorkers(after, &room);
+    std::vector<v1::Worker> workers = coordinator_->workers().List(after, &room);
     if (room.full()) response->set_next_page_token(TokenOfName(workers.back().name(), kWorkerList));
     for (v1::Worker& worker : workers) {
       KeepSeen(call, &worker);
@@ -246,7 +246,7 @@ class WorkerServiceImpl : public WorkerServiceBase {
     if (call.Sees(kEveryProject)) return;
     auto* assignments = worker->mutable_assignments();
     const auto hidden = [&](const v1::RankPlacementOfJob& rank) {
-      const auto project = coordinator_->ProjectOf(rank.job());
+      const auto project = coordinator_->jobs().ProjectOf(rank.job());
       return !project.ok() || !call.Sees(*project);
     };
     assignments->erase(std::remove_if(assignments->begin(), assignments->end(), hidden),
@@ -288,7 +288,8 @@ class RendezvousServiceImpl : public v1::RendezvousService::Service {
     return gate_->Serve(
         context, "RendezvousService/GetChoices", *request,
         Subject::Attempt(request->job(), request->generation()), [&](GateCall&) -> absl::Status {
-          MP_RETURN_IF_ERROR(coordinator_->CheckGeneration(request->job(), request->generation()));
+          MP_RETURN_IF_ERROR(
+              coordinator_->attempts().CheckGeneration(request->job(), request->generation()));
           MP_ASSIGN_OR_RETURN(*response->mutable_choices(),
                               coordinator_->store().GetChoices(JobNumber(request->job())));
           return absl::OkStatus();
@@ -304,20 +305,20 @@ class RendezvousServiceImpl : public v1::RendezvousService::Service {
     }
     Store& store = coordinator_->store();
     // Under the generation's lock: none outlives the job.
-    MP_RETURN_IF_ERROR(
-        coordinator_->WithGeneration(request.job(), request.generation(), [&]() -> absl::Status {
+    MP_RETURN_IF_ERROR(coordinator_->attempts().WithGeneration(
+        request.job(), request.generation(), [&]() -> absl::Status {
           return store.PutChoices(JobNumber(request.job()), request.choices());
         }));
     return store.SyncKeys();
   }
 
   absl::Status Put(const v1::PutKeyRequest& request) {
-    RendezvousTable& table = coordinator_->rendezvous();
+    RendezvousTable& table = coordinator_->attempts().rendezvous();
     const int64_t job = JobNumber(request.job());
     uint64_t put = 0;
     // Under the generation's lock: no key outlives the attempt.
-    MP_RETURN_IF_ERROR(
-        coordinator_->WithGeneration(request.job(), request.generation(), [&]() -> absl::Status {
+    MP_RETURN_IF_ERROR(coordinator_->attempts().WithGeneration(
+        request.job(), request.generation(), [&]() -> absl::Status {
           MP_ASSIGN_OR_RETURN(put,
                               table.Put(job, request.generation(), request.key(), request.value()));
           return absl::OkStatus();
@@ -332,13 +333,14 @@ class RendezvousServiceImpl : public v1::RendezvousService::Service {
     auto check = [&] {
       if (context->IsCancelled()) return absl::CancelledError("the call was cancelled");
       MP_RETURN_IF_ERROR(call.StillHolds());
-      MP_RETURN_IF_ERROR(coordinator_->Wait(request.job(), 0, absl::ZeroDuration()).status());
-      return coordinator_->CheckGeneration(request.job(), request.generation());
+      MP_RETURN_IF_ERROR(
+          coordinator_->jobs().Wait(request.job(), 0, absl::ZeroDuration()).status());
+      return coordinator_->attempts().CheckGeneration(request.job(), request.generation());
     };
     MP_ASSIGN_OR_RETURN(
         *response->mutable_value(),
-        coordinator_->rendezvous().Get(JobNumber(request.job()), request.generation(),
-                                       request.key(), deadline, check));
+        coordinator_->attempts().rendezvous().Get(JobNumber(request.job()), request.generation(),
+                                                  request.key(), deadline, check));
     return absl::OkStatus();
   }
 

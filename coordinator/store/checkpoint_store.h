@@ -6,7 +6,8 @@
 //   MP_RETURN_IF_ERROR(stream->Append(std::move(chunk)));  // any number, any order
 //   MP_RETURN_IF_ERROR(stream->Finish().status());         // on disk and synced
 //   MP_RETURN_IF_ERROR(store.WaitStreams(name, deadline, cancelled));
-//   MP_ASSIGN_OR_RETURN(v1::Checkpoint done, store.Commit(name, now));
+//   MP_ASSIGN_OR_RETURN(PreparedCheckpoint prepared, store.Prepare(name, now));
+//   MP_RETURN_IF_ERROR(prepared.Publish());
 //
 // Errors: NOT_FOUND for an unknown or swept checkpoint (begin again), ABORTED for an old
 // generation, RESOURCE_EXHAUSTED for a full disk (the staged files of that checkpoint are gone, all
@@ -109,6 +110,30 @@ struct ReadHold {
   absl::Time last = absl::InfinitePast();
 };
 
+// A checkpoint that lacks nothing but being visible. It is dropped when this ends before Publish.
+// Not thread-safe; the store outlives it.
+class PreparedCheckpoint {
+ public:
+  PreparedCheckpoint(PreparedCheckpoint&& other) noexcept;
+  PreparedCheckpoint& operator=(PreparedCheckpoint&& other) = delete;
+  ~PreparedCheckpoint();
+
+  const v1::Checkpoint& checkpoint() const { return checkpoint_; }
+  // It is visible; also where it was so before it was to be prepared.
+  bool committed() const { return work_ == nullptr; }
+  // Makes chunks and manifest visible in one atomic write. Quick: no data is copied.
+  absl::Status Publish();
+  // `why` is what those are told who write to it.
+  void Drop(const absl::Status& why);
+
+ private:
+  friend class CheckpointStore;
+  struct Work;
+  PreparedCheckpoint(v1::Checkpoint checkpoint, std::unique_ptr<Work> work);
+  v1::Checkpoint checkpoint_;
+  std::unique_ptr<Work> work_;  // nullptr: there is nothing left to do
+};
+
 class CheckpointStore {
  public:
   static absl::StatusOr<std::unique_ptr<CheckpointStore>> Open(Database* database,
@@ -137,14 +162,10 @@ class CheckpointStore {
   absl::Status WaitStreams(const std::string& name, absl::Time deadline,
                            const std::function<bool()>& cancelled);
 
-  // Runs `publish` (quick: no data is copied) or refuses; for a caller that must hold a lock over
-  // its own check and the moment that the checkpoint becomes visible.
-  using Guard = std::function<absl::Status(const std::function<absl::Status()>& publish)>;
-  // Proves the coverage, then makes chunks and manifest visible in one atomic write. Idempotent;
-  // one of several concurrent callers does the work. FAILED_PRECONDITION names what is missing or
-  // doubled. When the guard refuses, the checkpoint is dropped.
-  absl::StatusOr<v1::Checkpoint> Commit(const std::string& name, absl::Time now,
-                                        const Guard& guard = nullptr);
+  // Proves the coverage and writes the manifest: all of a commit that takes time. One of several
+  // concurrent callers does the work, the others wait for it. FAILED_PRECONDITION names what is
+  // missing or doubled.
+  absl::StatusOr<PreparedCheckpoint> Prepare(const std::string& name, absl::Time now);
 
   absl::Status Abort(const std::string& name);
   // Ends what generations older than `generation` of the job have open.
@@ -208,6 +229,7 @@ class CheckpointStore {
 
  private:
   friend class CheckpointReader;
+  friend class PreparedCheckpoint;
   friend class StreamWriter;
   struct Committed {
     v1::Checkpoint checkpoint;
@@ -241,6 +263,9 @@ class CheckpointStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The open checkpoint, with `committing` set; null when it is committed.
   absl::StatusOr<std::shared_ptr<OpenCheckpoint>> ClaimCommit(const std::string& name);
+  // Nobody commits it any more; with `drop` it ends for `status`.
+  absl::Status EndCommit(const std::shared_ptr<OpenCheckpoint>& open, const absl::Status& status,
+                         bool drop);
   absl::Status MakeVisible(const OpenCheckpoint& open, const v1::StoredManifest& manifest,
                            const std::string& manifest_file);
   absl::Status Publish(const std::shared_ptr<OpenCheckpoint>& open,

@@ -105,7 +105,7 @@ TEST_F(CheckpointStoreTest, ReadsOnlyWhatOverlaps) {
       WriteStream(name, 0,
                   {MakeChunk(0, 5, 10, 'x'), MakeChunk(0, 0, 5, 'w'), MakeChunk(1, 0, 6, 'b')})
           .ok());
-  ASSERT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  ASSERT_TRUE(CommitOpen(name).ok());
   auto range = [](int tensor, int64_t begin, int64_t end) {
     v1::TensorRange result;
     result.set_tensor(tensor);
@@ -164,14 +164,14 @@ TEST_F(CheckpointStoreTest, BeginAndCommitAreIdempotent) {
   EXPECT_EQ(checkpoints().Begin(Request(1, /*streams=*/2)).status().code(),
             absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 6, 'b')}).ok());
-  ASSERT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
-  EXPECT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  ASSERT_TRUE(CommitOpen(name).ok());
+  EXPECT_TRUE(CommitOpen(name).ok());
   EXPECT_TRUE(checkpoints().WaitStreams(name, absl::InfinitePast(), Never).ok());
   const absl::Status again = checkpoints().Begin(Request(1)).status();
   EXPECT_EQ(again.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(again.message()), StartsWith(name));
   Open();
-  EXPECT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  EXPECT_TRUE(CommitOpen(name).ok());
   EXPECT_EQ(checkpoints().Begin(Request(1)).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
@@ -181,7 +181,7 @@ TEST_F(CheckpointStoreTest, ConcurrentCommitsAgree) {
   std::vector<absl::Status> results(4);
   std::vector<std::thread> threads;
   for (absl::Status& result : results) {
-    threads.emplace_back([&] { result = checkpoints().Commit(name, absl::UnixEpoch()).status(); });
+    threads.emplace_back([&] { result = CommitOpen(name); });
   }
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
@@ -191,14 +191,14 @@ TEST_F(CheckpointStoreTest, MissingAndDoubledElementsAreNotCommitted) {
   const std::string name = *checkpoints().Begin(Request(1, /*streams=*/2));
   ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w')}).ok());
   ASSERT_TRUE(WriteStream(name, 1, {MakeChunk(1, 0, 5, 'b')}).ok());
-  absl::Status status = checkpoints().Commit(name, absl::UnixEpoch()).status();
+  absl::Status status = CommitOpen(name);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("tensor b master [5, 6) is missing"));
   EXPECT_TRUE(Names().empty());
   // The stream again, whole: it replaces what was there.
   ASSERT_TRUE(WriteStream(name, 1, {MakeChunk(1, 0, 6, 'c')}).ok());
   EXPECT_EQ(StagedFiles(), 2);
-  ASSERT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  ASSERT_TRUE(CommitOpen(name).ok());
   EXPECT_EQ(ReadAll(name)[1].data()[0], 'c');
 }
 
@@ -215,7 +215,7 @@ TEST_F(CheckpointStoreTest, WaitsForAllStreams) {
   ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w')}).ok());
   ASSERT_TRUE(WriteStream(name, 2, {MakeChunk(1, 0, 6, 'b')}).ok());
   waiter.join();
-  EXPECT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  EXPECT_TRUE(CommitOpen(name).ok());
 }
 
 TEST_F(CheckpointStoreTest, BadChunksAreRefused) {
@@ -250,8 +250,7 @@ TEST_F(CheckpointStoreTest, UncommittedDataIsSweptAndItsNumberNotUsedAgain) {
   Open();
   EXPECT_EQ(StagedFiles(), 0);
   EXPECT_TRUE(Names().empty());
-  EXPECT_EQ(checkpoints().Commit(name, absl::UnixEpoch()).status().code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_EQ(CommitOpen(name).code(), absl::StatusCode::kNotFound);
   EXPECT_NE(*checkpoints().Begin(Request(1)), name);
 }
 
@@ -264,18 +263,20 @@ TEST_F(CheckpointStoreTest, OldGenerationsAreDropped) {
   request.set_generation(2);
   ASSERT_TRUE(checkpoints().Begin(request).ok());
   EXPECT_EQ((*writer)->Append(MakeChunk(1, 0, 6, 'b')).code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(checkpoints().Commit(old, absl::UnixEpoch()).status().code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_EQ(CommitOpen(old).code(), absl::StatusCode::kNotFound);
   writer->reset();
   EXPECT_EQ(StagedFiles(), 0);
 }
 
-TEST_F(CheckpointStoreTest, GuardThatRefusesLeavesNothing) {
+TEST_F(CheckpointStoreTest, OneThatIsPreparedAndDroppedLeavesNothing) {
   const std::string name = *checkpoints().Begin(Request(1));
   ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 6, 'b')}).ok());
-  auto refuse = [](const std::function<absl::Status()>&) { return absl::AbortedError("fenced"); };
-  EXPECT_EQ(checkpoints().Commit(name, absl::UnixEpoch(), refuse).status().code(),
-            absl::StatusCode::kAborted);
+  {
+    auto prepared = checkpoints().Prepare(name, absl::UnixEpoch());
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    EXPECT_FALSE(prepared->committed());
+    prepared->Drop(absl::AbortedError("fenced"));
+  }
   EXPECT_TRUE(Names().empty());
   EXPECT_EQ(StagedFiles(), 0);
 }
@@ -321,8 +322,7 @@ TEST_F(CheckpointStoreTest, LaterStepSupersedesWhatIsOpen) {
   ASSERT_TRUE(WriteStream(first, 0, {MakeChunk(0, 0, 10, 'w')}).ok());
   ASSERT_TRUE(checkpoints().Begin(Request(20)).ok());
   EXPECT_EQ(StagedFiles(), 0);
-  EXPECT_EQ(checkpoints().Commit(first, absl::UnixEpoch()).status().code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_EQ(CommitOpen(first).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(checkpoints().Begin(Request(10)).status().code(),
             absl::StatusCode::kFailedPrecondition);
   Commit(20);
@@ -334,7 +334,7 @@ TEST_F(CheckpointStoreTest, FlippedByteIsFoundNamedAndTheOlderCheckpointOffered)
   const std::string good = Commit(10);
   const std::string name = *checkpoints().Begin(Request(20));
   ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 6, 'z')}).ok());
-  ASSERT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  ASSERT_TRUE(CommitOpen(name).ok());
   EXPECT_EQ(checkpoints().Newest("jobs/1")->name(), name);
   store_.reset();
   FlipByte('z', 24);
@@ -508,7 +508,7 @@ TEST_F(CheckpointStoreTest, DeletionFreesTheDisk) {
   auto begin = Request(1, 1, 1 << 20);
   const std::string name = *checkpoints().Begin(begin);
   ASSERT_TRUE(WriteStream(name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 1 << 20, 'b')}).ok());
-  ASSERT_TRUE(checkpoints().Commit(name, absl::UnixEpoch()).ok());
+  ASSERT_TRUE(CommitOpen(name).ok());
   auto bytes = [&] {
     uintmax_t total = 0;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_)) {

@@ -73,8 +73,7 @@ TEST_F(FullDiskTest, StreamFailsItsSpaceIsFreedAndTheNextSaveWorks) {
     const absl::Status status = WriteStream(name, 0, std::move(data));  // 96 MiB
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
     EXPECT_EQ(StagedFiles(), 0);
-    EXPECT_EQ(checkpoints().Commit(name, absl::UnixEpoch()).status().code(),
-              absl::StatusCode::kNotFound);
+    EXPECT_EQ(CommitOpen(name).code(), absl::StatusCode::kNotFound);
     EXPECT_TRUE(store_->Write(Submit(State(), "job")).ok());
     const std::string next = Commit(3);
     Open();

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/status_macros.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/store.h"
 
@@ -82,9 +83,15 @@ class StoreFixture : public ::testing::Test {
     auto name = checkpoints().Begin(Request(step));
     EXPECT_TRUE(name.ok()) << name.status();
     EXPECT_TRUE(WriteStream(*name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 6, 'b')}).ok());
-    auto committed = checkpoints().Commit(*name, absl::FromUnixSeconds(5));
-    EXPECT_TRUE(committed.ok()) << committed.status();
+    const absl::Status committed = CommitOpen(*name, absl::FromUnixSeconds(5));
+    EXPECT_TRUE(committed.ok()) << committed;
     return *name;
+  }
+
+  // Of one whose streams are finished.
+  absl::Status CommitOpen(const std::string& name, absl::Time now = absl::UnixEpoch()) {
+    MP_ASSIGN_OR_RETURN(PreparedCheckpoint prepared, checkpoints().Prepare(name, now));
+    return prepared.committed() ? absl::OkStatus() : prepared.Publish();
   }
 
   std::vector<std::string> Names() {

@@ -74,14 +74,16 @@ ALLOWED = {
     "coordinator/security": {"common", "common/pki", "common/rpc", "common/spec"},
     "coordinator/election": {"common", "common/rpc"},
     "coordinator/metrics": {"common", "coordinator/core"},
+    "coordinator/desks": {"common", "common/spec", "coordinator/core", "coordinator/loop",
+                          "coordinator/metrics", "coordinator/security", "coordinator/store"},
     "coordinator/rpc": {"common", "common/spec", "common/rpc", "common/pki", "coordinator/core",
-                        "coordinator/loop", "common/http", "coordinator/metrics",
+                        "coordinator/desks", "common/http", "coordinator/metrics",
                         "coordinator/store", "coordinator/security", "coordinator/webhooks"}
                        | PURE_ENGINE,
     "coordinator/standby": {"common", "common/rpc", "coordinator/election", "coordinator/rpc",
                             "coordinator/security", "coordinator/store"},
-    "coordinator": {"common", "coordinator/core", "coordinator/store", "coordinator/security",
-                    "coordinator/standby", "common/flags", "common/http", "common/rpc",
+    "coordinator": {"common", "coordinator/core", "coordinator/desks", "coordinator/store",
+                    "coordinator/security", "coordinator/standby", "common/flags", "common/http", "common/rpc",
                     "common/systemd", "coordinator/rpc", "coordinator/webhooks"}
                    | PURE_ENGINE,
     "worker/gpu": {"common"},
@@ -120,6 +122,7 @@ FORBIDDEN_HEADERS = [
     ("coordinator/core",
      re.compile(r"^(grpcpp|grpc)/|\.grpc\.pb\.h$|^rocksdb/|^thread$|^mutex$|^random$|^chrono$"
                 r"|^absl/synchronization|^absl/time/clock\.h$")),
+    ("coordinator/desks", re.compile(r"^(grpcpp|grpc)/|\.grpc\.pb\.h$|^rocksdb/")),
     ("coordinator/loop",
      re.compile(r"^(grpcpp|grpc)/|\.grpc\.pb\.h$|^rocksdb/|^random$|^chrono$"
                 r"|^absl/time/clock\.h$")),
