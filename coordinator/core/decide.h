@@ -1,15 +1,7 @@
 // The coordinator's decisions: (state, event, now) -> what changes and what to tell the workers.
 // Pure: the same arguments give the same answer; nothing is read but the arguments.
 //
-// Job:    QUEUED -> STARTING -> RUNNING -> SUCCEEDED
-//         STARTING, RUNNING -> RECOVERING -> STARTING   a rank failed or its worker is lost
-//         STARTING, RUNNING -> RECOVERING -> QUEUED     a worker is leaving: costs no budget
-//         STARTING, RUNNING -> PREEMPTING -> QUEUED     another job needs the slots: the same
-//         RUNNING -> RESIZING -> STARTING               an elastic job gets more slots
-//         any -> SUSPENDING -> SUSPENDED -> QUEUED      by JobSuspended and JobResumed
-//         any -> CANCELLING -> CANCELLED;  RECOVERING -> FAILED when the budget is spent
-//         STARTING, RUNNING -> CANCELLING -> FAILED     the job's time limit is up
-//         a terminal state -> QUEUED by JobResumed
+// Job:    job_states.h has the table: what happens in which state, and the state then.
 // Worker: READY <-> DISCONNECTED (stream lost) -> DOWN (lease expired); READY -> DRAINING (leaving,
 //         or drained: DRAINED when it has no ranks left, READY again by WorkerResumed)
 //

@@ -11,7 +11,7 @@
 #include "common/rank_state.h"
 #include "common/spec/sizes.h"
 #include "common/utf8.h"
-#include "coordinator/core/decide.h"
+#include "coordinator/core/job_states.h"
 #include "coordinator/core/stragglers.h"
 #include "coordinator/core/transition.h"
 
@@ -80,19 +80,22 @@ void AddProductive(const v1::Progress& progress, v1::JobRecord* record) {
   piece->set_seconds(progress.productive_seconds());
 }
 
-v1::JobState StateOf(v1::AttemptEnding ending) {
+JobCause CauseOf(v1::AttemptEnding ending) {
   switch (ending) {
     case v1::ATTEMPT_ENDING_CANCEL:
+      return JobCause::kCancelledHolding;
     case v1::ATTEMPT_ENDING_TIME_LIMIT:
-      return v1::JOB_STATE_CANCELLING;
+      return JobCause::kTimeLimit;
     case v1::ATTEMPT_ENDING_SUSPEND:
-      return v1::JOB_STATE_SUSPENDING;
+      return JobCause::kSuspendedHolding;
     case v1::ATTEMPT_ENDING_PREEMPT:
-      return v1::JOB_STATE_PREEMPTING;
+      return JobCause::kPreempted;
     case v1::ATTEMPT_ENDING_RESIZE:
-      return v1::JOB_STATE_RESIZING;
+      return JobCause::kGrows;
+    case v1::ATTEMPT_ENDING_REQUEUE:
+      return JobCause::kToldToLeave;
     default:
-      return v1::JOB_STATE_RECOVERING;
+      return JobCause::kRankFailed;
   }
 }
 
@@ -275,7 +278,7 @@ void Transition::StartAttempt(int64_t number, const std::vector<PlacedRank>& pla
   v1::Job* job = record.mutable_job();
   job->set_generation(job->generation() + 1);
   job->set_attempts(job->attempts() + 1);
-  job->set_state(v1::JOB_STATE_STARTING);
+  Move(JobCause::kStarted, job);
   job->set_reason(v1::JOB_REASON_UNSPECIFIED);
   job->set_reason_detail("");
   job->clear_next_attempt_time();
@@ -450,7 +453,7 @@ void Transition::BeginEnding(int64_t number, v1::AttemptEnding ending, v1::JobRe
   const bool graceful = ending != v1::ATTEMPT_ENDING_FAILED;
   record.set_ending(ending);
   v1::Job* job = record.mutable_job();
-  job->set_state(StateOf(ending));
+  Move(CauseOf(ending), job);
   job->set_reason(reason);
   job->set_reason_detail(detail);
   if (!graceful) return AbortRanks(&record);
@@ -493,7 +496,7 @@ void Transition::Settle(int64_t number) {
   }
   if (all_gone) return FinishAttempt(number);
   if (all_running && known->job().state() == v1::JOB_STATE_STARTING) {
-    Change(number).mutable_job()->set_state(v1::JOB_STATE_RUNNING);
+    Move(JobCause::kAllRunning, Change(number).mutable_job());
   }
 }
 
@@ -535,7 +538,7 @@ void Transition::FinishAttempt(int64_t number) {
   record.set_ending(v1::ATTEMPT_ENDING_NONE);
   outcome_.ended_attempts.push_back(number);
   if (succeeded) {
-    EndJob(&record, v1::JOB_STATE_SUCCEEDED, v1::JOB_REASON_UNSPECIFIED, "");
+    EndJob(&record, JobCause::kSucceeded, v1::JOB_REASON_UNSPECIFIED, "");
   } else {
     if (made_room) job->set_preemptions(job->preemptions() + 1);
     FinishEnding(&record, ending);
@@ -547,22 +550,22 @@ void Transition::FinishEnding(v1::JobRecord* record, v1::AttemptEnding ending) {
   const double limit = job->spec().scheduling().time_limit();
   const bool spent = limit > 0 && record->held_before() >= limit;
   if (ending == v1::ATTEMPT_ENDING_CANCEL) {
-    EndJob(record, v1::JOB_STATE_CANCELLED, v1::JOB_REASON_USER, "cancelled");
+    EndJob(record, JobCause::kOver, v1::JOB_REASON_USER, "cancelled");
   } else if (ending == v1::ATTEMPT_ENDING_TIME_LIMIT || spent) {
-    EndJob(record, v1::JOB_STATE_FAILED, v1::JOB_REASON_TIME_LIMIT,
+    EndJob(record, JobCause::kTimeSpent, v1::JOB_REASON_TIME_LIMIT,
            absl::StrCat("it has held its slots for the ", limit,
                         " s of its time limit; resumed, it may go on for as long again"));
   } else if (ending == v1::ATTEMPT_ENDING_SUSPEND) {
-    job->set_state(v1::JOB_STATE_SUSPENDED);
+    Move(JobCause::kOver, job);
     job->set_reason_detail("suspended: resume it with `milepost job resume`");
   } else if (ending == v1::ATTEMPT_ENDING_PREEMPT) {
-    job->set_state(v1::JOB_STATE_QUEUED);
+    Move(JobCause::kOver, job);
   } else if (ending == v1::ATTEMPT_ENDING_RESIZE) {
-    job->set_state(v1::JOB_STATE_QUEUED);
+    Move(JobCause::kOver, job);
     record->set_admission(v1::ADMISSION_HELD);
   } else if (ending == v1::ATTEMPT_ENDING_REQUEUE ||
              (record->first_failure_peer_lost() && record->rank_stopped())) {
-    job->set_state(v1::JOB_STATE_QUEUED);
+    Move(JobCause::kOver, job);
     if (job->reason() != v1::JOB_REASON_STRAGGLER) {
       job->set_reason(v1::JOB_REASON_WORKER_LEAVING);
     }
@@ -580,27 +583,27 @@ void Transition::FinishFailed(v1::JobRecord* record) {
                    ": ", job->first_failure().message());
   job->set_failures(job->failures() + 1);
   if (job->first_failure().class_() == v1::FAILURE_CLASS_USER) {
-    return EndJob(record, v1::JOB_STATE_FAILED, v1::JOB_REASON_RANK_FAILED, cause);
+    return EndJob(record, JobCause::kGivenUp, v1::JOB_REASON_RANK_FAILED, cause);
   }
   if (job->failures() > restart.max_failures()) {
-    return EndJob(record, v1::JOB_STATE_FAILED, v1::JOB_REASON_BUDGET_EXHAUSTED,
+    return EndJob(record, JobCause::kGivenUp, v1::JOB_REASON_BUDGET_EXHAUSTED,
                   absl::StrCat("failed ", job->failures(),
                                " times without progress (restart.max_failures is ",
                                restart.max_failures(), "); last: ", cause));
   }
   *job->mutable_next_attempt_time() = ToProto(now_ + BackoffOf(*record, config_.backoff_cap));
   record->set_admission(v1::ADMISSION_HELD);
-  job->set_state(v1::JOB_STATE_RECOVERING);
+  Move(JobCause::kBacksOff, job);
   job->set_reason(v1::JOB_REASON_BACKING_OFF);
   job->set_reason_detail(absl::StrCat("attempt ", job->attempts(), " failed (", cause,
                                       "); failure ", job->failures(), " of ",
                                       restart.max_failures(), " that it may have"));
 }
 
-void Transition::EndJob(v1::JobRecord* record, v1::JobState state, v1::JobReason reason,
+void Transition::EndJob(v1::JobRecord* record, JobCause cause, v1::JobReason reason,
                         const std::string& detail) {
   v1::Job* job = record->mutable_job();
-  job->set_state(state);
+  Move(cause, job);
   job->set_reason(reason);
   job->set_reason_detail(detail);
   job->clear_next_attempt_time();

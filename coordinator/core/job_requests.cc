@@ -11,6 +11,7 @@
 #include "common/spec/sizes.h"
 #include "common/spec/validate.h"
 #include "coordinator/core/decide.h"
+#include "coordinator/core/job_states.h"
 #include "coordinator/core/transition.h"
 
 namespace milepost::coordinator {
@@ -126,7 +127,7 @@ v1::JobRecord& Transition::Add(const JobSubmitted& event) {
   *job->mutable_spec() = event.spec;
   if (event.submitted_spec) *job->mutable_submitted_spec() = *event.submitted_spec;
   job->mutable_choices()->Assign(event.choices.begin(), event.choices.end());
-  job->set_state(v1::JOB_STATE_QUEUED);
+  Move(JobCause::kSubmitted, job);
   job->set_reason(v1::JOB_REASON_WAITING_FOR_SLOTS);
   *job->mutable_create_time() = ToProto(now_);
   job->mutable_progress()->set_validation_loss(std::nan(""));
@@ -203,7 +204,7 @@ void Transition::Cancel(const std::string& name) {
   v1::JobRecord& record = Change(number);
   record.mutable_job()->set_cancel_requested(true);
   if (record.ranks().empty()) {
-    return EndJob(&record, v1::JOB_STATE_CANCELLED, v1::JOB_REASON_USER, "cancelled");
+    return EndJob(&record, JobCause::kCancelled, v1::JOB_REASON_USER, "cancelled");
   }
   BeginEnding(number, v1::ATTEMPT_ENDING_CANCEL, v1::JOB_REASON_USER,
               "cancelled: its ranks checkpoint and leave");
@@ -262,7 +263,7 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
   v1::Job* job = record.mutable_job();
   if (new_steps.has_value()) job->mutable_spec()->mutable_train()->set_steps(*new_steps);
   if (suspended) return ResumeSuspended(&record);
-  job->set_state(v1::JOB_STATE_QUEUED);
+  Move(JobCause::kResumed, job);
   job->set_reason(v1::JOB_REASON_USER);
   job->set_reason_detail("resumed");
   job->set_failures(0);
@@ -278,9 +279,8 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
 // comes back like one that made room: without a claim to the slots that it gives up.
 void Transition::ResumeSuspended(v1::JobRecord* record) {
   v1::Job* job = record->mutable_job();
-  const bool winds_up = !record->ranks().empty();
-  if (winds_up) record->set_ending(v1::ATTEMPT_ENDING_PREEMPT);
-  job->set_state(winds_up ? v1::JOB_STATE_PREEMPTING : v1::JOB_STATE_QUEUED);
+  if (!record->ranks().empty()) record->set_ending(v1::ATTEMPT_ENDING_PREEMPT);
+  Move(JobCause::kResumed, job);
   job->set_reason(v1::JOB_REASON_USER);
   job->set_reason_detail("resumed");
 }
@@ -308,7 +308,7 @@ void Transition::Suspend(const std::string& name) {
   record.set_admission(v1::ADMISSION_NONE);
   v1::Job* job = record.mutable_job();
   job->clear_next_attempt_time();
-  job->set_state(v1::JOB_STATE_SUSPENDED);
+  Move(JobCause::kSuspended, job);
   job->set_reason(v1::JOB_REASON_USER);
   job->set_reason_detail("suspended: resume it with `milepost job resume`");
 }

@@ -8,6 +8,7 @@
 #ifndef MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 #define MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -23,6 +24,7 @@
 
 namespace milepost::coordinator {
 
+enum class JobCause : uint8_t;
 struct JobArraySubmitted;
 struct JobDeleted;
 struct JobSubmitted;
@@ -148,7 +150,7 @@ class Transition {
   void FinishAttempt(int64_t number);
   void FinishEnding(v1::JobRecord* record, v1::AttemptEnding ending);
   void FinishFailed(v1::JobRecord* record);
-  void EndJob(v1::JobRecord* record, v1::JobState state, v1::JobReason reason,
+  void EndJob(v1::JobRecord* record, JobCause cause, v1::JobReason reason,
               const std::string& detail);
 
   // worker_flow.cc

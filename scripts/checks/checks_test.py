@@ -13,6 +13,7 @@ import api_doc
 import doc_paths
 import doc_snippets
 import files
+import job_states_doc
 import layering
 import sentences
 
@@ -49,6 +50,21 @@ class LayeringTest(unittest.TestCase):
 
     def test_unknown_folder(self):
         self.assertTrue(layering.check_file("novel/x.cc", ""))
+
+
+class JobStatesDocTest(unittest.TestCase):
+    HEADER = "  kStarted,  // all its ranks have slots\n"
+    TABLE = "    {kQueued, JobCause::kStarted, kStarting},\n"
+
+    def test_made_of_the_table(self):
+        document = job_states_doc.made(self.HEADER, self.TABLE)
+        self.assertIn("  QUEUED --> STARTING\n", document)
+        self.assertIn("| all its ranks have slots | QUEUED | STARTING |", document)
+
+    def test_a_write_past_the_table(self):
+        line = "job->set_state(v1::JOB_STATE_QUEUED);\n"
+        self.assertTrue(job_states_doc.written_elsewhere("coordinator/core/x.cc", line))
+        self.assertFalse(job_states_doc.written_elsewhere("coordinator/core/x_test.cc", line))
 
 
 class ApiDocTest(unittest.TestCase):
