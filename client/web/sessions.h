@@ -4,8 +4,8 @@
 //   const std::optional<std::string> token = sessions.Find(id, now);
 //
 // Sessions exist only in memory: a restart ends them all. Ids have 256 random bits and are kept as
-// digests. There are at most `most` sessions, and `most_of_token` for one token. A new one replaces
-// the one that was unused for longest. Thread-safe.
+// digests. There are at most `most` sessions, and `most_of_token` for one token. At a limit, a new
+// session replaces the one that was unused for longest. Thread-safe.
 #ifndef MILEPOST_CLIENT_WEB_SESSIONS_H_
 #define MILEPOST_CLIENT_WEB_SESSIONS_H_
 

@@ -74,9 +74,9 @@ struct TlsFiles {
 // Returns the files' contents, or CheckTlsFolder's error.
 absl::StatusOr<TlsFiles> ReadTlsFolder(const TlsFolder& folder);
 
-// Checks that the files can be read, hold what their names say, and belong together, and that
-// nobody else may read the key. NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT: the message has the
-// file and what is wrong.
+// Checks that the files can be read, hold what their names say, and belong together. Also checks
+// the key's mode (CheckPrivateKeyMode). NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT: the message
+// has the file and what is wrong.
 absl::Status CheckTlsFolder(const TlsFolder& folder);
 
 // Client credentials from the certificate in `folder`. NOT_FOUND, PERMISSION_DENIED,

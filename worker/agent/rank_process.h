@@ -34,7 +34,7 @@ struct TrainerOptions {
   std::string memory_folder;  // likewise
   PathRoots path_roots;       // likewise
   absl::Duration hang_time;   // of v1::TrainerStart; zero: a hang or silence does not end it
-  absl::Duration silence;     // without a sign of life, then it is killed
+  absl::Duration silence;     // longest time without a sign of life; then it is killed
 };
 
 class RankProcess {

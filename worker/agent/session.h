@@ -1,7 +1,7 @@
 // The worker's stream to the coordinator, which is kept open all the time. The session connects,
 // says Hello, and sends heartbeats and what the outbox has. It passes the coordinator's messages to
 // a callback. When the stream ends, the session connects again after 50 ms, growing to 1 s, with
-// jitter. With several coordinators it then tries the next one.
+// jitter. With several coordinators it then tries the next one, and the pause grows to 400 ms only.
 #ifndef MILEPOST_WORKER_AGENT_SESSION_H_
 #define MILEPOST_WORKER_AGENT_SESSION_H_
 
