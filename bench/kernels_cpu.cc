@@ -22,11 +22,12 @@
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/kernels/cpu/parallel.h"
+#include "engine/kernels/cpu/sum_squares.h"
 #include "engine/ops/attention/attention_cpu_kernel.h"
 #include "engine/ops/classifier/classifier_cpu_kernel.h"
 #include "engine/ops/embedding/embedding_cpu_kernel.h"
 #include "engine/ops/norm/layernorm_cpu_kernel.h"
-#include "engine/ops/optimizer/optimizer_cpu_kernel.h"
+#include "engine/optim/adamw/adamw_cpu_kernel.h"
 
 namespace milepost::kernels {
 namespace {

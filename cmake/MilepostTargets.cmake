@@ -77,7 +77,8 @@ function(milepost_unity variable target)
 endfunction()
 
 # milepost_rooms(<variable> <suffix>)
-# Sets the variable to the files of engine/ops' rooms that end so, as <room>_cpu.cc. Suffix "":
+# Sets the variable to the files of the rooms of engine/ops and engine/optim that end so, as
+# <room>_cpu.cc. Suffix "":
 # those that end in no suffix of milepost_room_suffixes, without tests; "test": their tests.
 set(milepost_room_suffixes contract reference cpu cuda cpu_kernel cuda_kernel)
 function(milepost_rooms variable suffix)
@@ -86,7 +87,8 @@ function(milepost_rooms variable suffix)
     if(suffix STREQUAL "cuda_kernel")
       set(type cu)
     endif()
-    file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/ops/*/*_${suffix}.${type})
+    file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/ops/*/*_${suffix}.${type}
+      ${PROJECT_SOURCE_DIR}/engine/optim/*/*_${suffix}.${type})
     if(suffix STREQUAL "test")
       list(FILTER files EXCLUDE REGEX "_kernel_test\\.cc$")
     endif()

@@ -67,9 +67,9 @@ void AddDiskStates(const FlatGroup& group, bool write, std::vector<Access>& acce
 }
 
 void AddOptimizer(const StepPlan& plan, const FlatGroup& group, std::vector<Access>& accesses) {
-  if (group.optimizer == Optimizer::kMuon) {
+  if (group.Needs() == optim::StepNeeds::kWholeMatrices) {
     AddBuffer(plan, group.update_buffer, false, accesses);
-  } else if (group.optimizer == Optimizer::kLamb) {
+  } else if (group.Needs() == optim::StepNeeds::kTensorNorms) {
     AddNorms(plan, group, false, accesses);
     AddBuffer(plan, group.m_buffer, false, accesses);
     AddBuffer(plan, group.v_buffer, false, accesses);

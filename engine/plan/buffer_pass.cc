@@ -256,7 +256,8 @@ void AddStates(StepPlan& plan) {
       continue;
     }
     group.m_buffer = add(group, "m", group.state_dtype);
-    if (HasSecondMoment(group.optimizer)) group.v_buffer = add(group, "v", group.state_dtype);
+    if (optim::DefinitionOf(group.optimizer).moments > 1)
+      group.v_buffer = add(group, "v", group.state_dtype);
   }
 }
 
@@ -291,12 +292,13 @@ void AddUpdateBuffers(StepPlan& plan) {
   int64_t norms = 0;
   for (FlatGroup& group : plan.groups) {
     if (group.frozen) continue;
-    if (group.optimizer == Optimizer::kMuon) {
+    if (group.Needs() == optim::StepNeeds::kWholeMatrices) {
       group.update_buffer =
           AddBuffer(plan, absl::StrCat("update of ", group.name), BufferClass::kCommunication,
                     group.padded_elements * ByteSize(DType::kF32), false);
     }
-    if (group.optimizer == Optimizer::kLamb) norms += static_cast<int64_t>(group.parameters.size());
+    if (group.Needs() == optim::StepNeeds::kTensorNorms)
+      norms += static_cast<int64_t>(group.parameters.size());
   }
   if (norms == 0) return;
   plan.update_norms = AddBuffer(plan, "norms of updates", BufferClass::kCommunication,

@@ -9,7 +9,7 @@ namespace {
 
 // runtime/cuda_backend/tables_on_device.cc: small tables share pieces, of which some is left over.
 constexpr int64_t kPiece = 256 << 10;
-// runtime/cuda_backend/step_control.h, ops/optimizer/optimizer_cuda_kernel.h, kernels/cuda/flat.h
+// runtime/cuda_backend/step_control.h, kernels/cuda/flat_update.h, kernels/cuda/flat.h
 constexpr int64_t kControl = 512;
 constexpr int64_t kUpdateControl = 256;
 constexpr int64_t kSegment = 64;
@@ -33,7 +33,7 @@ int64_t GroupBytes(const FlatGroup& group) {
   // Zeroed before gradients are reduced.
   bytes += ChunkTableBytes(group.padded_elements - group.elements, segments);
   bytes += ChunkTableBytes(group.shard_elements, segments);
-  if (group.optimizer != Optimizer::kLamb) return bytes;
+  if (group.Needs() != optim::StepNeeds::kTensorNorms) return bytes;
   return bytes + ChunkTableBytes(group.shard_elements, segments) + TableBytes(kChunk * segments);
 }
 

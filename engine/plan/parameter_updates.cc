@@ -73,12 +73,18 @@ std::vector<ParameterUpdate> Defaults(const v1::OptimizerSpec& spec, const graph
   std::vector<ParameterUpdate> updates;
   for (size_t i = 0; i < hidden.size(); ++i) {
     ParameterUpdate& update = updates.emplace_back(ParameterUpdate{.optimizer = optimizer});
-    if (optimizer == Optimizer::kMuon && !hidden[i]) {
-      update.optimizer = Optimizer::kAdamW;
-      if (spec.lr() > 0) update.lr_scale = static_cast<float>(spec.adamw_lr() / spec.lr());
-    }
     const bool vector = graph.values[graph.parameters[i].value].shape.size() < 2;
-    if (optimizer == Optimizer::kAdamW8Bit && vector) update.optimizer = Optimizer::kAdamW;
+    switch (optim::DefinitionOf(optimizer).updates) {
+      case optim::Updates::kAll:
+        break;
+      case optim::Updates::kMatrices:
+        if (vector) update.optimizer = Optimizer::kAdamW;
+        break;
+      case optim::Updates::kHiddenMatrices:
+        if (hidden[i]) break;
+        update.optimizer = Optimizer::kAdamW;
+        if (spec.lr() > 0) update.lr_scale = static_cast<float>(spec.adamw_lr() / spec.lr());
+    }
   }
   return updates;
 }

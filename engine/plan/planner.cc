@@ -28,6 +28,10 @@
 namespace milepost::plan {
 namespace {
 
+bool StepsByElement(Optimizer optimizer) {
+  return optim::DefinitionOf(optimizer).needs == optim::StepNeeds::kElement;
+}
+
 // Masters and gradients in bf16. `train.batch.accumulation` may be a consequence of the number of
 // ranks, which the spec's own check does not know.
 absl::Status CheckFewerBits(const PlanOptions& options) {
@@ -36,8 +40,7 @@ absl::Status CheckFewerBits(const PlanOptions& options) {
   if (options.compute_dtype != DType::kBf16) {
     return absl::InvalidArgumentError(absl::StrCat(field, " is for train.precision bf16 and fp8"));
   }
-  if (options.offload_optimizer || options.optimizer == Optimizer::kLamb ||
-      options.optimizer == Optimizer::kMuon) {
+  if (options.offload_optimizer || !StepsByElement(options.optimizer)) {
     return absl::InvalidArgumentError(absl::StrCat(
         field, " works with adamw, adamw_8bit, sgd and lion, where they are not offloaded"));
   }
@@ -72,8 +75,7 @@ absl::Status CheckOptions(const PlanOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("train.zero.prefetch: ", options.prefetch, " is not at least 0"));
   }
-  if (options.offload_optimizer &&
-      (options.optimizer == Optimizer::kLamb || options.optimizer == Optimizer::kMuon)) {
+  if (options.offload_optimizer && !StepsByElement(options.optimizer)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "train.offload.optimizer: ", options.offload_disk ? "nvme" : "host", " does not work with ",
         Name(options.optimizer), ": take adamw, adamw_8bit, sgd or lion"));
@@ -104,16 +106,11 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
 
 Optimizer OptimizerOf(v1::OptimizerSpec::Type type) {
   switch (type) {
-    case v1::OptimizerSpec::TYPE_SGD:
-      return Optimizer::kSgd;
-    case v1::OptimizerSpec::TYPE_LION:
-      return Optimizer::kLion;
-    case v1::OptimizerSpec::TYPE_LAMB:
-      return Optimizer::kLamb;
-    case v1::OptimizerSpec::TYPE_MUON:
-      return Optimizer::kMuon;
-    case v1::OptimizerSpec::TYPE_ADAMW_8BIT:
-      return Optimizer::kAdamW8Bit;
+#define MP_OPTIMIZER(name, spec_type)       \
+  case v1::OptimizerSpec::TYPE_##spec_type: \
+    return Optimizer::k##name;
+#include "engine/optim/optimizers.inc"
+#undef MP_OPTIMIZER
     default:
       return Optimizer::kAdamW;
   }

@@ -41,23 +41,7 @@ const char* Name(Stream stream) {
   }
 }
 
-const char* Name(Optimizer optimizer) {
-  switch (optimizer) {
-    case Optimizer::kAdamW:
-      return "adamw";
-    case Optimizer::kSgd:
-      return "sgd";
-    case Optimizer::kLion:
-      return "lion";
-    case Optimizer::kLamb:
-      return "lamb";
-    case Optimizer::kMuon:
-      return "muon";
-    case Optimizer::kAdamW8Bit:
-      return "adamw_8bit";
-  }
-  return "unknown";
-}
+const char* Name(Optimizer optimizer) { return optim::DefinitionOf(optimizer).name; }
 
 std::vector<GroupState> StatesOf(const FlatGroup& group) {
   std::vector<GroupState> states = {

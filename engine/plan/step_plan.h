@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/optim/optimizer_definition.h"
 
 namespace milepost::plan {
 
@@ -56,16 +57,11 @@ struct Place {
 // aligned in every dtype; the elements between are padding and stay zero.
 inline constexpr int64_t kParameterAlignment = 32;
 
-enum class Optimizer : uint8_t { kAdamW, kSgd, kLion, kLamb, kMuon, kAdamW8Bit };
+using optim::Optimizer;
 const char* Name(Optimizer optimizer);  // as the job spec writes it
-// v beside m; the others have m alone.
-inline bool HasSecondMoment(Optimizer optimizer) {
-  return optimizer == Optimizer::kAdamW || optimizer == Optimizer::kLamb ||
-         optimizer == Optimizer::kAdamW8Bit;
-}
 // m and v are codes of 8 bits; this many elements of a parameter share a scale.
 inline constexpr int64_t kQuantizedBlock = 256;
-inline bool IsQuantized(Optimizer optimizer) { return optimizer == Optimizer::kAdamW8Bit; }
+inline bool IsQuantized(Optimizer optimizer) { return optim::DefinitionOf(optimizer).quantized; }
 // Elements: where parameters start in a flat group, and shards in it. No block of quantised state
 // has parts in two parameters or shards, so the codes do not depend on how things are cut.
 inline int64_t ParameterAlignmentOf(Optimizer optimizer) {
@@ -138,7 +134,7 @@ struct FlatGroup {
   // offloaded.
   BufferId master_buffer = kNoBuffer;
   BufferId m_buffer = kNoBuffer;
-  BufferId v_buffer = kNoBuffer;  // where HasSecondMoment
+  BufferId v_buffer = kNoBuffer;  // of two moments
   // Where IsQuantized m and v have shard_elements bytes, and these an f32 per block of them.
   BufferId m_scale_buffer = kNoBuffer;
   BufferId v_scale_buffer = kNoBuffer;
@@ -151,6 +147,7 @@ struct FlatGroup {
   // with every other group but one. At fp32 that takes the master, and there is no such buffer.
   BufferId host_parameter_buffer = kNoBuffer;
   bool Offloaded() const { return host_gradient_buffer != kNoBuffer; }
+  optim::StepNeeds Needs() const { return optim::DefinitionOf(optimizer).needs; }
   // State on disk: which of the kDiskTurns places in host memory the buffers of master, m, v and
   // scales are, which other groups use too: the group's state lies there from its kReadState to its
   // kWriteState. They have at least DiskBytes of the group's. -1: it is in memory for good.

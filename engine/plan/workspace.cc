@@ -21,7 +21,7 @@ ops::GroupSizes SizesOf(const std::vector<FlatGroup>& groups, const graph::Op& o
                            .product_dtype = group.product_dtype,
                            .matrices = {},
                            .tensors = static_cast<int64_t>(group.parameters.size())};
-  if (group.optimizer != Optimizer::kMuon) return sizes;
+  if (group.Needs() != optim::StepNeeds::kWholeMatrices) return sizes;
   for (const GroupParameter& p : group.parameters) {
     sizes.matrices.push_back({p.shape[0], p.shape[1]});
   }

@@ -159,7 +159,8 @@ class TrainingOps {
   void AddUpdateNorms() {
     int64_t tensors = 0;
     for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
-      if (groups_[group].frozen || groups_[group].optimizer != Optimizer::kLamb) continue;
+      if (groups_[group].frozen || groups_[group].Needs() != optim::StepNeeds::kTensorNorms)
+        continue;
       tensors += static_cast<int64_t>(groups_[group].parameters.size());
       // Gradient and master read, m and v read and written.
       Add(OpKind::kUpdateNorms, When::kUpdate, group).bytes = Shard(group) * 6 * 4;
@@ -178,7 +179,7 @@ class TrainingOps {
     std::vector<int> muon;
     for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
       if (groups_[group].frozen) continue;
-      if (groups_[group].optimizer == Optimizer::kMuon) {
+      if (groups_[group].Needs() == optim::StepNeeds::kWholeMatrices) {
         muon.push_back(group);
       } else {
         AddUpdate(group);
@@ -233,18 +234,15 @@ class TrainingOps {
     const auto state = static_cast<double>(ByteSize(group.state_dtype));
     const double master =
         2 * static_cast<double>(ByteSize(group.master_dtype)) + (options_.HasMasters() ? 2 : 0);
-    switch (group.optimizer) {
-      case Optimizer::kAdamW:
-        return GradientBytes() + master + 4 * state;
-      case Optimizer::kSgd:
-      case Optimizer::kLion:
-        return GradientBytes() + master + 2 * state;
-      case Optimizer::kLamb:  // m and v read
-        return 2 * 4 + master;
-      case Optimizer::kMuon:  // the update read
+    const optim::OptimizerDefinition& definition = optim::DefinitionOf(group.optimizer);
+    switch (definition.needs) {
+      case optim::StepNeeds::kElement:
+        return GradientBytes() + master +
+               2 * definition.moments * (definition.quantized ? 1 + 4.0 / kQuantizedBlock : state);
+      case optim::StepNeeds::kTensorNorms:  // the moments read
+        return 4 * definition.moments + master;
+      case optim::StepNeeds::kWholeMatrices:  // the update read
         return 4 + master;
-      case Optimizer::kAdamW8Bit:
-        return GradientBytes() + master + 4 * (1 + 4.0 / kQuantizedBlock);
     }
     return 0;
   }
@@ -374,7 +372,8 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
   for (FlatGroup& group : groups) {
     group.state_dtype = options.state_dtype;
     if (!options.masters) group.master_dtype = options.compute_dtype;
-    if (group.optimizer == Optimizer::kMuon) group.product_dtype = options.orthogonalization;
+    if (group.Needs() == optim::StepNeeds::kWholeMatrices)
+      group.product_dtype = options.orthogonalization;
     group_of[KeyOf(group.block, group.frozen, group.optimizer)] = &group;
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
@@ -401,7 +400,7 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
         std::max(options.shard_alignment, ParameterAlignmentOf(group.optimizer));
     group.padded_elements = RoundUp(group.padded_elements, options.world * alignment);
     group.first_norm = norms;
-    if (group.optimizer == Optimizer::kLamb && !group.frozen) {
+    if (group.Needs() == optim::StepNeeds::kTensorNorms && !group.frozen) {
       norms += static_cast<int64_t>(group.parameters.size());
     }
     group.shard_elements = group.padded_elements / options.Shards();

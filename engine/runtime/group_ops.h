@@ -57,7 +57,7 @@ inline int64_t MuonMatricesBefore(const OpBinding& b) {
   int64_t matrices = 0;
   for (int32_t g = 0; g < b.attributes().group; ++g) {
     const plan::FlatGroup& group = b.plan.groups[g];
-    if (group.optimizer != plan::Optimizer::kMuon || group.frozen) continue;
+    if (group.Needs() != optim::StepNeeds::kWholeMatrices || group.frozen) continue;
     matrices += static_cast<int64_t>(group.parameters.size());
   }
   return matrices;
@@ -100,10 +100,10 @@ inline float MuonFactor(const plan::GroupParameter& p) {
   return static_cast<float>(0.2 * std::sqrt(longer));
 }
 
-// LAMB's and Muon's steps are of whole tensors; random rounding is keyed by the tensor.
+// Steps of whole tensors and matrices; random rounding is keyed by the tensor.
 inline bool StepsApart(const plan::FlatGroup& group) {
-  return group.optimizer == plan::Optimizer::kLamb || group.optimizer == plan::Optimizer::kMuon ||
-         group.state_dtype != DType::kF32 || group.master_dtype != DType::kF32;
+  return group.Needs() != optim::StepNeeds::kElement || group.state_dtype != DType::kF32 ||
+         group.master_dtype != DType::kF32;
 }
 
 // visit(segment) for each of the parameters' pieces within the group's elements [begin, begin +

@@ -62,7 +62,7 @@ ALLOWED = {
                            | PURE_ENGINE,
     "engine/runtime/cuda_backend": {"common", "engine/runtime", "engine/runtime/device",
                                     "engine/comm", "engine/kernels/cpu", "engine/kernels/cuda",
-                                    "engine/kernels/cuda/libraries",
+                                    "engine/kernels/cuda/libraries", "engine/optim",
                                     # testing.h alone
                                     "engine/kernels/cuda/testing"} | PURE_ENGINE,
     "engine/runtime/state_file": {"common"},
@@ -137,7 +137,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 # What a file of an op's room belongs to is told by how its name ends: swiglu_reference.cc.
-ROOM_FILE = re.compile(r"^engine/ops/\w+/\w+_(contract|reference|binding|cpu|cuda|cpu_kernel|cuda_kernel)"
+ROOM_FILE = re.compile(r"^engine/(?:ops|optim)/\w+/\w+_(contract|reference|binding|cpu|cuda|cpu_kernel|cuda_kernel)"
                        r"(-inl)?\.(cc|h|cu)$")
 ROOM_SUFFIXES = {"contract": "engine/ops/contract", "reference": "engine/ops/reference",
                  "binding": "engine/runtime",

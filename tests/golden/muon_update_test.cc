@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/kernels/cpu/testing.h"
-#include "engine/ops/optimizer/muon_cpu_kernel.h"
+#include "engine/optim/muon/muon_cpu_kernel.h"
 #include "tests/golden/curve.h"
 
 namespace milepost {

@@ -15,7 +15,6 @@
 #include "absl/status/status.h"
 #include "engine/kernels/cuda/stream.h"
 #include "engine/ops/contract/sums.h"
-#include "engine/ops/optimizer/optimizer_contract.h"
 
 namespace milepost::kernels::cuda {
 

@@ -1,5 +1,5 @@
+#include "engine/kernels/cpu/sum_squares.h"
 #include "engine/kernels/cuda/flat.h"
-#include "engine/ops/optimizer/optimizer_cpu_kernel.h"
 
 #include <gtest/gtest.h>
 

@@ -46,6 +46,9 @@ inline int64_t SumSquaresWorkspaceBytes(int64_t n) {
 // ---- on a GPU ----
 namespace cuda {
 
+// Elements of a chunk of a flat buffer, which lies within one tensor: a block of threads takes it.
+inline constexpr int64_t kChunkElements = 4096;
+
 // At most 256 blocks of at least 32 rows.
 inline int64_t BiasRowsPerBlock(int64_t rows) { return std::max<int64_t>(32, CeilDiv(rows, 256)); }
 inline int64_t BiasGradientWorkspaceBytes(int64_t rows, int64_t width) {

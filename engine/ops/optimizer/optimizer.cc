@@ -1,8 +1,10 @@
 // The update, and what LAMB and Muon do between the scalars' reduction and it. These work
 // on flat groups (plan::FlatGroup), not on values.
 #include "common/round_up.h"
+#include "engine/ops/contract/sums.h"
 #include "engine/ops/op_definition.h"
-#include "engine/ops/optimizer/optimizer_contract.h"
+#include "engine/optim/lamb/lamb_contract.h"
+#include "engine/optim/muon/muon_contract.h"
 
 namespace milepost::ops {
 namespace {

@@ -6,11 +6,8 @@
 
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/parallel.h"
-#include "engine/ops/optimizer/adamw_8bit_cpu_kernel.h"
-#include "engine/ops/optimizer/lamb_cpu_kernel.h"
-#include "engine/ops/optimizer/muon_cpu_kernel.h"
-#include "engine/ops/optimizer/optimizer_cpu_kernel.h"
 #include "engine/runtime/cpu_op.h"
+#include "engine/runtime/cpu_optimizer.h"
 #include "engine/runtime/group_ops.h"
 #include "engine/runtime/offload.h"
 #include "engine/runtime/randomness.h"
@@ -23,8 +20,8 @@ using runtime::AfterItsState;
 using runtime::Binding;
 using runtime::BoundOp;
 using runtime::BufferOf;
+using runtime::CpuUpdate;
 using runtime::GroupOf;
-using runtime::MuonFactor;
 using runtime::NormsOf;
 using runtime::OpBinding;
 using runtime::PaddingOf;
@@ -52,78 +49,38 @@ struct UpdatePlaces {
   uint8_t* v_codes;
   float* m_scale;
   float* v_scale;
-  // By tensor of the group: LAMB's pairs of sums of squares, Muon's factors on the learning rate.
-  const double* norms;
-  std::vector<float> factors;
+  const double* norms;  // StepNeeds::kTensorNorms: a pair for each tensor of the group
 };
 
-// By how much LAMB's step is longer than AdamW's: |tensor| / |update|. Vectors (biases, norms) take
-// AdamW's.
-float TrustRatio(const Segment& segment, const double* norms) {
-  const double* pair = norms + 2 * segment.tensor;
-  if (!segment.decay || !(pair[0] > 0) || !(pair[1] > 0)) return 1;
-  return static_cast<float>(std::sqrt(pair[0] / pair[1]));
-}
-
-std::vector<float> MuonFactors(const plan::FlatGroup& group) {
-  std::vector<float> factors;
-  if (group.optimizer != plan::Optimizer::kMuon) return factors;
-  for (const plan::GroupParameter& p : group.parameters) factors.push_back(MuonFactor(p));
-  return factors;
+const runtime::CpuOptimizer& CpuOptimizerOf(plan::Optimizer optimizer) {
+  static constexpr const runtime::CpuOptimizer* kOptimizers[] = {
+#define MP_OPTIMIZER(name, type) &optim::cpu::k##name,
+#include "engine/optim/optimizers.inc"
+#undef MP_OPTIMIZER
+  };
+  return *kOptimizers[static_cast<int>(optimizer)];
 }
 
 // Elements [from, to) of a segment.
 template <typename T>
-void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segment, int64_t from,
-            int64_t to, const UpdatePlaces<T>& at) {
-  const float decay = segment.WeightDecay(c);
-  const float learning_rate = segment.LearningRate(c);
-  const int64_t n = to - from;
-  float* master = at.master + from;
-  float* m = at.m + from;
-  const float* gradient = at.gradient + from;
-  T* copy = at.copy == nullptr ? nullptr : at.copy + from;
-  const kernels::AdamWParams adamw = {.learning_rate = learning_rate,
-                                      .beta1 = c.beta1,
-                                      .beta2 = c.beta2,
-                                      .epsilon = c.epsilon,
-                                      .weight_decay = decay,
-                                      .gradient_scale = c.clip_factor,
-                                      .step = c.update};
-  switch (optimizer) {
-    case plan::Optimizer::kAdamW:
-      return kernels::AdamW<T>(adamw, n, master, m, at.v + from, gradient, copy);
-    case plan::Optimizer::kLamb: {
-      kernels::AdamWParams lamb = adamw;
-      lamb.learning_rate *= TrustRatio(segment, at.norms);
-      return kernels::LambApply<T>(lamb, n, master, m, at.v + from, copy);
-    }
-    case plan::Optimizer::kMuon: {
-      const auto shrink = static_cast<float>(1 - double{learning_rate} * decay);
-      return kernels::MuonApply<T>(shrink, learning_rate * at.factors[segment.tensor], n, master,
-                                   gradient, copy);
-    }
-    case plan::Optimizer::kAdamW8Bit: {  // `from` is the first element of a block
-      const int64_t block = from / kernels::kQuantizedBlock;
-      return kernels::AdamW8Bit<T>(
-          adamw, n, master,
-          {at.m_codes + from, at.m_scale + block, at.v_codes + from, at.v_scale + block}, gradient,
-          copy);
-    }
-    case plan::Optimizer::kSgd:
-      return kernels::Sgd<T>({.learning_rate = learning_rate,
-                              .momentum = c.momentum,
-                              .weight_decay = decay,
-                              .gradient_scale = c.clip_factor},
-                             n, master, m, gradient, copy);
-    case plan::Optimizer::kLion:
-      return kernels::Lion<T>({.learning_rate = learning_rate,
-                               .beta1 = c.beta1,
-                               .beta2 = c.beta2,
-                               .weight_decay = decay,
-                               .gradient_scale = c.clip_factor},
-                              n, master, m, gradient, copy);
-  }
+void Update(const plan::FlatGroup& group, const StepContext& c, const Segment& segment,
+            int64_t from, int64_t to, const UpdatePlaces<T>& at) {
+  const auto past = [](auto* place, int64_t by) { return place == nullptr ? place : place + by; };
+  const int64_t block = from / plan::kQuantizedBlock;
+  CpuOptimizerOf(group.optimizer)(CpuUpdate<T>{.step = c,
+                                               .group = group,
+                                               .segment = segment,
+                                               .n = to - from,
+                                               .master = past(at.master, from),
+                                               .m = past(at.m, from),
+                                               .v = past(at.v, from),
+                                               .gradient = past(at.gradient, from),
+                                               .copy = past(at.copy, from),
+                                               .m_codes = past(at.m_codes, from),
+                                               .v_codes = past(at.v_codes, from),
+                                               .m_scale = past(at.m_scale, block),
+                                               .v_scale = past(at.v_scale, block),
+                                               .norms = at.norms});
 }
 
 // What of a group is in bf16: widened piece by piece, updated in fp32, and rounded back at random
@@ -131,10 +88,10 @@ void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segm
 struct Bf16Places {
   // Elements [from, to) of a segment; `at` has what is not in bf16.
   template <typename T>
-  void Update(plan::Optimizer optimizer, const StepContext& c, const Segment& segment, int64_t from,
-              int64_t to, const UpdatePlaces<T>& at) const {
+  void Update(const plan::FlatGroup& group, const StepContext& c, const Segment& segment,
+              int64_t from, int64_t to, const UpdatePlaces<T>& at) const {
     constexpr int64_t kPiece = 1024;  // whole blocks of quantized states
-    static_assert(kPiece % kernels::kQuantizedBlock == 0);
+    static_assert(kPiece % plan::kQuantizedBlock == 0);
     float values[4][kPiece];
     for (int64_t i = from; i < to; i += kPiece) {
       const int64_t n = std::min(kPiece, to - i);
@@ -147,7 +104,7 @@ struct Bf16Places {
       if (master != nullptr) here.master = widen(master, 1);
       if (m != nullptr) here.m = widen(m, 2);
       if (v != nullptr) here.v = widen(v, 3);
-      cpu::Update(optimizer, c, segment, 0, n, here);
+      cpu::Update(group, c, segment, 0, n, here);
       const auto round = [&](RandomPurpose purpose, int which, bf16* bits) {
         const auto tensor = static_cast<uint32_t>(segment.parameter);
         const int64_t element = segment.element + i - segment.begin;
@@ -188,8 +145,8 @@ struct Bf16Places {
     move(at.copy, i);
     move(at.m_codes, i);
     move(at.v_codes, i);
-    move(at.m_scale, i / kernels::kQuantizedBlock);
-    move(at.v_scale, i / kernels::kQuantizedBlock);
+    move(at.m_scale, i / plan::kQuantizedBlock);
+    move(at.v_scale, i / plan::kQuantizedBlock);
     return at;
   }
 };
@@ -252,7 +209,7 @@ T* UpdatedParameters(const OpBinding& b) {
 const float* UpdateGradient(const OpBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   if (group.Offloaded()) return BufferOf<float>(b, group.host_gradient_buffer);
-  if (group.optimizer != plan::Optimizer::kMuon) return ShardGradient(b);
+  if (group.Needs() != optim::StepNeeds::kWholeMatrices) return ShardGradient(b);
   return BufferOf<float>(b, group.update_buffer) + ShardBegin(b);
 }
 
@@ -270,8 +227,7 @@ absl::StatusOr<BoundOp> OptimizerOf(const OpBinding& b) {
                         .v_codes = BufferOf<uint8_t>(b, group.v_buffer),
                         .m_scale = BufferOf<float>(b, group.m_scale_buffer),
                         .v_scale = BufferOf<float>(b, group.v_scale_buffer),
-                        .norms = NormsOf(b),
-                        .factors = MuonFactors(group)};
+                        .norms = NormsOf(b)};
   if constexpr (std::is_same_v<T, float>) {
     if (at.master == nullptr) {  // the parameter is its own master
       at.master = parameter;
@@ -284,7 +240,7 @@ absl::StatusOr<BoundOp> OptimizerOf(const OpBinding& b) {
   } else if (at.master == nullptr) {
     return absl::InternalError("a 16-bit group has no master buffer");
   }
-  return [at, bf16, rounded = bf16.any(), optimizer = group.optimizer, count = group.shard_elements,
+  return [at, bf16, rounded = bf16.any(), group = &group, count = group.shard_elements,
           staged = HostParameters<T>(b),
           segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
     if (c.skip_update) {
@@ -299,8 +255,7 @@ absl::StatusOr<BoundOp> OptimizerOf(const OpBinding& b) {
         const int64_t from = std::max(s.begin, first);
         const int64_t to = std::min(s.end, last);
         if (from >= to) continue;
-        rounded ? bf16.Update(optimizer, c, s, from, to, at)
-                : Update(optimizer, c, s, from, to, at);
+        rounded ? bf16.Update(*group, c, s, from, to, at) : Update(*group, c, s, from, to, at);
       }
     });
     return absl::OkStatus();

@@ -5,7 +5,7 @@
 
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/ops/optimizer/optimizer_cpu_kernel.h"
+#include "engine/kernels/cpu/sum_squares.h"
 #include "engine/runtime/cpu_collective_call.h"
 #include "engine/runtime/cpu_op.h"
 #include "engine/runtime/group_ops.h"

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "common/philox.h"
+#include "engine/optim/adamw/adamw_cuda_kernel.h"
+#include "engine/runtime/cuda_backend/cuda_optimizer.h"
 #include "engine/runtime/cuda_backend/documents.h"
 #include "engine/runtime/group_ops.h"
 #include "engine/runtime/randomness.h"
@@ -22,41 +24,9 @@ constexpr int64_t kAlignment = 256;
 
 int64_t RoundUp(int64_t value) { return (value + kAlignment - 1) / kAlignment * kAlignment; }
 
-kernels::AdamWParams AdamWParamsOf(const StepContext& c, float learning_rate, float decay) {
-  return {.learning_rate = learning_rate,
-          .beta1 = c.beta1,
-          .beta2 = c.beta2,
-          .epsilon = c.epsilon,
-          .weight_decay = decay,
-          .step = c.update};
-}
-
-// What the CPU computes of a segment before it touches an element (ops/optimizer/optimizer_cpu.cc).
-SegmentFactors RatesOf(const plan::FlatGroup& group, const Segment& segment, const StepContext& c) {
-  const float rate = segment.LearningRate(c);
-  const float decay = segment.WeightDecay(c);
-  switch (group.optimizer) {
-    case plan::Optimizer::kAdamW:
-    case plan::Optimizer::kAdamW8Bit:
-      return kernels::cuda::SegmentFactorsOf(AdamWParamsOf(c, rate, decay));
-    case plan::Optimizer::kSgd:
-      return kernels::cuda::SegmentFactorsOf(
-          kernels::SgdParams{.learning_rate = rate, .weight_decay = decay});
-    case plan::Optimizer::kLion:
-      return kernels::cuda::SegmentFactorsOf(
-          kernels::LionParams{.learning_rate = rate, .weight_decay = decay});
-    case plan::Optimizer::kLamb:  // vectors take AdamW's step
-      return {.rate = rate, .decay = decay, .norms = segment.decay ? segment.tensor : -1};
-    case plan::Optimizer::kMuon:
-      return {.rate = rate * MuonFactor(group.parameters[segment.tensor]),
-              .shrink = static_cast<float>(1 - double{rate} * decay)};
-  }
-  return {};
-}
-
 SegmentFactors FactorsOf(const plan::FlatGroup& group, const Segment& segment,
                          const StepContext& c) {
-  SegmentFactors factors = RatesOf(group, segment, c);
+  SegmentFactors factors = CudaOptimizerOf(group.optimizer).factors(group, segment, c);
   factors.element_offset = segment.element - segment.begin;
   const auto key = [&](RandomPurpose purpose) {
     return PhiloxKey(c.seed, RandomStream(purpose, static_cast<uint32_t>(segment.parameter)));
@@ -68,7 +38,8 @@ SegmentFactors FactorsOf(const plan::FlatGroup& group, const Segment& segment,
 }
 
 StepFactors StepFactorsOf(const StepContext& c) {
-  StepFactors factors = kernels::cuda::StepFactorsOf(AdamWParamsOf(c, 0, 0));
+  StepFactors factors = kernels::cuda::StepFactorsOf(kernels::AdamWParams{
+      .beta1 = c.beta1, .beta2 = c.beta2, .epsilon = c.epsilon, .step = c.update});
   factors.momentum = c.momentum;
   factors.step = static_cast<uint64_t>(c.step);
   return factors;

@@ -11,9 +11,9 @@
 
 #include "engine/graph/graph.h"
 #include "engine/kernels/cuda/flat.h"
+#include "engine/kernels/cuda/flat_update.h"
 #include "engine/kernels/cuda/libraries/attention_graph.h"
 #include "engine/kernels/cuda/random.h"
-#include "engine/ops/optimizer/optimizer_cuda_kernel.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/step_context.h"
 

@@ -1,0 +1,18 @@
+#include "engine/optim/adamw/adamw_params_cpu.h"
+#include "engine/optim/adamw_8bit/adamw_8bit_cpu_kernel.h"
+#include "engine/runtime/cpu_optimizer.h"
+
+namespace milepost::optim::cpu {
+namespace {
+
+template <typename T>
+void AdamW8BitUpdate(const CpuUpdate<T>& u) {
+  kernels::AdamW8Bit<T>(AdamWParamsOf(u), u.n, u.master,
+                        {u.m_codes, u.m_scale, u.v_codes, u.v_scale}, u.gradient, u.copy);
+}
+
+}  // namespace
+
+constinit const CpuOptimizer kAdamW8Bit = MP_CPU_OPTIMIZER(AdamW8BitUpdate);
+
+}  // namespace milepost::optim::cpu

@@ -1,0 +1,9 @@
+// LAMB (You et al., "Large Batch Optimization for Deep Learning", 2020).
+#include "engine/optim/optimizer_definition.h"
+
+namespace milepost::optim {
+
+constinit const OptimizerDefinition kLamb = {
+    .name = "lamb", .moments = 2, .needs = StepNeeds::kTensorNorms};
+
+}  // namespace milepost::optim
