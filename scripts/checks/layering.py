@@ -7,8 +7,8 @@ import re
 
 from common import ROOT, report, tracked
 
-PURE_ENGINE = {"engine/dtype", "engine/graph", "engine/ops", "engine/ops/contract", "engine/models", "engine/plan",
-               "engine/state"}
+PURE_ENGINE = {"engine/dtype", "engine/graph", "engine/ops", "engine/ops/contract", "engine/models",
+               "engine/plan", "engine/state"}
 
 ALLOWED = {
     "common": set(),
@@ -137,7 +137,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 # What a file of an op's room belongs to is told by how its name ends: swiglu_reference.cc.
-ROOM_FILE = re.compile(r"^engine/(?:ops|optim)/\w+/\w+_(contract|reference|binding|cpu|cuda|cpu_kernel|cuda_kernel)"
+ROOM_FILE = re.compile(r"^engine/(?:ops|optim)/\w+/\w+_"
+                       r"(contract|reference|binding|cpu|cuda|cpu_kernel|cuda_kernel)"
                        r"(-inl)?\.(cc|h|cu)$")
 ROOM_SUFFIXES = {"contract": "engine/ops/contract", "reference": "engine/ops/reference",
                  "binding": "engine/runtime",

@@ -1,4 +1,3 @@
-#include "engine/kernels/cpu/sum_squares.h"
 #include "engine/kernels/cuda/flat.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/kernels/cpu/sum_squares.h"
 #include "engine/kernels/cpu/testing.h"
 #include "engine/kernels/cuda/flat_kernels.h"
 #include "engine/kernels/cuda/testing/run_kernel.h"
