@@ -15,7 +15,7 @@
 #include <tuple>
 #include <vector>
 
-#include "coordinator/core/scheduler.h"
+#include "coordinator/core/schedule_input.h"
 
 namespace milepost::coordinator {
 

@@ -19,7 +19,7 @@
 
 #include <vector>
 
-#include "coordinator/core/scheduler.h"
+#include "coordinator/core/schedule_input.h"
 
 namespace milepost::coordinator {
 

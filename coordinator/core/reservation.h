@@ -16,7 +16,7 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "coordinator/core/scheduler.h"
+#include "coordinator/core/schedule_input.h"
 
 namespace milepost::coordinator {
 

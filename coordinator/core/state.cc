@@ -202,10 +202,10 @@ void State::Apply(const Outcome& outcome) {
   for (const auto& [name, record] : outcome.workers) PutWorker(record);
 }
 
-void State::Apply(Outcome&& outcome) {
-  ApplyOthers(outcome);
-  for (auto& [number, record] : outcome.jobs) PutJob(std::move(record));
-  for (auto& [name, record] : outcome.workers) PutWorker(std::move(record));
+void State::Take(Outcome* outcome) {
+  ApplyOthers(*outcome);
+  for (auto& [number, record] : outcome->jobs) PutJob(std::move(record));
+  for (auto& [name, record] : outcome->workers) PutWorker(std::move(record));
 }
 
 const v1::JobRecord* State::FindJob(int64_t number) const {

@@ -175,9 +175,9 @@ class State {
   // Numbers up to this one were given out, also where their jobs are deleted.
   void NoteLastJob(int64_t number);
   void Apply(const Outcome& outcome);
-  // The same. Jobs' and workers' records are moved from, as progress comes thousands of times a
-  // second; all else stays as it is.
-  void Apply(Outcome&& outcome);
+  // The same, and takes jobs' and workers' records out of the outcome, as progress comes thousands
+  // of times a second. Their names stay, and all else.
+  void Take(Outcome* outcome);
 
   // nullptr when unknown. Valid until the next Put or Apply.
   const v1::JobRecord* FindJob(int64_t number) const;

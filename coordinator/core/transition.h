@@ -4,7 +4,7 @@
 //
 // job_requests.cc has what users ask of jobs, job_flow.cc what happens to an attempt,
 // worker_flow.cc what happens to a worker, host_health.cc failures of its host, queue_flow.cc
-// queues, schedule.cc who gets slots.
+// queues, slot_flow.cc who gets slots.
 #ifndef MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 #define MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 
@@ -89,7 +89,7 @@ class Transition {
   // True when the host may be given ranks again, or what waits has more to say of it.
   bool NoteHealth(const std::string& worker, const v1::HealthReport& report);
 
-  // ---- schedule.cc ----
+  // ---- slot_flow.cc ----
   void Schedule();
 
   // Keeps with each job how its state has changed. After each event.
@@ -168,7 +168,7 @@ class Transition {
                        const std::string& job);
   void Exclude(const std::string& worker);
 
-  // schedule.cc
+  // slot_flow.cc
   void Preempt(int64_t victim, int64_t winner);
   void Resize(int64_t number, int ranks);
   void ClearBackoffs(const KindView& view);

@@ -329,7 +329,7 @@ absl::Status Loop::Land(Decision* decision) {
     host_.Landing(state_, &outcome);
     // What is only renewed comes due later than is known.
     if (outcome.NeedsWrite()) due_known_ = false;
-    state_.Apply(std::move(outcome));
+    state_.Take(&outcome);
     for (size_t i = 0; i < decision->asking.size(); ++i) {
       auto& applied = decision->batch[decision->asking[i]].applied;
       if (applied != nullptr && outcome.results[i].status.ok()) applied();

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/proto_time.h"
-#include "coordinator/core/scheduler.h"
+#include "coordinator/core/schedule_input.h"
 #include "coordinator/metrics/names.h"
 
 namespace milepost::coordinator {

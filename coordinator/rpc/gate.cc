@@ -93,7 +93,7 @@ GateCall::~GateCall() {
                          [limiter = limiter_, caller = counted_] { limiter->End(caller); });
 }
 
-absl::Status GateCall::Admit(const Subject& subject) {
+absl::Status GateCall::LetIn(const Subject& subject) {
   resource_ = subject.name;
   MP_RETURN_IF_ERROR(gate_->coordinator_->MayAct());
   if (rule_ == nullptr) {
@@ -264,7 +264,7 @@ grpc::Status Gate::Serve(grpc::ServerContextBase* context, absl::string_view met
                          const google::protobuf::Message& request, const Subject& subject,
                          const std::function<absl::Status(GateCall&)>& body) {
   GateCall call(this, context, method, &request);
-  absl::Status status = call.Admit(subject);
+  absl::Status status = call.LetIn(subject);
   if (status.ok()) {
     Watch(&call, [] { return true; });
     status = body(call);

@@ -61,7 +61,7 @@ struct Subject {
   int64_t generation = 0;
 };
 
-// One call, from its admission to its end. For one thread at a time.
+// One call, from where it is let in to its end. For one thread at a time.
 class GateCall {
  public:
   // `method`: "JobService/GetJob". `request` may be null.
@@ -72,8 +72,8 @@ class GateCall {
   GateCall& operator=(const GateCall&) = delete;
 
   // Before anything is done.
-  absl::Status Admit(const Subject& subject);
-  // Of what the call turns out to be about, too: as Admit checks it. `role` other than UNSPECIFIED
+  absl::Status LetIn(const Subject& subject);
+  // Of what the call turns out to be about, too: as LetIn checks it. `role` other than UNSPECIFIED
   // replaces the table's.
   absl::Status Check(const Subject& subject, v1::Role role = v1::ROLE_UNSPECIFIED);
   // Is the caller, whose call has gone on for a while, still let in?

@@ -40,7 +40,7 @@ class SessionReactor final
                                grpc::CallbackServerContext* context) {
     auto* reactor = new SessionReactor(coordinator, gate, context);
     reactor->self_.reset(reactor);
-    const absl::Status admitted = reactor->call_.Admit(Subject::Nothing());
+    const absl::Status admitted = reactor->call_.LetIn(Subject::Nothing());
     if (admitted.ok()) {
       reactor->StartRead(&reactor->message_);
     } else {
