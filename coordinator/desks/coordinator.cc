@@ -196,7 +196,9 @@ absl::Status Coordinator::Write(const Outcome& outcome) {
   return status;
 }
 
-void Coordinator::Durable(const State&, const Outcome&) {
+void Coordinator::Durable(const State&, const Outcome& outcome) {
+  // Messages of an earlier decision that was written and did not land are not sent.
+  if (!outcome.NeedsWrite()) return;
   for (const StoredDelivery& message : std::exchange(deliveries_, {})) {
     options_.listener->Send(message.number, message.delivery);
   }

@@ -1,9 +1,11 @@
 // The thread that steps the process's loop: it writes when the loop has something to write, and
 // sleeps when the loop has nothing to do. All that is to be decided is in the loop.
 //
-//   LoopThread thread(&loop, {.write = [&](const Outcome& outcome) { return store->Write(outcome);
-//   }}); MP_RETURN_IF_ERROR(thread.Begin(events)); thread.Start(); MP_ASSIGN_OR_RETURN(const
-//   std::string job, Do(&loop, JobCancelled{"jobs/7"})); thread.Stop();
+//   LoopThread thread(&loop, {.write = [&](const Outcome& o) { return store->Write(o); }});
+//   MP_RETURN_IF_ERROR(thread.Begin(events));
+//   thread.Start();
+//   MP_ASSIGN_OR_RETURN(const std::string job, Do(&loop, JobCancelled{"jobs/7"}));
+//   thread.Stop();
 //
 // Thread-safe, but for Begin and Start, which come first.
 #ifndef MILEPOST_COORDINATOR_LOOP_LOOP_THREAD_H_
@@ -22,7 +24,7 @@
 
 namespace milepost::coordinator {
 
-// Posts the entry, and waits for its answer. Its `done` must be empty.
+// Posts the entry, and waits for its answer. Its `done` is replaced.
 absl::StatusOr<std::string> Do(Loop* loop, Loop::Entry entry);
 absl::StatusOr<std::string> Do(Loop* loop, Event event);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/error_details.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
@@ -28,31 +29,31 @@ struct PreparedCheckpoint::Work {
 };
 
 PreparedCheckpoint::PreparedCheckpoint(v1::Checkpoint checkpoint, std::unique_ptr<Work> work)
-    : checkpoint_(std::move(checkpoint)), work_(std::move(work)) {}
+    : checkpoint_(std::move(checkpoint)), work_(std::move(work)), committed_(work_ == nullptr) {}
 
 PreparedCheckpoint::PreparedCheckpoint(PreparedCheckpoint&& other) noexcept = default;
 
 PreparedCheckpoint::~PreparedCheckpoint() {
   if (work_ == nullptr) return;
+  if (committed_) {
+    std::remove(work_->manifest_file.c_str());
+    work_->store->EndCommit(work_->open, absl::OkStatus(), /*drop=*/false).IgnoreError();
+    return;
+  }
   Drop(Refusal(v1::ERROR_REASON_CHECKPOINT_DROPPED, checkpoint_.name(),
                absl::StrCat(checkpoint_.name(), " was given up")));
 }
 
+// What is left to do on disk waits for the destructor or Drop: the caller may hold a lock.
 absl::Status PreparedCheckpoint::Publish() {
-  const absl::Status status =
-      work_->store->Publish(work_->open, work_->manifest, work_->manifest_file);
-  if (!status.ok()) {
-    Drop(status);
-    return status;
-  }
-  std::remove(work_->manifest_file.c_str());
-  work_->store->EndCommit(work_->open, absl::OkStatus(), /*drop=*/false).IgnoreError();
-  work_ = nullptr;
-  return status;
+  MP_CHECK(work_ != nullptr && !committed_);
+  MP_RETURN_IF_ERROR(work_->store->Publish(work_->open, work_->manifest, work_->manifest_file));
+  committed_ = true;
+  return absl::OkStatus();
 }
 
 void PreparedCheckpoint::Drop(const absl::Status& why) {
-  if (work_ == nullptr) return;
+  if (work_ == nullptr || committed_) return;
   std::remove(work_->manifest_file.c_str());
   work_->store->EndCommit(work_->open, why, /*drop=*/true).IgnoreError();
   work_ = nullptr;

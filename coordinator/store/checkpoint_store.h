@@ -120,10 +120,11 @@ class PreparedCheckpoint {
 
   const v1::Checkpoint& checkpoint() const { return checkpoint_; }
   // It is visible; also where it was so before it was to be prepared.
-  bool committed() const { return work_ == nullptr; }
-  // Makes chunks and manifest visible in one atomic write. Quick: no data is copied.
+  bool committed() const { return committed_; }
+  // Makes chunks and manifest visible in one atomic write. Quick: no data is copied, and no file is
+  // deleted, also where it fails: Drop does that. At most once, and not where it is committed.
   absl::Status Publish();
-  // `why` is what those are told who write to it.
+  // Does nothing to a committed one. `why` is what those are told who write to it.
   void Drop(const absl::Status& why);
 
  private:
@@ -132,6 +133,7 @@ class PreparedCheckpoint {
   PreparedCheckpoint(v1::Checkpoint checkpoint, std::unique_ptr<Work> work);
   v1::Checkpoint checkpoint_;
   std::unique_ptr<Work> work_;  // nullptr: there is nothing left to do
+  bool committed_;
 };
 
 class CheckpointStore {

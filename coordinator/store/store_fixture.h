@@ -91,7 +91,10 @@ class StoreFixture : public ::testing::Test {
   // Of one whose streams are finished.
   absl::Status CommitOpen(const std::string& name, absl::Time now = absl::UnixEpoch()) {
     MP_ASSIGN_OR_RETURN(PreparedCheckpoint prepared, checkpoints().Prepare(name, now));
-    return prepared.committed() ? absl::OkStatus() : prepared.Publish();
+    if (prepared.committed()) return absl::OkStatus();
+    absl::Status status = prepared.Publish();
+    if (!status.ok()) prepared.Drop(status);
+    return status;
   }
 
   std::vector<std::string> Names() {

@@ -1,7 +1,7 @@
 // How much scratch the kernels of an op need: told by its room, before there is a device.
 //
 //   int64_t QkNormWorkspace(const WorkspaceContext& c) {
-//     return kernels::QkNormBackwardWorkspaceBytes(c.Shape(c.op.inputs[0])[0], ...);
+//     return kernels::QkNormBackwardWorkspaceBytes(c.Shape(0)[0], ...);
 //   }
 //
 // Pure. The formulas are those that the kernels use themselves (engine/ops/<room>/*_contract.h);

@@ -1,5 +1,5 @@
 // The scalar side of the optimizer: its numbers from the spec, and clipping by global norm. The
-// vectorised updates themselves are in engine/kernels/.
+// vectorised updates themselves are in the rooms beside this.
 //
 //   ClipResult clip = ClipByNorm(sum_of_squares_over_all_shards, max_norm);
 //   if (!clip.finite) skip the step;

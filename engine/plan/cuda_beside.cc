@@ -2,7 +2,7 @@
 
 #include "engine/ops/attention/library_attention.h"
 #include "engine/ops/contract/alignment.h"
-#include "engine/ops/linear/linear_contract.h"
+#include "engine/ops/contract/sums.h"
 
 namespace milepost::plan {
 namespace {
@@ -14,7 +14,6 @@ constexpr int64_t kControl = 512;
 constexpr int64_t kUpdateControl = 256;
 constexpr int64_t kSegment = 64;
 constexpr int64_t kChunk = 16;
-constexpr int64_t kChunkElements = 4096;
 // Of image models: a value for each byte and channel, for training and for evaluation.
 constexpr int64_t kImageTables = 2 * 256 * 3 * 4;
 
@@ -23,7 +22,7 @@ int64_t TableBytes(int64_t bytes) {
 }
 
 int64_t ChunkTableBytes(int64_t elements, int64_t ranges) {
-  return TableBytes(kChunk * (elements / kChunkElements + ranges));
+  return TableBytes(kChunk * (elements / kernels::cuda::kChunkElements + ranges));
 }
 
 int64_t GroupBytes(const FlatGroup& group) {

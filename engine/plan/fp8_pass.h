@@ -1,6 +1,6 @@
 // 8-bit matrix products: of the layers of a model's blocks, all but the last, which has the heads.
 // Parameters, activations and gradients stay what they are; what a product reads is rounded to 8
-// bits just before (ops/fp8/fp8_cpu_kernel.h): activations and weights to E4M3, gradients of
+// bits just before (ops/fp8/fp8_contract.h): activations and weights to E4M3, gradients of
 // outputs to E5M2.
 //
 //   MarkFp8(graph);                      // numbers the layers, before

@@ -1,4 +1,4 @@
-// Where the scalings of 8-bit tensors lie (ops/fp8/fp8_cpu_kernel.h, which plans do without): a
+// Where the scalings of 8-bit tensors lie (ops/fp8/fp8_contract.h): a
 // record of floats each, end to end in one persistent buffer; and the largest magnitudes of a step,
 // by slots, in another one.
 #ifndef MILEPOST_ENGINE_PLAN_SCALINGS_H_

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/optim/adamw_8bit/adamw_8bit_contract.h"
 #include "engine/optim/optimizer_definition.h"
 
 namespace milepost::plan {
@@ -60,7 +61,7 @@ inline constexpr int64_t kParameterAlignment = 32;
 using optim::Optimizer;
 const char* Name(Optimizer optimizer);  // as the job spec writes it
 // m and v are codes of 8 bits; this many elements of a parameter share a scale.
-inline constexpr int64_t kQuantizedBlock = 256;
+inline constexpr int64_t kQuantizedBlock = kernels::kQuantizedBlock;
 inline bool IsQuantized(Optimizer optimizer) { return optim::DefinitionOf(optimizer).quantized; }
 // Elements: where parameters start in a flat group, and shards in it. No block of quantised state
 // has parts in two parameters or shards, so the codes do not depend on how things are cut.

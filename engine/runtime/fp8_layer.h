@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/kernels/cpu/matmul.h"
-#include "engine/ops/fp8/fp8_cpu_kernel.h"
+#include "engine/ops/fp8/fp8_contract.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/op_binding.h"
 

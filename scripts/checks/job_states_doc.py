@@ -15,7 +15,7 @@ TABLE = "coordinator/core/job_states.cc"
 
 CAUSE = re.compile(r"^  k(\w+),\s+// (.*)$", re.MULTILINE)
 MOVE = re.compile(r"^    \{k(\w+), JobCause::k(\w+), k(\w+)\},$", re.MULTILINE)
-WRITE = re.compile(r"set_state\((v1::)?JOB_STATE_")
+WRITE = re.compile(r"set_state\((v1::)?JOB_STATE_|\b(job|mutable_job\(\))->set_state\(")
 
 INTRODUCTION = """# The states of a job
 

@@ -165,8 +165,8 @@ def check_file(path, text):
         return []
     here = folder_of(path, ALLOWED)
     errors = []
-    # Of a room, the kernels are no part of the compiler.
-    place = f"{here}/" if ROOM_FILE.match(path) else path
+    # Of a room, what nvcc compiles may know CUDA.
+    place = f"{here}/" if re.search(r"_cuda_kernel(-inl)?\.(cu|h)$", path) else path
     if here is None:
         return [f"{path}: no layering rule for its folder; add one to scripts/checks/layering.py"]
     for number, line in enumerate(text.splitlines(), 1):

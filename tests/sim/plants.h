@@ -1,6 +1,6 @@
 // Bugs planted around the real core, so that the checkers can show that they find them. Production
 // code knows nothing of them: what goes into a decision or comes out of it is changed here, or the
-// modelled loop breaks one of its rules.
+// loop is given what breaks one of its rules.
 #ifndef MILEPOST_TESTS_SIM_PLANTS_H_
 #define MILEPOST_TESTS_SIM_PLANTS_H_
 

@@ -7,7 +7,7 @@ namespace milepost::kernels {
 
 // Whether oneDNN multiplies bf16 with instructions made for it (AVX512_BF16, AMX). With AVX-512
 // alone it emulates them: slower than fp32, and with scratch of a hundred megabytes. Elsewhere bf16
-// goes through fp32 (matmul_widened.h, convolution_widened.h), rounded in the same way.
+// goes through fp32 (matmul_widened.h, convolution_widened_cpu_kernel.h), rounded in the same way.
 // Thread-safe; DNNL_MAX_CPU_ISA=AVX2 or AVX512_CORE in the environment makes it false.
 bool HasBf16Products();
 

@@ -1,6 +1,6 @@
 // Fused updates over a flat shard: gradient, master, states -> master, states and the rounded
 // parameter (which may itself be the master), in one pass and one launch for all of the shard's
-// tensors. Bit for bit what the CPU's (optimizer_cpu_kernel.h) make, random roundings included.
+// tensors. Bit for bit what the CPU's (engine/optim) make, random roundings included.
 //
 //   FlatUpdate<bf16> update{.chunks = ..., .factors = ..., .step = ..., .control = ...,
 //                           .p = master, .m = m, .v = v, .g = gradient, .copy = parameter};

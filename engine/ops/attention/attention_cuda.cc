@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/ops/attention/attention_cpu_kernel.h"
+#include "engine/ops/attention/attention_contract.h"
 #include "engine/ops/attention/attention_cuda_kernel.h"
 #include "engine/ops/attention/cached_attention_cuda_kernel.h"
 #include "engine/ops/attention/library_attention.h"

@@ -1,6 +1,6 @@
-// The kernels behind attention.h. Queries (or keys) of a tile each have kD / 16 threads, with 16
-// elements of the head each, in registers; the keys (or queries) that they meet come through shared
-// memory, kTile at a time. kD is head_dim, rounded up; what is missing is 0.
+// The kernels behind attention_cuda_kernel.h. Queries (or keys) of a tile each have kD / 16
+// threads, with 16 elements of the head each, in registers; the keys (or queries) that they meet
+// come through shared memory, kTile at a time. kD is head_dim, rounded up; what is missing is 0.
 #ifndef MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_CUDA_KERNEL_INL_H_
 

@@ -5,9 +5,9 @@
 //   CachedAttention<bf16>(shape, /*first=*/0, prompt_rows, qkv, cache, out, workspace);
 //   CachedAttention<bf16>(shape, /*first=*/prompt_rows, 1, qkv, cache, out, nullptr);
 //
-// qkv: [rows, (heads + 2 * kv_heads) * head_dim], packed as attention.h has it. cache: [2,
-// kv_heads, positions, head_dim], keys, then values, so that one head's lie end to end. out: [rows,
-// heads * head_dim].
+// qkv: [rows, (heads + 2 * kv_heads) * head_dim], packed as attention_cpu_kernel.h has it. cache:
+// [2, kv_heads, positions, head_dim], keys, then values, so that one head's lie end to end. out:
+// [rows, heads * head_dim].
 #ifndef MILEPOST_ENGINE_OPS_ATTENTION_CACHED_ATTENTION_CPU_KERNEL_H_
 #define MILEPOST_ENGINE_OPS_ATTENTION_CACHED_ATTENTION_CPU_KERNEL_H_
 

@@ -1,4 +1,4 @@
-// The kernel behind cached_attention.h.
+// The kernel behind cached_attention_cuda_kernel.h.
 #ifndef MILEPOST_ENGINE_OPS_ATTENTION_CACHED_ATTENTION_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPS_ATTENTION_CACHED_ATTENTION_CUDA_KERNEL_INL_H_
 

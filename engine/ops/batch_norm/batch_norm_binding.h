@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "engine/ops/batch_norm/batch_norm_cpu_kernel.h"
+#include "engine/ops/batch_norm/batch_norm_contract.h"
 #include "engine/runtime/op_binding.h"
 
 namespace milepost::ops {

@@ -1,4 +1,4 @@
-// The kernels behind batch_norm.h.
+// The kernels behind batch_norm_cuda_kernel.h.
 //
 // A block of 256 threads lies over a tile of channels and a block of rows: 8 threads of 8 channels
 // side by side (whole cache lines of 16-bit values), or 32 of one channel where their number is no

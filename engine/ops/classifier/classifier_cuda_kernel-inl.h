@@ -1,4 +1,4 @@
-// The kernels behind classifier.h.
+// The kernels behind classifier_cuda_kernel.h.
 #ifndef MILEPOST_ENGINE_OPS_CLASSIFIER_CLASSIFIER_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPS_CLASSIFIER_CLASSIFIER_CUDA_KERNEL_INL_H_
 

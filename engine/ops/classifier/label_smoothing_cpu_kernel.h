@@ -1,6 +1,6 @@
-// What label smoothing adds to cross-entropy and to its gradient (classifier.h), over rows of
-// logits; T in {float, bf16}. The target of a row becomes (1 - s) of its class and s / classes of
-// every class, as in torch's cross_entropy.
+// What label smoothing adds to cross-entropy and to its gradient (classifier_cpu_kernel.h), over
+// rows of logits; T in {float, bf16}. The target of a row becomes (1 - s) of its class and s /
+// classes of every class, as in torch's cross_entropy.
 //
 //   loss.loss += SmoothingLoss(logits, targets, rows, classes, s);      // before the next call
 //   ClassifierForwardBackward(logits, targets, rows, classes, scale, workspace, &loss);

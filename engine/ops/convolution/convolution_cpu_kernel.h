@@ -33,7 +33,7 @@ namespace milepost::kernels {
 // cannot do it.
 class ConvolutionCache {
  public:
-  // `bf16_products`: bf16 goes to oneDNN; false: by way of fp32 (convolution_widened.h).
+  // `bf16_products`: bf16 goes to oneDNN; false: by way of fp32 (convolution_widened_cpu_kernel.h).
   explicit ConvolutionCache(bool bf16_products = HasBf16Products());
   ~ConvolutionCache();
   ConvolutionCache(const ConvolutionCache&) = delete;

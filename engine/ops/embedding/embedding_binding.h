@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "engine/ops/embedding/embedding_cpu_kernel.h"
+#include "engine/ops/embedding/embedding_contract.h"
 #include "engine/runtime/op_binding.h"
 
 namespace milepost::ops {

@@ -1,4 +1,4 @@
-// The kernels behind embedding.h.
+// The kernels behind embedding_cuda_kernel.h.
 #ifndef MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_CUDA_KERNEL_INL_H_
 

@@ -1,4 +1,4 @@
-// The kernels behind fp8.h.
+// The kernels behind fp8_cuda_kernel.h.
 #ifndef MILEPOST_ENGINE_OPS_FP8_FP8_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPS_FP8_FP8_CUDA_KERNEL_INL_H_
 

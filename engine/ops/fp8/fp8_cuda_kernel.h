@@ -1,5 +1,5 @@
 // Quantisation to 8 bits on the device, and the scalings that go with it; what each is,
-// kernels/cpu/ fp8.h says: the same bits. All pointers are device memory.
+// fp8_contract.h says: the same bits. All pointers are device memory.
 #ifndef MILEPOST_ENGINE_OPS_FP8_FP8_CUDA_KERNEL_H_
 #define MILEPOST_ENGINE_OPS_FP8_FP8_CUDA_KERNEL_H_
 

@@ -18,7 +18,6 @@
 
 #include <cstdint>
 
-#include "common/round_up.h"
 #include "engine/dtype/dtype.h"
 
 namespace milepost::kernels {
@@ -42,10 +41,6 @@ struct MatmulSpec {
 
   bool operator==(const MatmulSpec&) const = default;
 };
-
-// On the CPU, 16-bit factors are widened in pieces where its products do not know them
-// (kernels/cpu/matmul_widened.h): of A and of C, of B, and a row of biases, in fp32.
-inline constexpr int64_t kWidenedRows = 1024, kWidenedColumns = 1024, kWidenedInner = 1024;
 
 namespace cuda {
 

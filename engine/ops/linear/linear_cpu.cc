@@ -31,9 +31,6 @@ using runtime::StepContext;
 struct Layer : LinearLayer {
   Layer(const plan::Program& program, const graph::Op& op)
       : LinearLayer(program, op, /*with_biases=*/false) {}
-  int64_t PackedBiasBytes(int64_t size) const {
-    return biases.size() > 1 ? LineAligned(out * size) : 0;
-  }
   int64_t BiasSumBytes() const {
     if (biases.empty()) return 0;
     return LineAligned(kernels::BiasGradientWorkspaceBytes(rows, out));

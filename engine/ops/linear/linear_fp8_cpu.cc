@@ -97,7 +97,7 @@ struct Products {
 
 absl::StatusOr<Products> ProductsOf(const Binding& b) {
   const graph::Op& op = b.planned.op;
-  const int64_t fixed = Fp8FixedBytes(b.program, op);
+  const int64_t fixed = b.BytesBeforeScratch();
   int64_t most = 0;
   for (const MatmulSpec& spec : Fp8MatmulSpecs(b.program, op)) {
     MP_ASSIGN_OR_RETURN(const size_t bytes, b.matmuls.WorkspaceBytes(spec));
@@ -133,15 +133,6 @@ std::vector<MatmulSpec> Fp8MatmulSpecs(const plan::Program& program, const graph
     specs.back().accumulate = true;
   }
   return specs;
-}
-
-int64_t Fp8FixedBytes(const plan::Program& program, const graph::Op& op) {
-  int64_t bytes = WideBytes(program, op, 0) + WideBytes(program, op, 1);
-  const int64_t biases = static_cast<int64_t>(op.outputs.size()) - op.attributes.parts;
-  if (op.kind != OpKind::kLinearBackwardWeight || biases == 0) return bytes;
-  const graph::Shape& dy = program.graph.values[op.inputs[4]].shape;
-  bytes += LineAligned(kernels::BiasGradientWorkspaceBytes(dy[0], dy[1]));
-  return bytes + (biases > 1 ? LineAligned(dy[1] * static_cast<int64_t>(sizeof(float))) : 0);
 }
 
 absl::StatusOr<BoundOp> BindFp8Linear(const Binding& b) {

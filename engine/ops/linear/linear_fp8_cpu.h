@@ -12,7 +12,6 @@
 namespace milepost::ops::cpu {
 
 std::vector<kernels::MatmulSpec> Fp8MatmulSpecs(const plan::Program& program, const graph::Op& op);
-int64_t Fp8FixedBytes(const plan::Program& program, const graph::Op& op);
 absl::StatusOr<runtime::BoundOp> BindFp8Linear(const runtime::Binding& b);
 absl::StatusOr<runtime::BoundOp> BindFp8BackwardInput(const runtime::Binding& b);
 absl::StatusOr<runtime::BoundOp> BindFp8BackwardWeight(const runtime::Binding& b);

@@ -86,15 +86,9 @@ std::vector<Product> Fp8LayerProducts(const plan::Program& program, const graph:
   return products;
 }
 
-int64_t Fp8BytesBeforeScratch(const plan::Program& program, const graph::Op& op) {
-  if (op.kind != OpKind::kLinearBackwardWeight || op.inputs.size() <= 4) return 0;
-  const graph::Shape& dy = program.graph.values[op.inputs[4]].shape;
-  return DeviceAligned(cuda::BiasGradientWorkspaceBytes(dy[0], dy[1]));
-}
-
 absl::StatusOr<BoundOp> BindFp8Layer(const CudaBinding& b) {
   const graph::Op& op = b.planned.op;
-  const int64_t before = Fp8BytesBeforeScratch(b.program, op);
+  const int64_t before = b.BytesBeforeScratch();
   Fp8LayerCalls layer = {.products = b.services.products,
                          .calls = {},
                          .biases = {},

@@ -12,7 +12,6 @@ namespace milepost::ops::gpu {
 
 std::vector<kernels::cuda::Product> Fp8LayerProducts(const plan::Program& program,
                                                      const graph::Op& op);
-int64_t Fp8BytesBeforeScratch(const plan::Program& program, const graph::Op& op);
 absl::StatusOr<runtime::BoundOp> BindFp8Layer(const runtime::CudaBinding& b);
 
 }  // namespace milepost::ops::gpu

@@ -1,5 +1,5 @@
-// The kernels behind norm.h for widths of any size: a block has a row, element by element, and
-// reads it as often as it needs it.
+// The kernels behind norm_cuda_kernel.h for widths of any size: a block has a row, element by
+// element, and reads it as often as it needs it.
 #ifndef MILEPOST_ENGINE_OPS_NORM_NORM_ANY_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPS_NORM_NORM_ANY_CUDA_KERNEL_INL_H_
 

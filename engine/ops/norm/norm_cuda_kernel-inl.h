@@ -1,6 +1,6 @@
-// The kernels behind norm.h, for widths that are multiples of 64. A thread has 32 elements of a row
-// in registers: 8 at each of four places 16 apart within a group of 64, those whose dropout mask
-// eight Philox calls give. kPerRow threads share a row.
+// The kernels behind norm_cuda_kernel.h, for widths that are multiples of 64. A thread has 32
+// elements of a row in registers: 8 at each of four places 16 apart within a group of 64, those
+// whose dropout mask eight Philox calls give. kPerRow threads share a row.
 #ifndef MILEPOST_ENGINE_OPS_NORM_NORM_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPS_NORM_NORM_CUDA_KERNEL_INL_H_
 

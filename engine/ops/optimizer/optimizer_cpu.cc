@@ -240,7 +240,7 @@ absl::StatusOr<BoundOp> OptimizerOf(const OpBinding& b) {
   } else if (at.master == nullptr) {
     return absl::InternalError("a 16-bit group has no master buffer");
   }
-  return [at, bf16, rounded = bf16.any(), group = &group, count = group.shard_elements,
+  return [at, bf16, rounded = bf16.any(), group, count = group.shard_elements,
           staged = HostParameters<T>(b),
           segments = SegmentsOf(group, begin, group.shard_elements)](const StepContext& c) {
     if (c.skip_update) {
@@ -255,7 +255,7 @@ absl::StatusOr<BoundOp> OptimizerOf(const OpBinding& b) {
         const int64_t from = std::max(s.begin, first);
         const int64_t to = std::min(s.end, last);
         if (from >= to) continue;
-        rounded ? bf16.Update(*group, c, s, from, to, at) : Update(*group, c, s, from, to, at);
+        rounded ? bf16.Update(group, c, s, from, to, at) : Update(group, c, s, from, to, at);
       }
     });
     return absl::OkStatus();

@@ -1,5 +1,5 @@
-// The kernels behind pooling.h. A thread has N channels of a pixel: 8, or 1 where their number is
-// no multiple of it.
+// The kernels behind pooling_cuda_kernel.h. A thread has N channels of a pixel: 8, or 1 where their
+// number is no multiple of it.
 #ifndef MILEPOST_ENGINE_OPS_POOLING_POOLING_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPS_POOLING_POOLING_CUDA_KERNEL_INL_H_
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "engine/ops/qk_norm/qk_norm_cpu_kernel.h"
+#include "engine/ops/qk_norm/qk_norm_contract.h"
 #include "engine/runtime/op_binding.h"
 
 namespace milepost::ops {

@@ -1,4 +1,5 @@
-// The kernels behind qk_norm.h. A warp has a head of a row; a lane kElements of it, N side by side.
+// The kernels behind qk_norm_cuda_kernel.h. A warp has a head of a row; a lane kElements of it, N
+// side by side.
 #ifndef MILEPOST_ENGINE_OPS_QK_NORM_QK_NORM_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPS_QK_NORM_QK_NORM_CUDA_KERNEL_INL_H_
 

@@ -1,4 +1,4 @@
-// The kernels behind rope.h.
+// The kernels behind rope_cuda_kernel.h.
 #ifndef MILEPOST_ENGINE_OPS_ROPE_ROPE_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPS_ROPE_ROPE_CUDA_KERNEL_INL_H_
 

@@ -19,9 +19,9 @@
 
 namespace milepost::kernels {
 
-// As AdamW (optimizer.h), in fp32 from the m and v that the codes stand for; p moves by the new m
-// and v, which are then rounded to the nearest code. A v that is not 0 never becomes 0, which would
-// let a later m of its element divide by almost nothing: it takes the least code above.
+// As AdamW (adamw_cpu_kernel.h), in fp32 from the m and v that the codes stand for; p moves by the
+// new m and v, which are then rounded to the nearest code. A v that is not 0 never becomes 0, which
+// would let a later m of its element divide by almost nothing: it takes the least code above.
 template <typename T>
 void AdamW8Bit(const AdamWParams& params, int64_t n, float* p, const QuantizedMoments& state,
                const float* g, T* copy);

@@ -1,4 +1,4 @@
-// The kernel behind adamw_8bit.h.
+// The kernel behind adamw_8bit_cuda_kernel.h.
 #ifndef MILEPOST_ENGINE_OPTIM_ADAMW_8BIT_ADAMW_8BIT_CUDA_KERNEL_INL_H_
 #define MILEPOST_ENGINE_OPTIM_ADAMW_8BIT_ADAMW_8BIT_CUDA_KERNEL_INL_H_
 

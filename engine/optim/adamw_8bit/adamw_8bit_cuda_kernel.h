@@ -13,7 +13,7 @@
 
 namespace milepost::kernels::cuda {
 
-// As FlatUpdate (optimizer.h); chunks begin at multiples of 256 elements, and so do blocks.
+// As FlatUpdate (flat_update.h); chunks begin at multiples of 256 elements, and so do blocks.
 template <typename T, typename P = float, typename G = float>
 struct QuantizedUpdate {
   const FlatChunk* chunks = nullptr;

@@ -82,7 +82,7 @@ struct MuonWork {
   bool mine = false;
 };
 
-// ops/optimizer/muon_cpu_kernel.cc's iteration, in the same order.
+// muon_cpu_kernel.cc's iteration, in the same order.
 class Orthogonalizer {
  public:
   Orthogonalizer(const CudaBinding& b, int64_t fixed_bytes)
