@@ -48,6 +48,29 @@ class LayeringTest(unittest.TestCase):
         self.assertTrue(layering.check_file("engine/ops/gelu/gelu_cpu.cc", cuda))
         self.assertFalse(layering.check_file("engine/ops/gelu/gelu_cuda.cc", cuda))
 
+    def test_contract(self):
+        contract = '#include "engine/ops/rope/rope_contract.h"\n'
+        self.assertFalse(layering.check_file("engine/plan/x.cc", contract))
+        self.assertFalse(layering.check_file("engine/kernels/cuda/x.h", contract))
+        self.assertFalse(layering.check_file("engine/ops/rope/rope_cuda_kernel.h", contract))
+        graph = '#include "engine/graph/graph.h"\n'
+        self.assertTrue(layering.check_file("engine/ops/rope/rope_contract.h", graph))
+        self.assertTrue(layering.check_file("engine/ops/rope/rope_cpu_kernel.cc", graph))
+
+    def test_the_devices_are_apart(self):
+        kernel = '#include "engine/ops/rope/rope_cpu_kernel.h"\n'
+        self.assertFalse(layering.check_file("engine/ops/rope/rope_cpu.cc", kernel))
+        self.assertTrue(layering.check_file("engine/ops/rope/rope.cc", kernel))
+        for gpu in ("binding.h", "cuda.cc", "cuda_kernel.h", "cuda_kernel.cu"):
+            self.assertTrue(layering.check_file(f"engine/ops/rope/rope_{gpu}", kernel))
+        matmul = '#include "engine/kernels/cpu/matmul.h"\n'
+        self.assertTrue(layering.check_file("engine/optim/muon/muon_cuda.cc", matmul))
+        self.assertTrue(layering.check_file("engine/kernels/cuda/x.h", matmul))
+        runtime = "#include <cuda_runtime.h>\n"
+        self.assertFalse(layering.check_file("engine/ops/rope/rope_cuda_kernel.cu", runtime))
+        self.assertTrue(layering.check_file("engine/ops/rope/rope_cuda.cc", runtime))
+        self.assertTrue(layering.check_file("engine/optim/lion/lion_cuda.cc", runtime))
+
     def test_unknown_folder(self):
         self.assertTrue(layering.check_file("novel/x.cc", ""))
 

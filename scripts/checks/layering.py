@@ -140,6 +140,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 ROOM_FILE = re.compile(r"^engine/(?:ops|optim)/\w+/\w+_"
                        r"(contract|reference|binding|cpu|cuda|cpu_kernel|cuda_kernel)"
                        r"(-inl)?\.(cc|h|cu)$")
+# What a GPU needs takes nothing from the CPU's kernels: what both agree on is in a contract.
+GPU_FILE = re.compile(r"^engine/(?:ops|optim)/.*_(binding|cuda|cuda_kernel)(-inl)?\.(cc|h|cu)$")
+CPU_KERNEL = re.compile(r"_cpu_kernel(-inl)?\.h$|^engine/kernels/cpu/")
 ROOM_SUFFIXES = {"contract": "engine/ops/contract", "reference": "engine/ops/reference",
                  "binding": "engine/runtime",
                  "cpu": "engine/runtime",
@@ -178,6 +181,8 @@ def check_file(path, text):
             tested = path.endswith("_test.cc")  # a test may draw random numbers and start threads
             if place.startswith(prefix) and not tested and pattern.search(header):
                 errors.append(f"{path}:{number}: {prefix} must live without <{header}>")
+        if GPU_FILE.match(path) and CPU_KERNEL.search(header):
+            errors.append(f"{path}:{number}: a GPU's file may not include the CPU's {header}")
         there = folder_of(header, ALLOWED)
         if there is None or there == here or there in ALLOWED[here]:
             continue

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/dtype/fp8.h"
 #include "engine/dtype/half.h"
-#include "engine/ops/fp8/fp8_cpu_kernel.h"
 
 namespace milepost::runtime {
 namespace {
