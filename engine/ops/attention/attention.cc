@@ -1,5 +1,7 @@
 #include "engine/ops/attention/attention.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/ops/attention/attention_contract.h"

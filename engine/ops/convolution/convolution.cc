@@ -1,5 +1,7 @@
 #include "engine/ops/convolution/convolution.h"
 
+#include <algorithm>
+
 #include "common/round_up.h"
 #include "common/status_macros.h"
 #include "engine/ops/backward.h"

@@ -1,5 +1,7 @@
 // The update, and what LAMB and Muon do between the scalars' reduction and it. These work
 // on flat groups (plan::FlatGroup), not on values.
+#include <algorithm>
+
 #include "common/round_up.h"
 #include "engine/ops/contract/sums.h"
 #include "engine/ops/op_definition.h"
