@@ -23,8 +23,8 @@
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/runtime/arena.h"
-#include "engine/runtime/generator.h"
+#include "engine/runtime/executor/arena.h"
+#include "engine/runtime/generation/generator.h"
 
 namespace milepost {
 namespace {

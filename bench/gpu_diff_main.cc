@@ -17,8 +17,8 @@
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
-#include "engine/runtime/cuda/gpu_step_engine.h"
-#include "engine/runtime/cuda_backend/op_diff.h"
+#include "engine/runtime/gpu/backend/op_diff.h"
+#include "engine/runtime/gpu/cuda/gpu_step_engine.h"
 
 namespace milepost::bench {
 namespace {

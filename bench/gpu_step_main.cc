@@ -19,9 +19,9 @@
 #include "bench/step_model.h"
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
-#include "engine/runtime/cuda/cuda_status.h"
-#include "engine/runtime/cuda/gpu_bench.h"
-#include "engine/runtime/cuda/gpu_step_engine.h"
+#include "engine/measure/gpu/gpu_bench.h"
+#include "engine/runtime/gpu/cuda/cuda_status.h"
+#include "engine/runtime/gpu/cuda/gpu_step_engine.h"
 
 namespace milepost::bench {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "common/spec/validate.h"
-#include "engine/plan/estimate.h"
-#include "engine/plan/planner.h"
+#include "engine/plan/estimates/estimate.h"
+#include "engine/plan/planner/planner.h"
 
 namespace milepost {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/comm/communicator.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/session/training_session.h"
 
 namespace milepost::bench {
 

@@ -17,7 +17,7 @@
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/session/training_session.h"
 #include "nlohmann/json.hpp"
 
 namespace milepost::bench {

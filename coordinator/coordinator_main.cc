@@ -30,8 +30,8 @@
 #include "common/systemd/service.h"
 #include "common/version.h"
 #include "coordinator/coordinator_flags.h"
-#include "coordinator/rpc/admission.h"
 #include "coordinator/rpc/server.h"
+#include "coordinator/rpc/submission_check.h"
 #include "coordinator/security/init_pki.h"
 #include "coordinator/standby/standby.h"
 #include "coordinator/store/epochs.h"
@@ -84,7 +84,7 @@ absl::StatusOr<ServerOptions> MakeServerOptions(const Flags& flags, const LiveSe
   options.store.logs = flags.logs;
   options.store.bin_time = absl::Hours(24 * flags.bin_days);
   options.coordinator.live = settings;
-  options.coordinator.admission = AdmitWhatFits;
+  options.coordinator.check_submission = CheckSubmission;
   options.coordinator.on_broken_store = GiveUpStore;
   options.coordinator.on_turn = [service](const Load& load) {
     service->Alive();

@@ -1,7 +1,8 @@
 // milepost-trainer: trains on the CPU.
 #include "worker/trainer/device.h"
 
-#include "engine/runtime/device_bench.h"
+#include "engine/measure/cpu_bench.h"
+#include "engine/runtime/cpu/cpu_step_engine.h"
 
 namespace milepost::worker {
 

@@ -1,9 +1,9 @@
 // milepost-trainer-cuda: trains on an NVIDIA GPU, the one that CUDA_VISIBLE_DEVICES leaves.
 #include <spdlog/spdlog.h>
 
-#include "engine/runtime/cuda/gpu_bench.h"
-#include "engine/runtime/cuda/gpu_check.h"
-#include "engine/runtime/cuda/gpu_step_engine.h"
+#include "engine/measure/gpu/gpu_bench.h"
+#include "engine/runtime/gpu/cuda/gpu_check.h"
+#include "engine/runtime/gpu/cuda/gpu_step_engine.h"
 #include "worker/trainer/device.h"
 #include "worker/trainer/signals.h"
 

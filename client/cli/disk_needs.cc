@@ -13,8 +13,8 @@
 #include "common/disk_space.h"
 #include "common/spec/auto_fields.h"
 #include "common/status_macros.h"
-#include "engine/plan/planner.h"
-#include "engine/plan/required_bytes.h"
+#include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/planner/planner.h"
 
 namespace milepost::client {
 namespace {

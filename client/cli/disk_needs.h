@@ -1,7 +1,7 @@
 // Compares what a job needs on disks with what they have free. So a user learns of a full disk
 // before the job starts, not after hours of training that cannot be saved.
 //
-//   const DiskNeeds needs = DiskNeedsOf(admission.plan);
+//   const DiskNeeds needs = DiskNeedsOf(fitting.plan);
 //   MP_RETURN_IF_ERROR(CheckStateFolder(spec, needs.state_bytes));
 //   MP_RETURN_IF_ERROR(CheckRoom(needs, {.dir = data_dir, .free = free, .in_bin = in_bin}));
 #ifndef MILEPOST_CLIENT_CLI_DISK_NEEDS_H_

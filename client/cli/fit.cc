@@ -9,8 +9,8 @@
 #include "common/host_memory.h"
 #include "common/spec/to_yaml.h"
 #include "common/status_macros.h"
-#include "engine/plan/admission.h"
-#include "engine/plan/faster_precision.h"
+#include "engine/plan/estimates/faster_precision.h"
+#include "engine/plan/fit/fit.h"
 
 namespace milepost::client {
 

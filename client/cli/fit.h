@@ -1,7 +1,7 @@
 // The place of a job on this host, with all ranks side by side. Plans are made for this place.
 //
 //   MP_ASSIGN_OR_RETURN(const plan::RankPlace place, PlaceOnHost(spec));
-//   MP_ASSIGN_OR_RETURN(const plan::Admission admission, plan::Admit(spec, place));
+//   MP_ASSIGN_OR_RETURN(const plan::FittingPlan fitting, plan::PlanThatFits(spec, place));
 #ifndef MILEPOST_CLIENT_CLI_FIT_H_
 #define MILEPOST_CLIENT_CLI_FIT_H_
 
@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "engine/plan/settings.h"
+#include "engine/plan/fit/settings.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::client {

@@ -18,12 +18,12 @@
 #include "common/spec/to_yaml.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
-#include "engine/plan/admission.h"
-#include "engine/plan/device_profile.h"
-#include "engine/plan/estimate.h"
-#include "engine/plan/planner.h"
+#include "engine/plan/estimates/device_profile.h"
+#include "engine/plan/estimates/estimate.h"
+#include "engine/plan/fit/fit.h"
+#include "engine/plan/planner/planner.h"
 #include "engine/plan/planning.h"
-#include "engine/plan/printer.h"
+#include "engine/plan/printing/printer.h"
 
 namespace milepost::client {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/exit_codes.h"
-#include "engine/plan/device_profile.h"
+#include "engine/plan/estimates/device_profile.h"
 
 namespace milepost::client {
 namespace {

@@ -22,7 +22,7 @@
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 #include "engine/data/dataset.h"
-#include "engine/plan/admission.h"
+#include "engine/plan/fit/fit.h"
 
 namespace milepost::client {
 namespace {
@@ -39,8 +39,8 @@ absl::StatusOr<DiskNeeds> CheckMemory(const v1::JobSpec& spec) {
     place.memory_bytes = 0;
     place.host_bytes = HostBytesPerRank(spec.resources().ranks());
   }
-  MP_ASSIGN_OR_RETURN(const plan::Admission admission, plan::Admit(spec, place));
-  return DiskNeedsOf(admission.plan);
+  MP_ASSIGN_OR_RETURN(const plan::FittingPlan fitting, plan::PlanThatFits(spec, place));
+  return DiskNeedsOf(fitting.plan);
 }
 
 // Predicts the next token; the other families have nothing that `generate` could continue.

@@ -187,7 +187,7 @@ absl::Status JobDesk::AdmitSpec(const KnownPlace& told, const Planner& planner,
           deleted ? " is deleted: restore it with `milepost checkpoint restore`" : " is damaged"));
     }
   }
-  if (!options_.admission) return absl::OkStatus();
+  if (!options_.check_submission) return absl::OkStatus();
   KnownPlace place;
   {
     absl::ReaderMutexLock lock(&mutex_);
@@ -196,16 +196,16 @@ absl::Status JobDesk::AdmitSpec(const KnownPlace& told, const Planner& planner,
   const auto still_wanted = [&] { return StillWantedBy(planner); };
   MP_ASSIGN_OR_RETURN(const uint64_t entered, planning_room_.Enter(planner.who, still_wanted));
   const absl::Time begin = SteadyNow();
-  auto answer = options_.admission(*spec, place, still_wanted);
+  auto answer = options_.check_submission(*spec, place, still_wanted);
   if (planner.spent != nullptr) *planner.spent += SteadyNow() - begin;
   planning_room_.Leave(entered);
-  MP_ASSIGN_OR_RETURN(AdmittedSpec admitted, std::move(answer));
-  MP_RETURN_IF_ERROR(store_->checkpoints().CheckEverFits(admitted.checkpoint_bytes));
-  event->slot_bytes = admitted.slot_bytes;
-  event->sizes = std::move(admitted.sizes);
-  if (admitted.choices.empty()) return absl::OkStatus();
-  event->submitted_spec = std::exchange(event->spec, std::move(admitted.spec));
-  event->choices = std::move(admitted.choices);
+  MP_ASSIGN_OR_RETURN(CheckedSpec checked, std::move(answer));
+  MP_RETURN_IF_ERROR(store_->checkpoints().CheckEverFits(checked.checkpoint_bytes));
+  event->slot_bytes = checked.slot_bytes;
+  event->sizes = std::move(checked.sizes);
+  if (checked.choices.empty()) return absl::OkStatus();
+  event->submitted_spec = std::exchange(event->spec, std::move(checked.spec));
+  event->choices = std::move(checked.choices);
   return absl::OkStatus();
 }
 

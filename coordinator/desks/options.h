@@ -29,7 +29,7 @@ struct KnownPlace {
 };
 
 // A spec that may run, with nothing left to choose, and what was chosen.
-struct AdmittedSpec {
+struct CheckedSpec {
   v1::JobSpec spec;
   std::vector<v1::Choice> choices;
   int64_t slot_bytes = 0;  // memory that a GPU must have for a rank; 0: not a job on GPUs
@@ -82,9 +82,9 @@ struct CoordinatorOptions {
   Config config;
   // Can this normalised, valid spec ever run? Empty: anything may, as it is.
   // May take seconds: StillWanted is to be asked meanwhile.
-  std::function<absl::StatusOr<AdmittedSpec>(const v1::JobSpec&, const KnownPlace&,
-                                             const StillWanted&)>
-      admission;
+  std::function<absl::StatusOr<CheckedSpec>(const v1::JobSpec&, const KnownPlace&,
+                                            const StillWanted&)>
+      check_submission;
   // OK while this coordinator may act; else why not, which is what callers then hear. Asked after
   // every write that an answer or a message follows from. Empty: it always may.
   std::function<absl::Status()> may_act;

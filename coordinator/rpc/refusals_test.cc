@@ -272,9 +272,9 @@ TEST_F(RefusalsTest, TheRecordsOfAllJobsAreBounded) {
 
 TEST_F(RefusalsTest, AJobThatCouldNeverSaveAnythingIsRefused) {
   std::atomic<int64_t> bytes = 1000;
-  options_.coordinator.admission = [&](const v1::JobSpec& spec, const KnownPlace&,
-                                       const StillWanted&) -> absl::StatusOr<AdmittedSpec> {
-    return AdmittedSpec{.spec = spec, .choices = {}, .checkpoint_bytes = bytes};
+  options_.coordinator.check_submission = [&](const v1::JobSpec& spec, const KnownPlace&,
+                                              const StillWanted&) -> absl::StatusOr<CheckedSpec> {
+    return CheckedSpec{.spec = spec, .choices = {}, .checkpoint_bytes = bytes};
   };
   options_.store.free_bytes = [](const std::string&) { return uint64_t{1} << 40; };
   Start();
@@ -309,10 +309,10 @@ TEST_F(RefusalsTest, LiveSettingsHoldAtOnce) {
 
 TEST_F(RefusalsTest, AnArrayIsPlannedForWhoWaitsForItAlone) {
   std::atomic<int> planned = 0;
-  options_.coordinator.admission = [&](const v1::JobSpec& spec, const KnownPlace&,
-                                       const StillWanted&) -> absl::StatusOr<AdmittedSpec> {
+  options_.coordinator.check_submission = [&](const v1::JobSpec& spec, const KnownPlace&,
+                                              const StillWanted&) -> absl::StatusOr<CheckedSpec> {
     ++planned;
-    return AdmittedSpec{.spec = spec, .choices = {}};
+    return CheckedSpec{.spec = spec, .choices = {}};
   };
   Start();
   v1::SubmitJobArrayRequest array;
@@ -334,9 +334,9 @@ TEST_F(RefusalsTest, AnArrayIsPlannedForWhoWaitsForItAlone) {
 class EndlessPlanTest : public RefusalsTest {
  protected:
   EndlessPlanTest() {
-    options_.coordinator.admission =
+    options_.coordinator.check_submission =
         [&](const v1::JobSpec&, const KnownPlace&,
-            const StillWanted& wanted) -> absl::StatusOr<AdmittedSpec> {
+            const StillWanted& wanted) -> absl::StatusOr<CheckedSpec> {
       begun_.Notify();
       absl::Status status;
       while (status.ok()) status = wanted();

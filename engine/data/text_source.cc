@@ -11,7 +11,7 @@
 namespace milepost::data {
 namespace {
 
-// Streams of common/philox.h; engine/runtime/randomness.h has those below 2^40.
+// Streams of common/philox.h; engine/runtime/executor/randomness.h has those below 2^40.
 constexpr uint64_t kTrainingStream = uint64_t{1} << 40;
 constexpr uint64_t kValidationStream = uint64_t{2} << 40;
 

@@ -7,9 +7,9 @@
 namespace milepost::plan {
 namespace {
 
-// runtime/cuda_backend/tables_on_device.cc: small tables share pieces, of which some is left over.
+// runtime/gpu/backend/tables_on_device.cc: small tables share pieces, of which some is left over.
 constexpr int64_t kPiece = 256 << 10;
-// runtime/cuda_backend/step_control.h, kernels/cuda/flat_update.h, kernels/cuda/flat.h
+// runtime/gpu/backend/step_control.h, kernels/cuda/flat_update.h, kernels/cuda/flat.h
 constexpr int64_t kControl = 512;
 constexpr int64_t kUpdateControl = 256;
 constexpr int64_t kSegment = 64;

@@ -391,6 +391,14 @@ struct StepPlan {
   }
 };
 
+inline constexpr int64_t kBufferAlignment = 64;
+// A GPU's: what its libraries want of their workspaces.
+inline constexpr int64_t kCudaBufferAlignment = 256;
+inline int64_t BufferAlignment(const PlanOptions& options, Memory memory = Memory::kDevice) {
+  if (memory == Memory::kHost && options.offload_disk) return kDiskBlock;
+  return options.device == DeviceKind::kCuda ? kCudaBufferAlignment : kBufferAlignment;
+}
+
 }  // namespace milepost::plan
 
 #endif  // MILEPOST_ENGINE_PLAN_STEP_PLAN_H_

@@ -20,7 +20,7 @@ import sentences
 
 class LayeringTest(unittest.TestCase):
     def test_forbidden_folder(self):
-        upward = '#include "engine/runtime/session.h"\n'
+        upward = '#include "engine/runtime/session/training_session.h"\n'
         self.assertTrue(layering.check_file("engine/plan/x.cc", upward))
         self.assertTrue(layering.check_file("client/cli/x.cc", '#include "coordinator/core/y.h"\n'))
 
@@ -30,9 +30,24 @@ class LayeringTest(unittest.TestCase):
         self.assertTrue(layering.check_file("engine/plan/x.cc", "#include <cuda_runtime.h>\n"))
 
     def test_allowed(self):
-        graph, planner = '#include "engine/graph/graph.h"\n', '#include "engine/plan/planner.h"\n'
+        graph = '#include "engine/graph/graph.h"\n'
+        planner = '#include "engine/plan/planner/planner.h"\n'
         self.assertFalse(layering.check_file("engine/plan/x.cc", graph))
         self.assertFalse(layering.check_file("coordinator/rpc/x.cc", planner))
+
+    def test_rooms_of_the_plan(self):
+        memory = '#include "engine/plan/passes/memory_pass.h"\n'
+        self.assertFalse(layering.check_file("engine/plan/planner/x.cc", memory))
+        self.assertTrue(layering.check_file("engine/plan/verification/x.cc", memory))
+        self.assertTrue(layering.check_file("engine/plan/x.cc", memory))
+
+    def test_rooms_of_running(self):
+        session = '#include "engine/runtime/session/training_session.h"\n'
+        self.assertTrue(layering.check_file("engine/runtime/cpu/x.cc", session))
+        self.assertTrue(layering.check_file("engine/runtime/gpu/backend/x.h", session))
+        cpu = '#include "engine/runtime/cpu/cpu_backend.h"\n'
+        self.assertFalse(layering.check_file("engine/runtime/session/x.cc", cpu))
+        self.assertTrue(layering.check_file("engine/runtime/executor/x.h", cpu))
 
     def test_room(self):
         run = '#include "engine/ops/reference/reference_run.h"\n'
@@ -44,7 +59,7 @@ class LayeringTest(unittest.TestCase):
         cpu = '#include "engine/ops/linear/linear_fp8_cpu.h"\n'
         self.assertTrue(layering.check_file("engine/ops/linear/linear.cc", cpu))
         self.assertFalse(layering.check_file("engine/ops/linear/linear_cpu.cc", cpu))
-        cuda = '#include "engine/runtime/cuda_backend/cuda_op.h"\n'
+        cuda = '#include "engine/runtime/gpu/backend/cuda_op.h"\n'
         self.assertTrue(layering.check_file("engine/ops/gelu/gelu_cpu.cc", cuda))
         self.assertFalse(layering.check_file("engine/ops/gelu/gelu_cuda.cc", cuda))
 
@@ -258,7 +273,7 @@ echo '{"used_bytes": 1910, "context_bytes": 910, "arena_bytes": 990, "beside_byt
         out = folder / behaviour
         for name, text in {
             "gpu_kernels_test": self.STAND_IN,
-            "engine_runtime_cuda_test": self.STAND_IN,
+            "engine_runtime_gpu_cuda_test": self.STAND_IN,
             "engine_kernels_cuda_libraries_test": self.STAND_IN,
             "gpu_training_test": self.STAND_IN,
             "gpu_golden_test": self.STAND_IN,

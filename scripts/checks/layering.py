@@ -7,8 +7,14 @@ import re
 
 from common import ROOT, report, tracked
 
+PLAN = {"engine/plan", "engine/plan/passes", "engine/plan/verification", "engine/plan/planner",
+        "engine/plan/estimates", "engine/plan/fit", "engine/plan/printing"}
 PURE_ENGINE = {"engine/dtype", "engine/graph", "engine/ops", "engine/ops/contract", "engine/models",
-               "engine/plan", "engine/state"}
+               "engine/state"} | PLAN
+# What a plan is made from.
+GRAPH = {"common", "common/spec", "engine/graph", "engine/models", "engine/ops",
+         "engine/ops/contract", "engine/optim"}
+EXECUTOR = "engine/runtime/executor"
 
 ALLOWED = {
     "common": set(),
@@ -26,9 +32,18 @@ ALLOWED = {
     "engine/ops": {"common", "engine/graph", "engine/ops/contract"},
     "engine/ops/reference": {"common", "engine/graph", "engine/ops"},
     "engine/models": {"common", "common/spec", "engine/graph", "engine/ops"},
-    "engine/plan": {"common", "common/spec", "engine/graph", "engine/models", "engine/ops",
-                    "engine/ops/contract",
-                    "engine/optim"},
+    "engine/plan": GRAPH,
+    "engine/plan/passes": {"engine/plan"} | GRAPH,
+    # It trusts no pass: it takes nothing from them.
+    "engine/plan/verification": {"engine/plan"} | GRAPH,
+    "engine/plan/planner": {"engine/plan", "engine/plan/passes", "engine/plan/verification"}
+                           | GRAPH,
+    "engine/plan/estimates": {"engine/plan", "engine/plan/passes", "engine/plan/planner"} | GRAPH,
+    "engine/plan/fit": {"engine/plan", "engine/plan/passes", "engine/plan/planner",
+                        "engine/plan/estimates"} | GRAPH,
+    "engine/plan/printing": {"engine/plan", "engine/plan/estimates", "engine/plan/fit"} | GRAPH,
+    "engine/plan/testing": {"engine/plan", "engine/plan/planner", "engine/plan/verification"}
+                           | GRAPH,
     "engine/kernels/cpu": {"common", "engine/ops/contract"},
     "engine/kernels/cuda": {"common", "engine/ops/contract"},
     "engine/kernels/cuda/libraries": {"common", "engine/ops/contract", "engine/kernels/cuda"},
@@ -38,35 +53,54 @@ ALLOWED = {
     "engine/optim": {"common"},
     "engine/data": {"common"},
     "engine/data/images": {"common", "engine/data"},
+    "engine/data/training": {"common", "common/spec", "engine/data", "engine/data/images",
+                             "engine/models"},
     "engine/state": {"common"},
-    "engine/runtime": {"common", "common/spec", "engine/graph", "engine/models", "engine/ops",
-                       "engine/ops/contract",
-                       "engine/plan",
-                       "engine/kernels/cpu", "engine/kernels/cuda",
-                       "engine/kernels/cuda/libraries", "engine/comm",
-                       "engine/optim", "engine/data",
-                       "engine/data/images", "engine/state", "engine/runtime/state_file"},
-    "engine/runtime/device/testing": {"common", "engine/runtime/device"},
-    "engine/runtime/device_comm": {"common", "engine/runtime", "engine/runtime/cuda_backend",
-                                   "engine/runtime/device",
-                                   "engine/comm", "engine/kernels/cpu", "engine/kernels/cuda"}
-                                  | PURE_ENGINE,
-    "engine/runtime/device_comm/testing": {"common", "engine/runtime", "engine/comm",
-                                           "engine/runtime/cuda_backend",
-                                           "engine/runtime/device_comm", "engine/kernels/cuda"}
-                                          | PURE_ENGINE,
-    "engine/runtime/cuda": {"common", "engine/runtime", "engine/runtime/device",
-                            "engine/runtime/cuda_backend", "engine/runtime/device_comm",
-                            "engine/comm", "engine/kernels/cpu",
-                            "engine/kernels/cuda", "engine/kernels/cuda/libraries"}
-                           | PURE_ENGINE,
-    "engine/runtime/cuda_backend": {"common", "engine/runtime", "engine/runtime/device",
-                                    "engine/comm", "engine/kernels/cpu", "engine/kernels/cuda",
-                                    "engine/kernels/cuda/libraries", "engine/optim",
-                                    # testing.h alone
-                                    "engine/kernels/cuda/testing"} | PURE_ENGINE,
     "engine/runtime/state_file": {"common"},
-    "engine/runtime/device": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
+    EXECUTOR: {"engine/plan", "engine/comm", "engine/data", "engine/data/training"} | GRAPH,
+    "engine/runtime/offload": {EXECUTOR, "engine/plan", "engine/runtime/state_file"} | GRAPH,
+    "engine/runtime/cpu": {EXECUTOR, "engine/plan", "engine/plan/planner", "engine/runtime/offload",
+                           "engine/kernels/cpu", "engine/comm", "engine/data",
+                           "engine/data/training"} | GRAPH,
+    "engine/runtime/session": {EXECUTOR, "engine/plan", "engine/runtime/cpu",
+                               "engine/runtime/offload", "engine/kernels/cpu", "engine/comm",
+                               "engine/data", "engine/data/training", "engine/state"} | GRAPH,
+    "engine/runtime/generation": {EXECUTOR, "engine/plan", "engine/runtime/cpu",
+                                  "engine/kernels/cpu"} | GRAPH,
+    "engine/runtime/testing": {EXECUTOR, "engine/runtime/session", "engine/comm", "engine/data",
+                               "engine/state", "engine/plan"} | GRAPH,
+    "engine/runtime/gpu/device": {EXECUTOR, "engine/plan", "engine/runtime/offload",
+                                  "engine/comm"} | GRAPH,
+    "engine/runtime/gpu/device/testing": {"common", "engine/runtime/gpu/device"},
+    # The CPU, which a step is compared with op by op, and which updates offloaded state.
+    "engine/runtime/gpu/backend": {EXECUTOR, "engine/plan", "engine/plan/planner",
+                                   "engine/plan/estimates", "engine/plan/fit",
+                                   "engine/runtime/cpu", "engine/runtime/offload",
+                                   "engine/runtime/gpu/device", "engine/kernels/cuda",
+                                   "engine/kernels/cuda/libraries", "engine/comm", "engine/data",
+                                   "engine/data/training"} | GRAPH,
+    "engine/runtime/gpu/backend/testing": {EXECUTOR, "engine/plan", "engine/plan/planner",
+                                           "engine/runtime/cpu", "engine/runtime/gpu/backend",
+                                           "engine/kernels/cpu", "engine/kernels/cuda/testing"}
+                                          | GRAPH,
+    "engine/runtime/gpu/communicators": {EXECUTOR, "engine/plan", "engine/runtime/gpu/backend",
+                                         "engine/runtime/gpu/device", "engine/comm",
+                                         "engine/kernels/cuda"} | GRAPH,
+    "engine/runtime/gpu/communicators/testing": {"common", EXECUTOR, "engine/comm",
+                                                 "engine/runtime/gpu/backend",
+                                                 "engine/runtime/gpu/communicators",
+                                                 "engine/kernels/cuda"},
+    "engine/runtime/gpu/cuda": {EXECUTOR, "engine/plan", "engine/runtime/gpu/backend",
+                                "engine/runtime/gpu/communicators", "engine/runtime/gpu/device",
+                                "engine/comm", "engine/kernels/cuda",
+                                "engine/kernels/cuda/libraries"} | GRAPH,
+    "engine/measure": {"common", EXECUTOR, "engine/plan/estimates", "engine/runtime/state_file",
+                       "engine/runtime/gpu/backend", "engine/runtime/gpu/device",
+                       "engine/kernels/cpu", "engine/comm"},
+    "engine/measure/gpu": {"common", "engine/measure", "engine/plan/estimates",
+                           "engine/runtime/gpu/communicators", "engine/runtime/gpu/cuda",
+                           "engine/comm", "engine/kernels/cuda",
+                           "engine/kernels/cuda/libraries"},
     "coordinator/core": {"common", "common/spec"},
     "coordinator/loop": {"common", "coordinator/core"},
     "coordinator/store": {"common", "coordinator/core", "engine/state"},
@@ -93,15 +127,19 @@ ALLOWED = {
     # The coordinator for its tests alone, which ask one.
     "worker/join": {"common", "common/pki", "common/rpc", "coordinator/rpc"},
     "worker/metrics": {"common", "common/http", "common/pki", "common/rpc", "worker/agent"},
-    "worker/memory_state": {"common", "engine/runtime", "engine/comm"} | PURE_ENGINE,
-    "worker/trainer": {"common", "common/spec", "common/rpc", "engine/runtime", "engine/comm",
-                       "engine/data", "engine/optim", "worker/memory_state"} | PURE_ENGINE,
+    "worker/memory_state": {"common", EXECUTOR, "engine/runtime/session", "engine/comm"}
+                           | PURE_ENGINE,
+    "worker/trainer": {"common", "common/spec", "common/rpc", EXECUTOR, "engine/runtime/session",
+                       "engine/runtime/generation", "engine/runtime/offload", "engine/measure",
+                       "engine/comm", "engine/data", "engine/data/training", "engine/optim",
+                       "worker/memory_state"} | PURE_ENGINE,
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
                "common/systemd", "worker/gpu", "worker/doctor", "worker/agent", "worker/join",
                "worker/metrics",
                "worker/trainer",
-               "engine/runtime", "engine/runtime/cuda"},
+               "engine/runtime/cpu", "engine/runtime/gpu/cuda", "engine/measure",
+               "engine/measure/gpu"},
     "client/api": {"common", "common/rpc"},
     # The coordinator for its tests alone, which ask one.
     "client/web": {"common", "common/http", "common/pki", "common/rpc", "common/spec", "client/api",
@@ -144,9 +182,9 @@ ROOM_FILE = re.compile(r"^engine/(?:ops|optim)/\w+/\w+_"
 GPU_FILE = re.compile(r"^engine/(?:ops|optim)/.*_(binding|cuda|cuda_kernel)(-inl)?\.(cc|h|cu)$")
 CPU_KERNEL = re.compile(r"_cpu_kernel(-inl)?\.h$|^engine/kernels/cpu/")
 ROOM_SUFFIXES = {"contract": "engine/ops/contract", "reference": "engine/ops/reference",
-                 "binding": "engine/runtime",
-                 "cpu": "engine/runtime",
-                 "cuda": "engine/runtime/cuda_backend",
+                 "binding": EXECUTOR,
+                 "cpu": "engine/runtime/cpu",
+                 "cuda": "engine/runtime/gpu/backend",
                  "cpu_kernel": "engine/kernels/cpu", "cuda_kernel": "engine/kernels/cuda"}
 
 

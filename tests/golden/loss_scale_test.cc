@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/optim/loss_scaler.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/tiny_job.h"
 #include "nlohmann/json.hpp"
 
 namespace milepost::runtime {

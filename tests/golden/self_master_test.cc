@@ -5,10 +5,10 @@
 #include <fstream>
 #include <vector>
 
-#include "engine/plan/planner.h"
-#include "engine/runtime/arena.h"
-#include "engine/runtime/cpu_backend.h"
-#include "engine/runtime/testing.h"
+#include "engine/plan/planner/planner.h"
+#include "engine/runtime/cpu/cpu_backend.h"
+#include "engine/runtime/executor/arena.h"
+#include "engine/runtime/testing/tiny_job.h"
 #include "hwy/targets.h"
 #include "nlohmann/json.hpp"
 

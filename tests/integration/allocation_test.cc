@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "common/sanitizer.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/tiny_job.h"
 
 #if defined(MILEPOST_ASAN) || defined(MILEPOST_TSAN) || !defined(__GLIBC__)
 #define MILEPOST_COUNTS_ALLOCATIONS 0  // the sanitizers' allocators stand in malloc's place

@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/runtime/snapshot.h"
-#include "engine/runtime/testing.h"
-#include "engine/runtime/testing_images.h"
-#include "engine/runtime/testing_npy.h"
+#include "engine/runtime/testing/npy.h"
+#include "engine/runtime/testing/snapshot.h"
+#include "engine/runtime/testing/tiny_images.h"
+#include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
 namespace {

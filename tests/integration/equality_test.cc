@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/runtime/testing.h"
-#include "engine/runtime/testing_images.h"
+#include "engine/runtime/testing/tiny_images.h"
+#include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
 namespace {

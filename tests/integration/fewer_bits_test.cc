@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/plan/planner.h"
-#include "engine/runtime/snapshot.h"
-#include "engine/runtime/testing.h"
+#include "engine/plan/planner/planner.h"
+#include "engine/runtime/testing/snapshot.h"
+#include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
 namespace {

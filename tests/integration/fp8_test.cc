@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/runtime/snapshot.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/snapshot.h"
+#include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/validate.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/tiny_job.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::runtime {

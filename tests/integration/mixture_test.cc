@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/comm/in_process.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/runtime/snapshot.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/snapshot.h"
+#include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
 namespace {

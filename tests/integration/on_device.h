@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "engine/comm/in_process.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/tiny_job.h"
 #if defined(MILEPOST_ON_DEVICE)
-#include "engine/runtime/cuda/gpu_step_engine.h"
+#include "engine/runtime/gpu/cuda/gpu_step_engine.h"
 #else
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
-#include "engine/runtime/cuda_backend/cuda_step_engine.h"
-#include "engine/runtime/device/testing/fake_device.h"
-#include "engine/runtime/device_comm/testing/in_process_device_communicator.h"
+#include "engine/runtime/gpu/backend/cuda_step_engine.h"
+#include "engine/runtime/gpu/communicators/testing/in_process_device_communicator.h"
+#include "engine/runtime/gpu/device/testing/fake_device.h"
 #endif
 
 namespace milepost::runtime {

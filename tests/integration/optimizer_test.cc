@@ -1,5 +1,5 @@
 // What the optimizers promise, whatever the number of ranks and the ZeRO stage.
-#include "engine/runtime/snapshot.h"
+#include "engine/runtime/testing/snapshot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
 namespace {

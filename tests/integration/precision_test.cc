@@ -12,7 +12,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/in_process.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/runtime/testing.h"
-#include "engine/runtime/testing_images.h"
+#include "engine/runtime/testing/tiny_images.h"
+#include "engine/runtime/testing/tiny_job.h"
 #include "engine/state/layout.h"
 
 namespace milepost::runtime {

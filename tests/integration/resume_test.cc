@@ -7,8 +7,8 @@
 #include <mutex>
 #include <vector>
 
-#include "engine/runtime/snapshot.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/snapshot.h"
+#include "engine/runtime/testing/tiny_job.h"
 #include "engine/state/layout.h"
 
 namespace milepost::runtime {

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "engine/runtime/snapshot.h"
-#include "engine/runtime/testing.h"
-#include "engine/runtime/testing_images.h"
+#include "engine/runtime/testing/snapshot.h"
+#include "engine/runtime/testing/tiny_images.h"
+#include "engine/runtime/testing/tiny_job.h"
 #include "tests/integration/on_device.h"
 #include "xxhash.h"
 

@@ -9,9 +9,9 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/comm/in_process.h"
-#include "engine/plan/memory_pass.h"
-#include "engine/plan/required_bytes.h"
-#include "engine/runtime/testing.h"
+#include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/passes/memory_pass.h"
+#include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
 namespace {

@@ -13,6 +13,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/clock.h"
@@ -62,96 +63,50 @@ v1::Hello MakeHello(const AgentOptions& options, const Identity& identity, const
   return hello;
 }
 
-class AgentImpl : public Agent {
- public:
-  // `nvml` is null where no GPU is offered.
-  AgentImpl(AgentOptions options, Endpoint coordinator, Identity identity, SlotPlan plan,
-            std::shared_ptr<Nvml> nvml, UniqueFd wake)
-      : options_(std::move(options)),
-        coordinator_(std::move(coordinator)),
-        identity_(std::move(identity)),
-        plan_(std::move(plan)),
-        wake_(std::move(wake)),
-        settings_(options_.settings),
-        outbox_(
-            MakeHello(options_, identity_, plan_, nvml == nullptr ? "" : nvml->versions().driver)),
-        nvml_(std::move(nvml)),
-        health_(options_.health,
-                [this](v1::HealthReport report) { outbox_.SetHealthReport(std::move(report)); }),
-        memory_(options_.memory_dir, identity_.id()),
-        leftovers_(options_.data_dir) {}
+}  // namespace
 
-  void Run() override;
-  void RequestStop() override {
-    stop_requested_ = true;
-    WakeUp();
-  }
-  void NoteSpot(const std::string& why) override;
-  void Change(const AgentSettings& settings) override {
-    absl::MutexLock lock(&mutex_);
-    settings_ = settings;
-  }
-  AgentSettings settings() const override {
-    absl::MutexLock lock(&mutex_);
-    return settings_;
-  }
-  AgentStanding Describe() const override {
-    AgentStanding standing = {.hello = outbox_.Describe(), .last_turn = absl::InfinitePast()};
-    absl::MutexLock lock(&mutex_);
-    standing.registered = registered_;
-    standing.last_turn = last_turn_;
-    return standing;
-  }
-  const std::string& id() const override { return identity_.id(); }
-  std::string offer() const override { return DescribeSlots(plan_); }
+Agent::Agent(AgentOptions options, Endpoint coordinator, Identity identity, SlotPlan plan,
+             std::shared_ptr<Nvml> nvml, UniqueFd wake)
+    : options_(std::move(options)),
+      coordinator_(std::move(coordinator)),
+      identity_(std::move(identity)),
+      plan_(std::move(plan)),
+      wake_(std::move(wake)),
+      settings_(options_.settings),
+      outbox_(
+          MakeHello(options_, identity_, plan_, nvml == nullptr ? "" : nvml->versions().driver)),
+      nvml_(std::move(nvml)),
+      health_(options_.health,
+              [this](v1::HealthReport report) { outbox_.SetHealthReport(std::move(report)); }),
+      memory_(options_.memory_dir, identity_.id()),
+      leftovers_(options_.data_dir) {}
 
- private:
-  void Exceed(int64_t known);
-  void WatchGpus();
-  void TellOfLeftovers();
-  void WakeUp();
-  void WaitForEvents();
-  void HandleInbox();
-  void Handle(const v1::CoordinatorMessage& message);
-  void HandleStart(const v1::StartRank& start);
-  absl::Status CheckSlot(const v1::StartRank& start) const;
-  absl::Status StartTrainer(const v1::StartRank& start);
-  void KillOlderRanks(const RankKey& key);
-  void SweepMemory(absl::Duration keep, const std::string& starting = "");
-  void RefuseStart(const v1::StartRank& start, v1::RankState state, const absl::Status& why);
-  void HandleStop(const v1::StopRank& stop);
-  void HandleCheck(const v1::CheckHealth& check);
-  void BeginLeaving();
-  void TellOfTurn(Session& session);
+void Agent::RequestStop() {
+  stop_requested_ = true;
+  WakeUp();
+}
 
-  const AgentOptions options_;
-  const Endpoint coordinator_;
-  Identity identity_;  // the session's thread's
-  const SlotPlan plan_;
-  const UniqueFd wake_;
-  mutable absl::Mutex mutex_;
-  AgentSettings settings_ ABSL_GUARDED_BY(mutex_);
-  bool registered_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time last_turn_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // SteadyNow
-  std::vector<v1::CoordinatorMessage> inbox_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<bool> stop_requested_{false};
-  Outbox outbox_;
-  std::shared_ptr<Nvml> nvml_;  // the monitor's once it is there
-  HealthCheck health_;
-  // The loop's own. Its times are SteadyNow's.
-  std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
-  JobMemory memory_;
-  Leftovers leftovers_;
-  absl::Time sweep_time_ = absl::InfinitePast();
-  bool leaving_ = false;
-  absl::Time abort_time_ = absl::InfiniteFuture();
-  absl::Time kill_time_ = absl::InfiniteFuture();
-  std::optional<GpuMonitor> monitor_;
-  absl::Time check_monitor_ = absl::InfiniteFuture();
-  absl::Time check_alive_ = absl::InfiniteFuture();  // the ranks
-};
+void Agent::Change(const AgentSettings& settings) {
+  absl::MutexLock lock(&mutex_);
+  settings_ = settings;
+}
 
-void AgentImpl::WatchGpus() {
+AgentSettings Agent::settings() const {
+  absl::MutexLock lock(&mutex_);
+  return settings_;
+}
+
+AgentStanding Agent::Describe() const {
+  AgentStanding standing = {.hello = outbox_.Describe(), .last_turn = absl::InfinitePast()};
+  absl::MutexLock lock(&mutex_);
+  standing.registered = registered_;
+  standing.last_turn = last_turn_;
+  return standing;
+}
+
+std::string Agent::offer() const { return DescribeSlots(plan_); }
+
+void Agent::WatchGpus() {
   if (nvml_ == nullptr) return;
   std::vector<GpuMonitor::Watched> watched;
   std::map<int, std::string> uuids;  // by GPU
@@ -169,7 +124,7 @@ void AgentImpl::WatchGpus() {
   check_monitor_ = monitor_->CheckProgress(SteadyNow(), kDriverPatience);
 }
 
-void AgentImpl::Exceed(int64_t known) {
+void Agent::Exceed(int64_t known) {
   if (absl::Status status = identity_.Exceed(known); !status.ok()) {
     spdlog::warn("cannot be newer than the known incarnation {}: {}", known,
                  std::string(status.message()));
@@ -180,7 +135,7 @@ void AgentImpl::Exceed(int64_t known) {
   outbox_.SetIncarnation(identity_.incarnation());
 }
 
-void AgentImpl::TellOfLeftovers() {
+void Agent::TellOfLeftovers() {
   std::map<std::string, int> slots;
   for (const PlannedSlot& planned : plan_.slots) {
     if (!planned.slot.uuid().empty()) slots[planned.slot.uuid()] = planned.slot.index();
@@ -188,7 +143,7 @@ void AgentImpl::TellOfLeftovers() {
   for (v1::RankReport& report : leftovers_.Load(slots)) outbox_.SetReport(std::move(report));
 }
 
-void AgentImpl::NoteSpot(const std::string& why) {
+void Agent::NoteSpot(const std::string& why) {
   const absl::Duration time = settings().spot_time;
   spdlog::warn("this host goes away ({}): its jobs are to leave in {}", why,
                absl::FormatDuration(time));
@@ -200,7 +155,7 @@ void AgentImpl::NoteSpot(const std::string& why) {
   outbox_.SetSpotNotice(std::move(notice));
 }
 
-void AgentImpl::Run() {
+void Agent::Run() {
   TellOfLeftovers();
   WatchGpus();
   SpotWatch spot(options_.spot, [this](const std::string& why) { NoteSpot(why); });
@@ -254,7 +209,7 @@ void AgentImpl::Run() {
   }
 }
 
-void AgentImpl::TellOfTurn(Session& session) {
+void Agent::TellOfTurn(Session& session) {
   const bool registered = session.registered();
   {
     absl::MutexLock lock(&mutex_);
@@ -269,13 +224,13 @@ void AgentImpl::TellOfTurn(Session& session) {
                                 leaving_ ? "" : options_.coordinator));
 }
 
-void AgentImpl::WakeUp() {
+void Agent::WakeUp() {
   const uint64_t one = 1;
   ssize_t written = write(wake_.get(), &one, sizeof one);
   (void)written;  // full: it is awake anyway
 }
 
-void AgentImpl::WaitForEvents() {
+void Agent::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
   leftovers_.AddPollEntries(entries);
@@ -285,7 +240,7 @@ void AgentImpl::WaitForEvents() {
   poll(entries.data(), entries.size(), PollTimeoutMillis(next - SteadyNow()));
 }
 
-void AgentImpl::HandleInbox() {
+void Agent::HandleInbox() {
   uint64_t count;
   ssize_t drained = read(wake_.get(), &count, sizeof count);
   (void)drained;
@@ -297,7 +252,7 @@ void AgentImpl::HandleInbox() {
   for (const v1::CoordinatorMessage& message : messages) Handle(message);
 }
 
-void AgentImpl::Handle(const v1::CoordinatorMessage& message) {
+void Agent::Handle(const v1::CoordinatorMessage& message) {
   switch (message.message_case()) {
     case v1::CoordinatorMessage::kStartRank:
       return HandleStart(message.start_rank());
@@ -317,7 +272,7 @@ void AgentImpl::Handle(const v1::CoordinatorMessage& message) {
   }
 }
 
-void AgentImpl::HandleStart(const v1::StartRank& start) {
+void Agent::HandleStart(const v1::StartRank& start) {
   const RankKey key = KeyOf(start);
   if (std::optional<v1::RankReport> known = outbox_.Find(key)) {
     outbox_.SetReport(*std::move(known));
@@ -343,7 +298,7 @@ void AgentImpl::HandleStart(const v1::StartRank& start) {
   }
 }
 
-absl::Status AgentImpl::CheckSlot(const v1::StartRank& start) const {
+absl::Status Agent::CheckSlot(const v1::StartRank& start) const {
   const auto slots = static_cast<int32_t>(plan_.slots.size());
   if (start.slot() < 0 || start.slot() >= slots) {
     return absl::InternalError(absl::StrCat("slot ", start.slot(), " of a worker with ", slots));
@@ -355,7 +310,7 @@ absl::Status AgentImpl::CheckSlot(const v1::StartRank& start) const {
       absl::StrCat("slot ", start.slot(), has_gpu ? " is a GPU's" : " has no GPU"));
 }
 
-absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
+absl::Status Agent::StartTrainer(const v1::StartRank& start) {
   const PlannedSlot& planned = plan_.slots[static_cast<size_t>(start.slot())];
   const bool cuda = plan_.device == v1::DEVICE_KIND_CUDA;
   TrainerOptions trainer;
@@ -383,20 +338,19 @@ absl::Status AgentImpl::StartTrainer(const v1::StartRank& start) {
 }
 
 // `starting`: the folder of a rank that is about to start.
-void AgentImpl::SweepMemory(absl::Duration keep, const std::string& starting) {
+void Agent::SweepMemory(absl::Duration keep, const std::string& starting) {
   std::set<std::string> used = {starting};
   for (const auto& [key, rank] : ranks_) used.insert(rank->memory_folder());
   sweep_time_ = memory_.Sweep(used, SteadyNow(), keep);
 }
 
-void AgentImpl::KillOlderRanks(const RankKey& key) {
+void Agent::KillOlderRanks(const RankKey& key) {
   for (auto& [other, rank] : ranks_) {
     if (other.job == key.job && other.generation < key.generation) rank->Kill();
   }
 }
 
-void AgentImpl::RefuseStart(const v1::StartRank& start, v1::RankState state,
-                            const absl::Status& why) {
+void Agent::RefuseStart(const v1::StartRank& start, v1::RankState state, const absl::Status& why) {
   const std::string message(why.message());
   spdlog::error("cannot start {} rank {}: {}", start.job(), start.rank(), message);
   v1::RankReport report;
@@ -415,7 +369,7 @@ void AgentImpl::RefuseStart(const v1::StartRank& start, v1::RankState state,
   outbox_.SetReport(std::move(report));
 }
 
-void AgentImpl::HandleStop(const v1::StopRank& stop) {
+void Agent::HandleStop(const v1::StopRank& stop) {
   if (leftovers_.Has(KeyOf(stop))) return;  // it has been sent SIGKILL
   auto found = ranks_.find(KeyOf(stop));
   if (found == ranks_.end()) {
@@ -433,7 +387,7 @@ void AgentImpl::HandleStop(const v1::StopRank& stop) {
 }
 
 // GPUs that are out of order are not given to ranks anyway; those that ranks use show how they do.
-void AgentImpl::HandleCheck(const v1::CheckHealth& check) {
+void Agent::HandleCheck(const v1::CheckHealth& check) {
   std::set<int> busy;
   for (const auto& [key, rank] : ranks_) busy.insert(rank->slot());
   for (const int slot : leftovers_.Slots()) busy.insert(slot);
@@ -447,7 +401,7 @@ void AgentImpl::HandleCheck(const v1::CheckHealth& check) {
   health_.Begin(check, std::move(gpus));
 }
 
-void AgentImpl::BeginLeaving() {
+void Agent::BeginLeaving() {
   leaving_ = true;
   const absl::Duration stop_time = settings().stop_time;
   spdlog::info("leaving: {} ranks checkpoint first, at most {:.0f} s", ranks_.size(),
@@ -457,6 +411,8 @@ void AgentImpl::BeginLeaving() {
   abort_time_ = SteadyNow() + stop_time * kCheckpointShare;
   kill_time_ = SteadyNow() + stop_time;
 }
+
+namespace {
 
 // With a certificate the worker is who that says.
 absl::StatusOr<Endpoint> FindCoordinator(AgentOptions* options) {
@@ -513,9 +469,8 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   if (!wake.ok()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
   std::shared_ptr<Nvml> watched;
   if (cuda) watched = *std::move(nvml);
-  return std::make_unique<AgentImpl>(std::move(options), std::move(coordinator),
-                                     std::move(identity), std::move(plan), std::move(watched),
-                                     std::move(wake));
+  return absl::WrapUnique(new Agent(std::move(options), std::move(coordinator), std::move(identity),
+                                    std::move(plan), std::move(watched), std::move(wake)));
 }
 
 }  // namespace milepost::worker

@@ -7,22 +7,38 @@
 #ifndef MILEPOST_WORKER_AGENT_AGENT_H_
 #define MILEPOST_WORKER_AGENT_AGENT_H_
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/rpc/endpoint.h"
 #include "common/spec/path_roots.h"
+#include "common/unique_fd.h"
 #include "milepost/v1/worker.pb.h"
+#include "worker/agent/gpu_monitor.h"
 #include "worker/agent/health_check.h"
+#include "worker/agent/identity.h"
+#include "worker/agent/job_memory.h"
+#include "worker/agent/leftovers.h"
+#include "worker/agent/outbox.h"
+#include "worker/agent/rank_process.h"
 #include "worker/agent/slots.h"
 #include "worker/agent/spot_watch.h"
 #include "worker/gpu/nvml.h"
 
 namespace milepost::worker {
+
+class Session;
 
 // The settings that may change while an agent runs.
 struct AgentSettings {
@@ -79,30 +95,79 @@ class Agent {
  public:
   // Locks the data directory and makes the identity. Errors name the flag or the path.
   static absl::StatusOr<std::unique_ptr<Agent>> Create(AgentOptions options);
-  virtual ~Agent() = default;
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
 
   // Blocks until RequestStop was called and every rank has ended. Ranks get SIGTERM, and SIGKILL
   // after stop_time. Trainers never outlive it.
-  virtual void Run() = 0;
+  void Run();
 
   // May be called from any thread, also before Run. Does not block.
-  virtual void RequestStop() = 0;
+  void RequestStop();
 
   // May be called from any thread. What has already begun keeps the earlier settings.
-  virtual void Change(const AgentSettings& settings) = 0;
-  virtual AgentSettings settings() const = 0;
+  void Change(const AgentSettings& settings);
+  AgentSettings settings() const;
 
   // Says that the host is about to be taken away (see spot_watch.h). The coordinator then drains
   // this worker. Each call counts as a new notice. May be called from any thread, also before Run.
   // Does not block.
-  virtual void NoteSpot(const std::string& why) = 0;
+  void NoteSpot(const std::string& why);
 
   // May be called from any thread, also before Run. Does not block.
-  virtual AgentStanding Describe() const = 0;
+  AgentStanding Describe() const;
 
-  virtual const std::string& id() const = 0;
+  const std::string& id() const { return identity_.id(); }
   // "2 cpu slots", "8 cuda slots (NVIDIA H200)"
-  virtual std::string offer() const = 0;
+  std::string offer() const;
+
+ private:
+  // `nvml` is null where no GPU is offered.
+  Agent(AgentOptions options, Endpoint coordinator, Identity identity, SlotPlan plan,
+        std::shared_ptr<Nvml> nvml, UniqueFd wake);
+  void Exceed(int64_t known);
+  void WatchGpus();
+  void TellOfLeftovers();
+  void WakeUp();
+  void WaitForEvents();
+  void HandleInbox();
+  void Handle(const v1::CoordinatorMessage& message);
+  void HandleStart(const v1::StartRank& start);
+  absl::Status CheckSlot(const v1::StartRank& start) const;
+  absl::Status StartTrainer(const v1::StartRank& start);
+  void KillOlderRanks(const RankKey& key);
+  void SweepMemory(absl::Duration keep, const std::string& starting = "");
+  void RefuseStart(const v1::StartRank& start, v1::RankState state, const absl::Status& why);
+  void HandleStop(const v1::StopRank& stop);
+  void HandleCheck(const v1::CheckHealth& check);
+  void BeginLeaving();
+  void TellOfTurn(Session& session);
+
+  const AgentOptions options_;
+  const Endpoint coordinator_;
+  Identity identity_;  // the session's thread's
+  const SlotPlan plan_;
+  const UniqueFd wake_;
+  mutable absl::Mutex mutex_;
+  AgentSettings settings_ ABSL_GUARDED_BY(mutex_);
+  bool registered_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time last_turn_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // SteadyNow
+  std::vector<v1::CoordinatorMessage> inbox_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> stop_requested_{false};
+  Outbox outbox_;
+  std::shared_ptr<Nvml> nvml_;  // the monitor's once it is there
+  HealthCheck health_;
+  // The loop's own. Its times are SteadyNow's.
+  std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
+  JobMemory memory_;
+  Leftovers leftovers_;
+  absl::Time sweep_time_ = absl::InfinitePast();
+  bool leaving_ = false;
+  absl::Time abort_time_ = absl::InfiniteFuture();
+  absl::Time kill_time_ = absl::InfiniteFuture();
+  std::optional<GpuMonitor> monitor_;
+  absl::Time check_monitor_ = absl::InfiniteFuture();
+  absl::Time check_alive_ = absl::InfiniteFuture();  // the ranks
 };
 
 }  // namespace milepost::worker

@@ -26,7 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "engine/comm/communicator.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/session/training_session.h"
 #include "milepost/v1/trainer.pb.h"
 #include "worker/memory_state/snapshot_file.h"
 

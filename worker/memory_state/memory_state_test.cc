@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "engine/comm/in_process.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/tiny_job.h"
 #include "worker/memory_state/peer_copies.h"
 #include "worker/memory_state/transfer_plan.h"
 

@@ -26,7 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/comm/communicator.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/session/training_session.h"
 #include "worker/memory_state/snapshot_file.h"
 
 namespace milepost::worker {

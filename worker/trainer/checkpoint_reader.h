@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/coordinators.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/session/training_session.h"
 #include "milepost/v1/checkpoint.grpc.pb.h"
 
 namespace milepost::worker {

@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/endpoint.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/session/training_session.h"
 
 namespace milepost::worker {
 

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "engine/plan/device_profile.h"
-#include "engine/runtime/generation_engine.h"
-#include "engine/runtime/step_engine.h"
+#include "engine/plan/estimates/device_profile.h"
+#include "engine/runtime/executor/generation_engine.h"
+#include "engine/runtime/executor/step_engine.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::worker {

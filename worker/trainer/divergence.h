@@ -12,7 +12,7 @@
 #include <deque>
 
 #include "absl/status/status.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/session/training_session.h"
 
 namespace milepost::worker {
 

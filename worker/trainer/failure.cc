@@ -2,8 +2,8 @@
 
 #include "common/error_details.h"
 #include "engine/comm/communicator.h"
-#include "engine/runtime/device_failure.h"
-#include "engine/runtime/state_disk.h"
+#include "engine/runtime/executor/device_failure.h"
+#include "engine/runtime/offload/state_disk.h"
 
 namespace milepost::worker {
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "common/rpc/endpoint.h"
-#include "engine/runtime/generator.h"
+#include "engine/runtime/generation/generator.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::worker {

@@ -18,7 +18,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "engine/runtime/activity.h"
+#include "engine/runtime/session/activity.h"
 #include "milepost/v1/job.pb.h"
 
 namespace milepost::worker {

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/session/training_session.h"
 #include "engine/state/safetensors.h"
 
 namespace milepost::worker {

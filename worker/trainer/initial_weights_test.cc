@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "engine/models/hugging_face.h"
-#include "engine/runtime/testing.h"
+#include "engine/runtime/testing/tiny_job.h"
 #include "engine/state/half.h"
 #include "engine/state/safetensors_writer.h"
 

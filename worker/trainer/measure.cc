@@ -3,8 +3,8 @@
 #include <cstdio>
 
 #include "common/status_macros.h"
-#include "engine/plan/device_profile.h"
-#include "engine/runtime/disk_bench.h"
+#include "engine/measure/disk_bench.h"
+#include "engine/plan/estimates/device_profile.h"
 
 namespace milepost::worker {
 

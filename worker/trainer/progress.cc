@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_format.h"
 #include "common/proto_time.h"
-#include "engine/plan/admission.h"
-#include "engine/plan/device_profile.h"
-#include "engine/plan/required_bytes.h"
+#include "engine/plan/estimates/device_profile.h"
+#include "engine/plan/fit/fit.h"
+#include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/step_plan.h"
 
 namespace milepost::worker {

@@ -5,7 +5,7 @@
 #include "absl/time/time.h"
 #include "common/message_channel.h"
 #include "engine/data/sample_source.h"
-#include "engine/runtime/session.h"
+#include "engine/runtime/session/training_session.h"
 #include "milepost/v1/trainer.pb.h"
 
 namespace milepost::worker {

@@ -10,8 +10,8 @@
 
 #include "common/rpc/status.h"
 #include "common/status_macros.h"
-#include "engine/runtime/device_failure.h"
-#include "engine/runtime/state_disk.h"
+#include "engine/runtime/executor/device_failure.h"
+#include "engine/runtime/offload/state_disk.h"
 #include "worker/trainer/failure.h"
 
 namespace milepost::worker {

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "engine/runtime/testing.h"
-#include "engine/runtime/testing_images.h"
+#include "engine/runtime/testing/tiny_images.h"
+#include "engine/runtime/testing/tiny_job.h"
 #include "engine/state/layout.h"
 #include "worker/trainer/initial_weights.h"
 

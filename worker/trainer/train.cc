@@ -21,10 +21,10 @@
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
 #include "engine/comm/tcp.h"
+#include "engine/data/training/training_data.h"
 #include "engine/plan/step_plan.h"
-#include "engine/runtime/session.h"
-#include "engine/runtime/state_disk.h"
-#include "engine/runtime/training_data.h"
+#include "engine/runtime/offload/state_disk.h"
+#include "engine/runtime/session/training_session.h"
 #include "milepost/v1/trainer.pb.h"
 #include "worker/memory_state/memory_state.h"
 #include "worker/memory_state/peer_copies.h"
@@ -251,7 +251,7 @@ absl::StatusOr<bool> Trainer::RestoreFromMemory() {
 absl::Status Trainer::CheckData(const v1::TrainerState& state) const {
   if (!state.has_data()) return absl::OkStatus();
   absl::Status status =
-      runtime::CheckSameData(state.data(), session_->trainer_state().data(),
+      data::CheckSameData(state.data(), session_->trainer_state().data(),
                              absl::StrCat("step ", state.step(), " of ", start_.job()));
   if (status.ok()) return status;
   return absl::FailedPreconditionError(absl::StrCat(

@@ -10,8 +10,8 @@
 namespace milepost::data {
 namespace {
 
-// Streams of their own: engine/runtime/randomness.h has the others. Part of the data order that
-// checkpoints rely on, as is the use of the draws: they never change.
+// Streams of their own: engine/runtime/executor/randomness.h has the others. Part of the data order
+// that checkpoints rely on, as is the use of the draws: they never change.
 constexpr uint64_t kCropStream = uint64_t{16} << 32;
 constexpr uint64_t kFlipStream = uint64_t{17} << 32;
 constexpr int kTries = 10;

@@ -3,7 +3,7 @@
 #include "common/status_macros.h"
 #include "engine/ops/attention/attention_cpu_kernel.h"
 #include "engine/ops/attention/cached_attention_cpu_kernel.h"
-#include "engine/runtime/cpu_op.h"
+#include "engine/runtime/cpu/cpu_op.h"
 
 namespace milepost::ops::cpu {
 namespace {

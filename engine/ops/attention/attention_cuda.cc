@@ -11,7 +11,7 @@
 #include "engine/ops/attention/attention_cuda_kernel.h"
 #include "engine/ops/attention/cached_attention_cuda_kernel.h"
 #include "engine/ops/attention/library_attention.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
 namespace {

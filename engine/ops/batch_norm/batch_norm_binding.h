@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "engine/ops/batch_norm/batch_norm_contract.h"
-#include "engine/runtime/op_binding.h"
+#include "engine/runtime/executor/op_binding.h"
 
 namespace milepost::ops {
 

@@ -5,10 +5,10 @@
 #include "engine/ops/batch_norm/batch_norm_binding.h"
 #include "engine/ops/batch_norm/batch_norm_cpu_kernel.h"
 #include "engine/plan/statistics.h"
-#include "engine/runtime/cpu_collective_call.h"
-#include "engine/runtime/cpu_op.h"
-#include "engine/runtime/group_ops.h"
-#include "engine/runtime/image_ops.h"
+#include "engine/runtime/cpu/cpu_collective_call.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/executor/group_ops.h"
+#include "engine/runtime/executor/image_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {

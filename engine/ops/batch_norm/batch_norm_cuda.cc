@@ -3,10 +3,10 @@
 #include "engine/ops/batch_norm/batch_norm_binding.h"
 #include "engine/ops/batch_norm/batch_norm_cuda_kernel.h"
 #include "engine/plan/statistics.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
-#include "engine/runtime/cuda_backend/device_call.h"
-#include "engine/runtime/group_ops.h"
-#include "engine/runtime/image_ops.h"
+#include "engine/runtime/executor/group_ops.h"
+#include "engine/runtime/executor/image_ops.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
+#include "engine/runtime/gpu/backend/device_call.h"
 
 namespace milepost::ops::gpu {
 namespace {

@@ -3,8 +3,8 @@
 #include "common/status_macros.h"
 #include "engine/ops/classifier/classifier_cpu_kernel.h"
 #include "engine/ops/classifier/label_smoothing_cpu_kernel.h"
-#include "engine/runtime/cpu_op.h"
-#include "engine/runtime/image_ops.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/executor/image_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {

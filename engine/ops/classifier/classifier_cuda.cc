@@ -1,8 +1,8 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/ops/classifier/classifier_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
-#include "engine/runtime/image_ops.h"
+#include "engine/runtime/executor/image_ops.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
 namespace {

@@ -1,7 +1,7 @@
 #include "common/status_macros.h"
 #include "engine/ops/convolution/convolution_binding.h"
 #include "engine/ops/convolution/convolution_cpu_kernel.h"
-#include "engine/runtime/cpu_op.h"
+#include "engine/runtime/cpu/cpu_op.h"
 
 namespace milepost::ops::cpu {
 namespace {

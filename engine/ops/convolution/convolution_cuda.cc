@@ -3,8 +3,8 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/ops/convolution/convolution_binding.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
-#include "engine/runtime/image_ops.h"
+#include "engine/runtime/executor/image_ops.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
 namespace {

@@ -1,5 +1,5 @@
 #include "engine/ops/dropout/dropout_cpu_kernel.h"
-#include "engine/runtime/cpu_op.h"
+#include "engine/runtime/cpu/cpu_op.h"
 
 namespace milepost::ops::cpu {
 namespace {

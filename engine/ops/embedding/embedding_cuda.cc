@@ -1,7 +1,7 @@
 #include "common/status_macros.h"
 #include "engine/ops/embedding/embedding_binding.h"
 #include "engine/ops/embedding/embedding_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
 namespace {

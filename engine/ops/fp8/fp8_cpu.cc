@@ -2,10 +2,10 @@
 
 #include "common/status_macros.h"
 #include "engine/ops/fp8/fp8_cpu_kernel.h"
-#include "engine/runtime/cpu_collective_call.h"
-#include "engine/runtime/cpu_op.h"
-#include "engine/runtime/fp8_layer.h"
-#include "engine/runtime/group_ops.h"
+#include "engine/runtime/cpu/cpu_collective_call.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/cpu/fp8_layer.h"
+#include "engine/runtime/executor/group_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {

@@ -1,9 +1,9 @@
 #include "common/status_macros.h"
 #include "engine/ops/fp8/fp8_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
-#include "engine/runtime/cuda_backend/device_call.h"
-#include "engine/runtime/fp8_layer.h"
-#include "engine/runtime/group_ops.h"
+#include "engine/runtime/cpu/fp8_layer.h"
+#include "engine/runtime/executor/group_ops.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
+#include "engine/runtime/gpu/backend/device_call.h"
 
 namespace milepost::ops::gpu {
 namespace {

@@ -1,6 +1,6 @@
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/ops/gelu/gelu_erf_cpu_kernel.h"
-#include "engine/runtime/cpu_op.h"
+#include "engine/runtime/cpu/cpu_op.h"
 
 namespace milepost::ops::cpu {
 namespace {

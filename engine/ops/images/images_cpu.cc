@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "engine/ops/pooling/pooling_cpu_kernel.h"
-#include "engine/runtime/cpu_op.h"
-#include "engine/runtime/image_ops.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/executor/image_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {

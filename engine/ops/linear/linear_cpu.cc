@@ -10,9 +10,9 @@
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/ops/linear/linear_fp8_cpu.h"
-#include "engine/runtime/cpu_bias_gradients.h"
-#include "engine/runtime/cpu_op.h"
-#include "engine/runtime/linear_layer.h"
+#include "engine/runtime/cpu/cpu_bias_gradients.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/cpu/linear_layer.h"
 
 namespace milepost::ops::cpu {
 namespace {

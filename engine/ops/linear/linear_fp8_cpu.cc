@@ -13,9 +13,9 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/ops/fp8/fp8_cpu_kernel.h"
-#include "engine/runtime/cpu_bias_gradients.h"
-#include "engine/runtime/cpu_op.h"
-#include "engine/runtime/fp8_layer.h"
+#include "engine/runtime/cpu/cpu_bias_gradients.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/cpu/fp8_layer.h"
 
 namespace milepost::ops::cpu {
 namespace {

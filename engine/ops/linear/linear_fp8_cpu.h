@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/kernels/cpu/matmul.h"
-#include "engine/runtime/cpu_op.h"
+#include "engine/runtime/cpu/cpu_op.h"
 
 namespace milepost::ops::cpu {
 

@@ -7,8 +7,8 @@
 
 #include "common/status_macros.h"
 #include "engine/ops/qk_norm/qk_norm_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
-#include "engine/runtime/fp8_layer.h"
+#include "engine/runtime/cpu/fp8_layer.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
 namespace {

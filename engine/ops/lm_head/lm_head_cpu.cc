@@ -8,7 +8,7 @@
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/ops/classifier/classifier_cpu_kernel.h"
 #include "engine/ops/lm_head/lm_head_workspace.h"
-#include "engine/runtime/cpu_op.h"
+#include "engine/runtime/cpu/cpu_op.h"
 
 namespace milepost::ops::cpu {
 namespace {

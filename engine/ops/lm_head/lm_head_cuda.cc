@@ -14,7 +14,7 @@
 #include "engine/ops/classifier/classifier_cuda_kernel.h"
 #include "engine/ops/lm_head/lm_head_workspace.h"
 #include "engine/ops/qk_norm/qk_norm_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
 namespace {

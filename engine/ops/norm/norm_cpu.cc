@@ -1,7 +1,7 @@
 #include "common/status_macros.h"
 #include "engine/ops/norm/layernorm_cpu_kernel.h"
 #include "engine/ops/norm/rmsnorm_cpu_kernel.h"
-#include "engine/runtime/cpu_op.h"
+#include "engine/runtime/cpu/cpu_op.h"
 
 namespace milepost::ops::cpu {
 namespace {

@@ -1,6 +1,6 @@
 #include "common/status_macros.h"
 #include "engine/ops/norm/norm_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
 namespace {

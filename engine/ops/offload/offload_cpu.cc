@@ -1,6 +1,6 @@
-#include "engine/runtime/cpu_op.h"
-#include "engine/runtime/offload.h"
-#include "engine/runtime/state_disk.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/offload/offload_copy.h"
+#include "engine/runtime/offload/state_disk.h"
 
 namespace milepost::ops::cpu {
 namespace {

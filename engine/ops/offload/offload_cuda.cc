@@ -1,6 +1,6 @@
 // The copies are the device executor's.
-#include "engine/runtime/cuda_backend/cuda_op.h"
-#include "engine/runtime/state_disk.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
+#include "engine/runtime/offload/state_disk.h"
 
 namespace milepost::ops::gpu {
 namespace {

@@ -6,12 +6,12 @@
 
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/parallel.h"
-#include "engine/runtime/cpu_op.h"
-#include "engine/runtime/cpu_optimizer.h"
-#include "engine/runtime/group_ops.h"
-#include "engine/runtime/offload.h"
-#include "engine/runtime/randomness.h"
-#include "engine/runtime/state_disk.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/cpu/cpu_optimizer.h"
+#include "engine/runtime/cpu/host_optimizer.h"
+#include "engine/runtime/executor/group_ops.h"
+#include "engine/runtime/executor/randomness.h"
+#include "engine/runtime/offload/state_disk.h"
 
 namespace milepost::ops::cpu {
 namespace {

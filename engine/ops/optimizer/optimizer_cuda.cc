@@ -1,10 +1,10 @@
 // The optimizers on flat shards. What a step changes, and whether it updates at all, the kernels
 // read from device memory (step_control.h, UpdateControl).
-#include "engine/runtime/cuda_backend/cuda_op.h"
-#include "engine/runtime/cuda_backend/cuda_optimizer.h"
-#include "engine/runtime/group_ops.h"
-#include "engine/runtime/offload.h"
-#include "engine/runtime/state_disk.h"
+#include "engine/runtime/cpu/host_optimizer.h"
+#include "engine/runtime/executor/group_ops.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
+#include "engine/runtime/gpu/backend/cuda_optimizer.h"
+#include "engine/runtime/offload/state_disk.h"
 
 namespace milepost::ops::gpu {
 namespace {

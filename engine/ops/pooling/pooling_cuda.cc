@@ -1,7 +1,7 @@
 #include "engine/ops/pooling/pooling_binding.h"
 #include "engine/ops/pooling/pooling_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
-#include "engine/runtime/image_ops.h"
+#include "engine/runtime/executor/image_ops.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
 namespace {

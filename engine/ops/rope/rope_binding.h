@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "engine/ops/rope/rope_contract.h"
-#include "engine/runtime/op_binding.h"
+#include "engine/runtime/executor/op_binding.h"
 
 namespace milepost::ops {
 

@@ -1,6 +1,6 @@
 #include "engine/ops/rope/rope_binding.h"
 #include "engine/ops/rope/rope_cpu_kernel.h"
-#include "engine/runtime/cpu_op.h"
+#include "engine/runtime/cpu/cpu_op.h"
 
 namespace milepost::ops::cpu {
 namespace {

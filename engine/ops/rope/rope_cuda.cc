@@ -1,6 +1,6 @@
 #include "engine/ops/rope/rope_binding.h"
 #include "engine/ops/rope/rope_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
 namespace {

@@ -6,9 +6,9 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/sum_squares.h"
-#include "engine/runtime/cpu_collective_call.h"
-#include "engine/runtime/cpu_op.h"
-#include "engine/runtime/group_ops.h"
+#include "engine/runtime/cpu/cpu_collective_call.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/executor/group_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {

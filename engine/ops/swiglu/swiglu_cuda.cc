@@ -1,5 +1,5 @@
 #include "engine/kernels/cuda/elementwise.h"
-#include "engine/runtime/cuda_backend/cuda_op.h"
+#include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
 namespace {

@@ -1,6 +1,6 @@
 #include "engine/optim/adamw/adamw_cpu_kernel.h"
 #include "engine/optim/adamw/adamw_params_cpu.h"
-#include "engine/runtime/cpu_optimizer.h"
+#include "engine/runtime/cpu/cpu_optimizer.h"
 
 namespace milepost::optim::cpu {
 namespace {

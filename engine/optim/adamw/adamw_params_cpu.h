@@ -3,7 +3,7 @@
 #define MILEPOST_ENGINE_OPTIM_ADAMW_ADAMW_PARAMS_CPU_H_
 
 #include "engine/optim/adamw/adamw_contract.h"
-#include "engine/runtime/cpu_optimizer.h"
+#include "engine/runtime/cpu/cpu_optimizer.h"
 
 namespace milepost::optim::cpu {
 

@@ -1,6 +1,6 @@
 #include "engine/optim/adamw/adamw_params_cpu.h"
 #include "engine/optim/adamw_8bit/adamw_8bit_cpu_kernel.h"
-#include "engine/runtime/cpu_optimizer.h"
+#include "engine/runtime/cpu/cpu_optimizer.h"
 
 namespace milepost::optim::cpu {
 namespace {

@@ -1,6 +1,6 @@
 #include "engine/optim/adamw/adamw_cuda_kernel.h"
 #include "engine/optim/adamw_8bit/adamw_8bit_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_optimizer.h"
+#include "engine/runtime/gpu/backend/cuda_optimizer.h"
 
 namespace milepost::optim::gpu {
 namespace {

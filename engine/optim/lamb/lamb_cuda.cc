@@ -2,9 +2,9 @@
 
 #include "common/status_macros.h"
 #include "engine/optim/lamb/lamb_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_optimizer.h"
-#include "engine/runtime/cuda_backend/device_call.h"
-#include "engine/runtime/group_ops.h"
+#include "engine/runtime/executor/group_ops.h"
+#include "engine/runtime/gpu/backend/cuda_optimizer.h"
+#include "engine/runtime/gpu/backend/device_call.h"
 
 namespace milepost::optim::gpu {
 namespace {

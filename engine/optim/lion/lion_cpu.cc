@@ -1,5 +1,5 @@
 #include "engine/optim/lion/lion_cpu_kernel.h"
-#include "engine/runtime/cpu_optimizer.h"
+#include "engine/runtime/cpu/cpu_optimizer.h"
 
 namespace milepost::optim::cpu {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "common/status_macros.h"
 #include "engine/optim/muon/muon_cpu_kernel.h"
-#include "engine/runtime/cpu_collective_call.h"
-#include "engine/runtime/cpu_op.h"
-#include "engine/runtime/cpu_optimizer.h"
-#include "engine/runtime/group_ops.h"
+#include "engine/runtime/cpu/cpu_collective_call.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/cpu/cpu_optimizer.h"
+#include "engine/runtime/executor/group_ops.h"
 
 namespace milepost::optim::cpu {
 namespace {

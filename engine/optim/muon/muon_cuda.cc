@@ -6,9 +6,9 @@
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/flat.h"
 #include "engine/optim/muon/muon_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_optimizer.h"
-#include "engine/runtime/cuda_backend/device_call.h"
-#include "engine/runtime/group_ops.h"
+#include "engine/runtime/executor/group_ops.h"
+#include "engine/runtime/gpu/backend/cuda_optimizer.h"
+#include "engine/runtime/gpu/backend/device_call.h"
 
 namespace milepost::optim::gpu {
 namespace {

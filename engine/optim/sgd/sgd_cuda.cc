@@ -1,5 +1,5 @@
 #include "engine/optim/sgd/sgd_cuda_kernel.h"
-#include "engine/runtime/cuda_backend/cuda_optimizer.h"
+#include "engine/runtime/gpu/backend/cuda_optimizer.h"
 
 namespace milepost::optim::gpu {
 namespace {

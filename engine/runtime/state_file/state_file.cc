@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/checksum.h"
 #include "common/status_macros.h"
@@ -40,91 +41,29 @@ absl::Status SystemError(int error, const std::string& what) {
   return absl::ErrnoToStatus(error, what);
 }
 
-class File : public StateFile {
- public:
-  explicit File(const StateFileOptions& options) : path_(options.path), timeout_(options.timeout) {}
-  ~File() override;
-  absl::Status Open(const StateFileOptions& options);
+}  // namespace
 
-  absl::Status Write(int region, const char* data) override {
-    return Begin(region, const_cast<char*>(data), /*write=*/true);
-  }
-  absl::Status Read(int region, char* data) override {
-    return Begin(region, data, /*write=*/false);
-  }
-  absl::Status Wait(int region) override;
-  int64_t bytes() const override { return bytes_; }
-  std::string description() const override { return description_; }
+StateFile::StateFile(const StateFileOptions& options)
+    : path_(options.path), timeout_(options.timeout) {}
 
- private:
-  struct Region {
-    int64_t offset = 0;
-    int64_t bytes = 0;
-    std::vector<uint64_t> checksums;  // by piece; the thread's while the region is busy
-    bool written = false;
-    // ---- under way ----
-    bool busy = false;
-    bool write = false;
-    char* data = nullptr;
-    int64_t next = 0;  // piece that has not begun
-    int64_t left = 0;  // pieces that are not done
-    absl::Status status;
-  };
-  // A piece that is under way.
-  struct Slot {
-    int region = 0;
-    int64_t piece = 0;
-    int64_t done = 0;  // bytes
-    bool active = false;
-  };
+absl::Status StateFile::Write(int region, const char* data) {
+  return Begin(region, const_cast<char*>(data), /*write=*/true);
+}
 
-  absl::Status LayOut(const StateFileOptions& options);
-  absl::Status OpenFile(const StateFileOptions& options);
-  bool OpenNameless(bool direct);
-  absl::Status Reserve() const;
-  void MakeIo(const StateFileOptions& options);
-  absl::Status CheckRegion(int region) const;
-  absl::Status Begin(int region, char* data, bool write);
+absl::Status StateFile::Read(int region, char* data) {
+  return Begin(region, data, /*write=*/false);
+}
 
-  // ---- of the thread ----
-  void Loop();
-  bool NextPiece(Slot* slot);
-  void SubmitPieces();
-  void SubmitRest(size_t tag);
-  void TakeResult();
-  void Break(const absl::Status& status);
-  absl::Status Check(const Slot& slot, int64_t moved);
-  void Finish(size_t tag, const absl::Status& status);
-  int64_t PieceBytes(const Slot& slot) const {
-    return std::min(kPiece, regions_[slot.region].bytes - slot.piece * kPiece);
-  }
-  std::string Where(const Slot& slot) const {
-    return absl::StrCat(path_, " at ",
-                        regions_[slot.region].offset + slot.piece * kPiece + slot.done);
-  }
+int64_t StateFile::PieceBytes(const Slot& slot) const {
+  return std::min(kPiece, regions_[slot.region].bytes - slot.piece * kPiece);
+}
 
-  const std::string path_;
-  const absl::Duration timeout_;
-  int64_t bytes_ = 0;
-  std::string description_;
-  UniqueFd fd_;
-  bool named_ = true;
-  std::unique_ptr<BlockIo> io_;
+std::string StateFile::Where(const Slot& slot) const {
+  return absl::StrCat(path_, " at ",
+                      regions_[slot.region].offset + slot.piece * kPiece + slot.done);
+}
 
-  std::mutex mutex_;
-  std::condition_variable wanted_;
-  std::condition_variable finished_;
-  std::vector<Region> regions_;
-  std::deque<int> queue_;  // regions with pieces that have not begun
-  bool stop_ = false;
-
-  std::vector<Slot> slots_;     // the thread's
-  std::vector<size_t> unused_;  // of the slots
-  absl::Status broken_;         // why there is no io_ any more
-  std::thread thread_;
-};
-
-absl::Status File::Open(const StateFileOptions& options) {
+absl::Status StateFile::Open(const StateFileOptions& options) {
   MP_RETURN_IF_ERROR(LayOut(options));
   MP_RETURN_IF_ERROR(OpenFile(options));
   MP_RETURN_IF_ERROR(Reserve());
@@ -142,7 +81,7 @@ absl::Status File::Open(const StateFileOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status File::LayOut(const StateFileOptions& options) {
+absl::Status StateFile::LayOut(const StateFileOptions& options) {
   if (options.depth < 1 || options.depth > kMostDepth) {
     return absl::InvalidArgumentError(
         absl::StrCat("a state file's depth is ", options.depth, ", not 1 to ", kMostDepth));
@@ -161,7 +100,7 @@ absl::Status File::LayOut(const StateFileOptions& options) {
 constexpr mode_t kOwner = 0600;
 
 // Where the file system has such files: no moment is left at which a killed process leaves a name.
-bool File::OpenNameless(bool direct) {
+bool StateFile::OpenNameless(bool direct) {
   const size_t slash = path_.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
   fd_.Reset(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | (direct ? O_DIRECT : 0), kOwner));
@@ -169,7 +108,7 @@ bool File::OpenNameless(bool direct) {
   return fd_.ok();
 }
 
-absl::Status File::OpenFile(const StateFileOptions& options) {
+absl::Status StateFile::OpenFile(const StateFileOptions& options) {
   const auto open_file = [&](bool direct) {
     if (!options.keep && OpenNameless(direct)) return true;
     constexpr int kFlags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC;
@@ -184,7 +123,7 @@ absl::Status File::OpenFile(const StateFileOptions& options) {
 }
 
 // A disk that is too small is not filled up first.
-absl::Status File::Reserve() const {
+absl::Status StateFile::Reserve() const {
   if (bytes_ == 0) return absl::OkStatus();
   struct statvfs disk = {};
   const bool known = fstatvfs(fd_.get(), &disk) == 0;
@@ -198,7 +137,7 @@ absl::Status File::Reserve() const {
                                          free, " are free"));
 }
 
-void File::MakeIo(const StateFileOptions& options) {
+void StateFile::MakeIo(const StateFileOptions& options) {
   if (options.io) {
     io_ = options.io(fd_.get());
     return;
@@ -218,7 +157,7 @@ void File::MakeIo(const StateFileOptions& options) {
   description_ = absl::StrCat(threads, " threads", why, ", ", description_);
 }
 
-File::~File() {
+StateFile::~StateFile() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
@@ -227,13 +166,13 @@ File::~File() {
   if (thread_.joinable()) thread_.join();
 }
 
-absl::Status File::CheckRegion(int region) const {
+absl::Status StateFile::CheckRegion(int region) const {
   if (region >= 0 && region < static_cast<int>(regions_.size())) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(path_, " has no region ", region, ": there are ", regions_.size()));
 }
 
-absl::Status File::Begin(int index, char* data, bool write) {
+absl::Status StateFile::Begin(int index, char* data, bool write) {
   MP_RETURN_IF_ERROR(CheckRegion(index));
   if (reinterpret_cast<uintptr_t>(data) % kStateFileBlock != 0) {
     return absl::InvalidArgumentError(
@@ -263,7 +202,7 @@ absl::Status File::Begin(int index, char* data, bool write) {
   return absl::OkStatus();
 }
 
-absl::Status File::Wait(int index) {
+absl::Status StateFile::Wait(int index) {
   MP_RETURN_IF_ERROR(CheckRegion(index));
   std::unique_lock lock(mutex_);
   const Region& region = regions_[index];
@@ -277,7 +216,7 @@ absl::Status File::Wait(int index) {
 }
 
 // A piece that has not begun, where there is one.
-bool File::NextPiece(Slot* slot) {
+bool StateFile::NextPiece(Slot* slot) {
   const std::lock_guard lock(mutex_);
   if (stop_) {  // what has not begun never will
     for (const int index : queue_) regions_[index].busy = false;
@@ -290,7 +229,7 @@ bool File::NextPiece(Slot* slot) {
   return true;
 }
 
-void File::SubmitRest(size_t tag) {
+void StateFile::SubmitRest(size_t tag) {
   const Slot& slot = slots_[tag];
   if (io_ == nullptr) return Finish(tag, broken_);
   const Region& region = regions_[slot.region];
@@ -303,7 +242,7 @@ void File::SubmitRest(size_t tag) {
   if (!submitted.ok()) Break(submitted);
 }
 
-void File::SubmitPieces() {
+void StateFile::SubmitPieces() {
   while (!unused_.empty()) {
     const size_t tag = unused_.back();
     Slot& slot = slots_[tag];
@@ -320,7 +259,7 @@ void File::SubmitPieces() {
 }
 
 // Of a piece that is done, or has failed.
-absl::Status File::Check(const Slot& slot, int64_t moved) {
+absl::Status StateFile::Check(const Slot& slot, int64_t moved) {
   const Region& region = regions_[slot.region];
   const char* const verb = region.write ? "writing " : "reading ";
   if (moved < 0) return SystemError(static_cast<int>(-moved), absl::StrCat(verb, Where(slot)));
@@ -338,7 +277,7 @@ absl::Status File::Check(const Slot& slot, int64_t moved) {
 }
 
 // Nothing will come back any more, and nothing is asked for.
-void File::Break(const absl::Status& status) {
+void StateFile::Break(const absl::Status& status) {
   broken_ = Annotate(status, path_);
   io_.reset();
   for (size_t tag = 0; tag < slots_.size(); ++tag) {
@@ -346,7 +285,7 @@ void File::Break(const absl::Status& status) {
   }
 }
 
-void File::TakeResult() {
+void StateFile::TakeResult() {
   const absl::StatusOr<BlockResult> result = io_->Next();
   if (!result.ok()) return Break(result.status());
   Slot& slot = slots_[result->tag];
@@ -359,7 +298,7 @@ void File::TakeResult() {
   Finish(result->tag, Check(slot, result->bytes));
 }
 
-void File::Finish(size_t tag, const absl::Status& status) {
+void StateFile::Finish(size_t tag, const absl::Status& status) {
   const Slot slot = slots_[tag];
   slots_[tag].active = false;
   unused_.push_back(tag);
@@ -374,7 +313,7 @@ void File::Finish(size_t tag, const absl::Status& status) {
   finished_.notify_all();
 }
 
-void File::Loop() {
+void StateFile::Loop() {
   while (true) {
     {
       std::unique_lock lock(mutex_);
@@ -388,12 +327,10 @@ void File::Loop() {
   io_.reset();
 }
 
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<StateFile>> StateFile::Create(const StateFileOptions& options) {
-  auto file = std::make_unique<File>(options);
+  auto file = absl::WrapUnique(new StateFile(options));
   MP_RETURN_IF_ERROR(file->Open(options));
-  return std::unique_ptr<StateFile>(std::move(file));
+  return file;
 }
 
 }  // namespace milepost::runtime

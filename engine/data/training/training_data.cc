@@ -1,0 +1,158 @@
+#include "engine/data/training/training_data.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/spec/model_sizes.h"
+#include "common/status_macros.h"
+#include "engine/data/dataset.h"
+#include "engine/data/fingerprint.h"
+#include "engine/data/images/image_source.h"
+#include "engine/data/mixture.h"
+#include "engine/data/text_source.h"
+#include "engine/models/task_heads.h"
+#include "milepost/v1/checkpoint.pb.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::data {
+namespace {
+
+TextOptions TextOptionsOf(const v1::JobSpec& spec) {
+  const v1::DataSpec& data = spec.data();
+  const auto id = [](bool given, int64_t token) {
+    return given ? std::optional(static_cast<int32_t>(token)) : std::nullopt;
+  };
+  TextOptions text{
+      .vocabulary = SizesOf(spec.model()).vocabulary,
+      .seed = spec.train().seed(),
+      .document_separator = id(data.has_document_separator(), data.document_separator()),
+      .padding = id(data.has_padding(), data.padding()),
+      .segment_separator = id(data.has_segment_separator(), data.segment_separator()),
+      .segments = spec.model().bert().segments()};
+  if (!data.has_masking()) return text;
+  const v1::MaskingSpec& masking = data.masking();
+  text.masking =
+      Masking{.probability = masking.probability(),
+              .mask_token = static_cast<int32_t>(masking.mask_token()),
+              .special_tokens = {masking.special_tokens().begin(), masking.special_tokens().end()}};
+  return text;
+}
+
+ImageSourceOptions ImageOptions(const v1::JobSpec& spec) {
+  const v1::ImageDataSpec& images = spec.data().images();
+  ImageSourceOptions options{.limits = {.max_pixels = images.max_pixels()},
+                             .classes = spec.model().resnet().classes(),
+                             .seed = spec.train().seed(),
+                             .skip_damaged = images.on_corrupt() == v1::ON_CORRUPT_SKIP};
+  options.view = {.image_size = spec.model().resnet().image_size(),
+                  .min_scale = images.min_scale(),
+                  .max_scale = images.max_scale(),
+                  .min_ratio = images.min_ratio(),
+                  .max_ratio = images.max_ratio(),
+                  .random_crop = images.crop() == v1::IMAGE_CROP_RANDOM,
+                  .flip = images.flip(),
+                  .resize = images.resize(),
+                  .patch_size = images.patch().size(),
+                  .patch_stride = images.patch().stride()};
+  return options;
+}
+
+// Of every head in the model's order; `path`: of one of its label sources.
+template <typename Path>
+std::vector<LabelOptions> LabelsOf(const v1::JobSpec& spec, Path path) {
+  std::vector<LabelOptions> options;
+  for (const v1::TaskHeadSpec& head : spec.model().heads()) {
+    for (const v1::LabelSource& labels : spec.data().labels()) {
+      if (labels.head() != head.name()) continue;
+      options.push_back(
+          {models::LabelsInput(head.name()), path(labels), head.classes(), head.name()});
+    }
+  }
+  return options;
+}
+
+std::vector<LabelOptions> TrainingLabels(const v1::JobSpec& spec) {
+  return LabelsOf(spec, [](const v1::LabelSource& labels) { return labels.train(); });
+}
+
+std::vector<LabelOptions> ValidationLabels(const v1::JobSpec& spec) {
+  return LabelsOf(spec, [](const v1::LabelSource& labels) { return labels.validation(); });
+}
+
+absl::StatusOr<TrainingData> OpenImageData(const v1::JobSpec& spec) {
+  ImageSourceOptions options = ImageOptions(spec);
+  TrainingData data;
+  data.threads = spec.data().images().decode_threads();
+  options.labels = TrainingLabels(spec);
+  MP_ASSIGN_OR_RETURN(auto train, ImageSource::Open(spec.data().train(), options));
+  options.class_names = train->set().class_names();
+  data.train = std::move(train);
+  if (spec.data().validation().empty()) return data;
+  options.train = false;
+  options.labels = ValidationLabels(spec);
+  MP_ASSIGN_OR_RETURN(data.validation, ImageSource::Open(spec.data().validation(), options));
+  return data;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::DataFingerprint> FingerprintOf(const TrainingData& data) {
+  v1::DataFingerprint fingerprint;
+  Fingerprint train, validation;
+  MP_RETURN_IF_ERROR(data.train->AddTo(&train));
+  fingerprint.set_train_samples(data.train->samples());
+  fingerprint.set_train(train.value());
+  if (data.validation == nullptr) return fingerprint;
+  MP_RETURN_IF_ERROR(data.validation->AddTo(&validation));
+  fingerprint.set_validation_samples(data.validation->samples());
+  fingerprint.set_validation(validation.value());
+  return fingerprint;
+}
+
+absl::Status CheckSameData(const v1::DataFingerprint& before, const v1::DataFingerprint& now,
+                           absl::string_view whose) {
+  const auto check = [&](const char* what, int64_t samples_before, int64_t samples_now,
+                         bool same) -> absl::Status {
+    if (same && samples_before == samples_now) return absl::OkStatus();
+    const std::string difference =
+        samples_before == samples_now
+            ? absl::StrCat("as many, ", samples_now, " samples, but not the same")
+            : absl::StrCat(samples_now, " samples, not ", samples_before);
+    return absl::FailedPreconditionError(
+        absl::StrCat("the ", what, " data are not those of ", whose, ": ", difference));
+  };
+  MP_RETURN_IF_ERROR(check("training", before.train_samples(), now.train_samples(),
+                           before.train() == now.train()));
+  return check("validation", before.validation_samples(), now.validation_samples(),
+               before.validation() == now.validation());
+}
+
+absl::StatusOr<TrainingData> OpenTrainingData(const v1::JobSpec& spec) {
+  if (SizesOf(spec.model()).images) return OpenImageData(spec);
+  DatasetOptions options{.sequence_length = spec.data().sequence_length(),
+                         .vocabulary = SizesOf(spec.model()).vocabulary,
+                         .next_token = !spec.data().has_masking(),
+                         .labels = TrainingLabels(spec)};
+  std::vector<WeightedPath> paths;
+  for (const v1::TokenSource& source : spec.data().mixture()) {
+    paths.push_back({source.path(), source.weight()});
+  }
+  if (paths.empty()) paths.push_back({spec.data().train()});
+  TrainingData data;
+  TextOptions text = TextOptionsOf(spec);
+  MP_ASSIGN_OR_RETURN(data.train, TokenMixture::Open(paths, options, spec.train().seed()));
+  if (text.Any()) data.train = std::make_shared<TextSource>(data.train, text);
+  if (spec.data().validation().empty()) return data;
+  options.labels = ValidationLabels(spec);
+  MP_ASSIGN_OR_RETURN(auto validation, TokenDataset::Open(spec.data().validation(), options));
+  data.validation = std::make_shared<TokensInOrder>(std::move(validation));
+  text.pass = MaskingPass::kValidation;
+  if (text.Any()) data.validation = std::make_shared<TextSource>(data.validation, text);
+  return data;
+}
+
+}  // namespace milepost::data

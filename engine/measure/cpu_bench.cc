@@ -1,0 +1,205 @@
+#include "engine/measure/cpu_bench.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "common/steady_time.h"
+#include "engine/comm/key_value_store.h"
+#include "engine/comm/tcp.h"
+#include "engine/dtype/half.h"
+#include "engine/kernels/cpu/matmul.h"
+#include "engine/kernels/cpu/parallel.h"
+#include "engine/ops/attention/attention_cpu_kernel.h"
+#include "engine/runtime/executor/arena.h"
+
+namespace milepost::runtime {
+namespace {
+
+// The least that a network between hosts is taken to carry; only `milepost plan` for more ranks
+// than a host has uses it, and the file can be edited.
+constexpr double kNetworkBytesPerSecond = 1e9;
+
+// Seconds of a call: the fastest of a few, as whatever else runs here only slows it down.
+template <typename Fn>
+absl::StatusOr<double> LeastSeconds(int repeats, const Fn& fn) {
+  MP_RETURN_IF_ERROR(fn());
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < std::max(1, repeats); ++i) {
+    const double start = SteadySeconds();
+    MP_RETURN_IF_ERROR(fn());
+    least = std::min(least, SteadySeconds() - start);
+  }
+  return std::max(least, 1e-9);
+}
+
+// Small numbers: zeros would flatter, NaNs slow down.
+template <typename T>
+void Fill(T* values, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    values[i] = FromFloat<T>(static_cast<float>(i * 7919 % 201 - 100) / 1024);
+  }
+}
+
+template <typename T>
+absl::StatusOr<double> ProductRate(const DeviceBenchOptions& options) {
+  const int64_t n = options.product;
+  const DType type = kDTypeOf<T>;
+  const kernels::MatmulSpec spec = {.m = n, .n = n, .k = n, .a = type, .b = type, .c = type};
+  kernels::MatmulCache cache;
+  MP_ASSIGN_OR_RETURN(const size_t scratch, cache.WorkspaceBytes(spec));
+  const int64_t matrix = n * n * static_cast<int64_t>(sizeof(T));
+  MP_ASSIGN_OR_RETURN(Arena a, Arena::Allocate(matrix));
+  MP_ASSIGN_OR_RETURN(Arena b, Arena::Allocate(matrix));
+  MP_ASSIGN_OR_RETURN(Arena c, Arena::Allocate(matrix));
+  MP_ASSIGN_OR_RETURN(Arena workspace, Arena::Allocate(static_cast<int64_t>(scratch)));
+  Fill(reinterpret_cast<T*>(a.data()), n * n);
+  Fill(reinterpret_cast<T*>(b.data()), n * n);
+  MP_ASSIGN_OR_RETURN(const double seconds, LeastSeconds(options.repeats, [&] {
+                        return cache.Execute(spec, a.data(), b.data(), nullptr, c.data(),
+                                             workspace.data());
+                      }));
+  const auto side = static_cast<double>(n);
+  return 2 * side * side * side / seconds;
+}
+
+// FLOP/s of attention, forward and backward, the causal half counted.
+template <typename T>
+absl::StatusOr<double> AttentionRate(const DeviceBenchOptions& options) {
+  const kernels::AttentionShape shape = {
+      .batch = 1, .sequence = options.sequence, .heads = 12, .head_dim = 64};
+  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(shape));
+  const DType type = kDTypeOf<T>;
+  const int threads = kernels::MaxThreads();
+  const size_t scratch = std::max(kernels::AttentionForwardWorkspaceBytes(shape, type, threads),
+                                  kernels::AttentionBackwardWorkspaceBytes(shape, type, threads));
+  const int64_t width = shape.heads * shape.head_dim;
+  const int64_t out = shape.sequence * width;
+  const auto element = static_cast<int64_t>(sizeof(T));
+  MP_ASSIGN_OR_RETURN(Arena qkv, Arena::Allocate(3 * out * element));
+  MP_ASSIGN_OR_RETURN(Arena dqkv, Arena::Allocate(3 * out * element));
+  MP_ASSIGN_OR_RETURN(Arena y, Arena::Allocate(out * element));
+  MP_ASSIGN_OR_RETURN(Arena dy, Arena::Allocate(out * element));
+  MP_ASSIGN_OR_RETURN(Arena lse, Arena::Allocate(shape.heads * shape.sequence * 4));
+  MP_ASSIGN_OR_RETURN(Arena workspace, Arena::Allocate(static_cast<int64_t>(scratch)));
+  const auto at = [](const Arena& arena) { return reinterpret_cast<T*>(arena.data()); };
+  auto* sums = reinterpret_cast<float*>(lse.data());
+  Fill(at(qkv), 3 * out);
+  Fill(at(dy), out);
+  MP_ASSIGN_OR_RETURN(const double seconds, LeastSeconds(options.repeats, [&] {
+                        kernels::AttentionForward<T>(shape, at(qkv), nullptr, at(y), sums,
+                                                     workspace.data());
+                        kernels::AttentionBackward<T>(shape, at(qkv), nullptr, at(y), sums, at(dy),
+                                                      at(dqkv), workspace.data());
+                        return absl::OkStatus();
+                      }));
+  const auto product = static_cast<double>(shape.sequence * (shape.sequence + 1) * width);
+  return 7 * product / seconds;
+}
+
+absl::StatusOr<double> CopyBandwidth(const DeviceBenchOptions& options) {
+  MP_ASSIGN_OR_RETURN(Arena from, Arena::Allocate(options.copy_bytes));
+  MP_ASSIGN_OR_RETURN(Arena to, Arena::Allocate(options.copy_bytes));
+  MP_ASSIGN_OR_RETURN(
+      const double seconds, LeastSeconds(options.repeats, [&] {
+        kernels::ParallelFor(0, options.copy_bytes, 4096, [&](int64_t begin, int64_t end) {
+          std::memcpy(to.data() + begin, from.data() + begin, static_cast<size_t>(end - begin));
+        });
+        return absl::OkStatus();
+      }));
+  return 2 * static_cast<double>(options.copy_bytes) / seconds;
+}
+
+double ForkSeconds() {
+  constexpr int kForks = 200;
+  double least = 1;
+  for (int i = 0; i < kForks; ++i) {
+    const double start = SteadySeconds();
+    kernels::ParallelFor(0, kernels::MaxThreads(), 1, [](int64_t, int64_t) {});
+    least = std::min(least, SteadySeconds() - start);
+  }
+  return std::max(least, 1e-9);
+}
+
+struct LinkSpeed {
+  double bandwidth = 0;  // bytes/s that a rank sends
+  double latency = 0;
+};
+
+// One of two ranks that are threads of this process, connected through loopback.
+absl::Status RunRank(int rank, comm::KeyValueStore* store, const DeviceBenchOptions& options,
+                     LinkSpeed* speed) {
+  MP_ASSIGN_OR_RETURN(auto ranks, comm::ConnectTcp(rank, 2, store));
+  const auto seconds = [&](int64_t bytes) {
+    std::vector<float> values(static_cast<size_t>(bytes / 4), 1.0f);
+    return LeastSeconds(options.repeats, [&] {
+      std::fill(values.begin(), values.end(), 1.0f);
+      return ranks->AllReduce(absl::MakeSpan(values));
+    });
+  };
+  MP_ASSIGN_OR_RETURN(speed->latency, seconds(64));
+  MP_ASSIGN_OR_RETURN(const double whole, seconds(options.reduce_bytes));
+  // Of two ranks each sends half of the values, then half of the sums.
+  speed->bandwidth = static_cast<double>(options.reduce_bytes) / whole;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<LinkSpeed> LoopbackSpeed(const DeviceBenchOptions& options) {
+  comm::InMemoryKeyValueStore store;
+  LinkSpeed speed, other;
+  absl::Status other_status;
+  std::thread peer([&] { other_status = RunRank(1, &store, options, &other); });
+  const absl::Status status = RunRank(0, &store, options, &speed);
+  peer.join();
+  MP_RETURN_IF_ERROR(status);
+  MP_RETURN_IF_ERROR(other_status);
+  return speed;
+}
+
+// Three digits: the rest is noise.
+double Rounded(double value) {
+  double rounded = value;
+  return absl::SimpleAtod(absl::StrFormat("%.3g", value), &rounded) ? rounded : value;
+}
+
+}  // namespace
+
+absl::StatusOr<plan::DeviceProfile> MeasureCpu(const DeviceBenchOptions& options) {
+  omp_set_num_threads(options.threads);
+  plan::DeviceProfile profile;
+  profile.name = options.name;
+  profile.threads = options.threads;
+  profile.source = absl::StrFormat("milepost bench device, %d threads", options.threads);
+  profile.overlap = 0;  // the cores that compute move the bytes
+  profile.network_bandwidth = kNetworkBytesPerSecond;
+  MP_ASSIGN_OR_RETURN(double product, ProductRate<float>(options));
+  MP_ASSIGN_OR_RETURN(double attention, AttentionRate<float>(options));
+  profile.matmul["F32"] = {Rounded(product), Rounded(product)};
+  const auto half = ProductRate<bf16>(options);
+  if (half.ok()) {
+    product = *half;
+    MP_ASSIGN_OR_RETURN(attention, AttentionRate<bf16>(options));
+    profile.matmul["BF16"] = {Rounded(product), Rounded(product)};
+  } else if (!absl::IsUnimplemented(half.status())) {
+    return half.status();
+  }
+  profile.attention_fraction = std::clamp(Rounded(attention / product), 1e-3, 1.0);
+  MP_ASSIGN_OR_RETURN(const double copy, CopyBandwidth(options));
+  profile.memory_bandwidth = Rounded(copy);
+  profile.op_seconds = Rounded(ForkSeconds());
+  MP_ASSIGN_OR_RETURN(const LinkSpeed link, LoopbackSpeed(options));
+  profile.host_bandwidth = Rounded(link.bandwidth);
+  profile.collective_seconds = Rounded(link.latency);
+  return profile;
+}
+
+}  // namespace milepost::runtime

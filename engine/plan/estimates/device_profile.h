@@ -1,0 +1,84 @@
+// What a device can do, as figures: what the expected time of a plan is computed from (estimate.h).
+//
+//   MP_ASSIGN_OR_RETURN(DeviceProfile profile, BuiltInProfile("h200"));
+//   MP_ASSIGN_OR_RETURN(DeviceProfile own, ParseProfile(text, "laptop.json"));
+//   const DeviceProfile rank = ForThreads(own, /*threads=*/2);
+//
+// Pure data and functions; no device is asked. `milepost bench device` measures the machine it runs
+// on and writes the JSON form.
+#ifndef MILEPOST_ENGINE_PLAN_ESTIMATES_DEVICE_PROFILE_H_
+#define MILEPOST_ENGINE_PLAN_ESTIMATES_DEVICE_PROFILE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/graph/graph.h"
+
+namespace milepost::plan {
+
+struct MatmulRate {
+  double achieved = 0;  // FLOP/s of a large dense product
+  double peak = 0;      // FLOP/s on paper: what MFU is a fraction of
+};
+
+struct DeviceProfile {
+  std::string name;
+  std::string source;  // where the figures come from, for people
+  // By graph::Name of the operands' type: "F32", "BF16", "F16", "F8_E4M3". At
+  // least "F32".
+  std::map<std::string, MatmulRate> matmul;
+  // The part of the product's rate that attention reaches.
+  double attention_fraction = 1;
+  // Bytes of the device, all of them; 0: the device is a host's cores, which share its memory.
+  int64_t memory_bytes = 0;
+  double memory_bandwidth = 0;   // bytes/s, read and written together
+  double host_bandwidth = 0;     // bytes/s that a rank sends to ranks of its own host
+  double network_bandwidth = 0;  // bytes/s that a rank sends to other hosts
+  int ranks_per_host = 0;        // 0: all of them on one
+  // Of what is offloaded, a rank's share where all ranks of a host do it at once: bytes/s between a
+  // device and its host, each way, and of the host's memory, read and written together. 0: not
+  // known, and 10 GB/s is taken. Not used where the device is a host's cores.
+  double host_device_bandwidth = 0;
+  double host_memory_bandwidth = 0;
+  // Of the disk that optimizer state waits on, likewise a rank's share: bytes/s read from it and
+  // written to it. 0: not known, and 2 GB/s is taken.
+  double disk_read_bandwidth = 0;
+  double disk_write_bandwidth = 0;
+  double op_seconds = 0;          // before an op begins to compute
+  double collective_seconds = 0;  // of a message's way, for each doubling of the ranks
+  // How much of a collective costs the computation beside it nothing: 1 where copy engines move
+  // the bytes, 0 where the cores that compute do, so that both take turns.
+  double overlap = 1;
+  // The rates (matmul, memory) are those of this many CPU threads, and proportional to them; 0: of
+  // a device as a whole.
+  int threads = 0;
+};
+
+// "a100", "cpu", "h100", "h200", "rtx4090".
+const std::vector<std::string>& BuiltInProfileNames();
+// INVALID_ARGUMENT with the names and the nearest one.
+absl::StatusOr<DeviceProfile> BuiltInProfile(absl::string_view name);
+
+// The JSON form: an object with exactly the fields of DeviceProfile, "matmul" as
+// {"BF16": {"achieved": 7.9e14, "peak": 9.894e14}, ...}; `name`, `matmul` and `memory_bandwidth`
+// are required. INVALID_ARGUMENT with `filename` and the field.
+absl::StatusOr<DeviceProfile> ParseProfile(absl::string_view json, absl::string_view filename);
+std::string ProfileJson(const DeviceProfile& profile);  // indented, ends in a newline
+
+// The same device as seen by a rank with so many threads. Does nothing where `threads` is 0.
+DeviceProfile ForThreads(DeviceProfile profile, int threads);
+
+// The rate for operands of a type; that of F32 where the profile does not say, of 8
+// bits that of BF16.
+MatmulRate RateOf(const DeviceProfile& profile, DType dtype);
+
+// What an arena may have of memory_bytes: all but what driver, libraries and collectives take.
+int64_t UsableBytes(const DeviceProfile& profile);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_ESTIMATES_DEVICE_PROFILE_H_

@@ -1,0 +1,46 @@
+// How long a planned step will take on a device, and what bounds it: before there is either.
+//
+//   const StepEstimate estimate = EstimateStep(plan, profile);
+//   // estimate.seconds, estimate.tokens_per_second, Name(estimate.bound)
+//
+// Every op takes the larger of its FLOPs over the device's rate and its bytes over the memory's
+// bandwidth (a roofline), every collective its bytes on the wire over the link's bandwidth, every
+// copy to or from the host its bytes over that link's, what the host updates its bytes over its
+// memory's. The streams are then run through on paper, with the waits that the plan has between
+// them, micro-step by micro-step as the executor does: what is left of communication beyond the
+// computation that hides it is exposed. Data loading, validation and checkpoints are not in it.
+//
+// Pure, deterministic, linear in the number of ops.
+#ifndef MILEPOST_ENGINE_PLAN_ESTIMATES_ESTIMATE_H_
+#define MILEPOST_ENGINE_PLAN_ESTIMATES_ESTIMATE_H_
+
+#include "engine/plan/estimates/device_profile.h"
+#include "engine/plan/step_plan.h"
+
+namespace milepost::plan {
+
+enum class Bound : uint8_t { kCompute, kMemory, kCommunication, kOffload, kDisk };
+const char* Name(Bound bound);  // "compute", "memory", "communication", "offload", "disk"
+
+struct StepEstimate {
+  double seconds = 0;  // of one optimizer step, all micro-steps
+  // Parts of it that add up to it: computation bound by FLOPs, by bytes, the start of ops, and what
+  // collectives and what is offloaded add, be it that ops wait for them or that they slow ops down.
+  double flop_seconds = 0;
+  double memory_seconds = 0;
+  double start_seconds = 0;
+  double exposed_seconds = 0;
+  double communication_seconds = 0;  // of collectives, as if they ran alone
+  double offload_seconds = 0;        // of copies and the host's updates, likewise
+  double disk_seconds = 0;           // of what is read from the disk and written to it, likewise
+  double tokens_per_second = 0;      // of all ranks
+  double mfu = 0;                    // flops_per_step over what the paper peak would do meanwhile
+  Bound bound = Bound::kCompute;     // the largest of exposed, memory and FLOP seconds; exposed is
+                                     // the largest of communication, offload and disk
+};
+
+StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_ESTIMATES_ESTIMATE_H_

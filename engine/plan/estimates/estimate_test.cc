@@ -1,0 +1,169 @@
+#include "engine/plan/testing/plan_fixture.h"
+
+#include "engine/plan/estimates/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/plan/planner/planner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::OpKind;
+
+// A second for 1 FLOP, 1 byte, or 1 byte on the wire; ops start at once.
+DeviceProfile Unit() {
+  DeviceProfile profile;
+  profile.name = "unit";
+  profile.matmul["F32"] = {1, 2};
+  profile.memory_bandwidth = 1;
+  profile.host_bandwidth = 1;
+  profile.network_bandwidth = 1;
+  return profile;
+}
+
+struct FakeOp {
+  Stream stream = Stream::kCompute;
+  When when = When::kEveryMicroStep;
+  std::vector<int32_t> wait_for;
+  double flops = 0;
+  double bytes = 0;
+  double wire = 0;
+};
+
+StepPlan PlanOf(const std::vector<FakeOp>& ops, int64_t accumulation = 1) {
+  StepPlan plan;
+  plan.options = {.world = 2, .sequence = 10, .accumulation = accumulation};
+  for (const FakeOp& fake : ops) {
+    PlannedOp op;
+    op.op.kind = fake.stream == Stream::kCompute ? OpKind::kLinear : OpKind::kReduceGradients;
+    op.stream = fake.stream;
+    op.when = fake.when;
+    op.wait_for = fake.wait_for;
+    op.flops = fake.flops;
+    op.bytes = fake.bytes;
+    op.wire_bytes = fake.wire;
+    plan.train.ops.push_back(std::move(op));
+    plan.flops_per_step += fake.flops;
+  }
+  return plan;
+}
+
+TEST(Estimate, TakesTheLargerOfFlopsAndBytes) {
+  const StepEstimate e =
+      EstimateStep(PlanOf({{.flops = 5, .bytes = 3}, {.flops = 1, .bytes = 4}}), Unit());
+  EXPECT_DOUBLE_EQ(e.seconds, 9);
+  EXPECT_DOUBLE_EQ(e.flop_seconds, 5);
+  EXPECT_DOUBLE_EQ(e.memory_seconds, 4);
+  EXPECT_DOUBLE_EQ(e.tokens_per_second, 2 * 10 / 9.0);
+  EXPECT_DOUBLE_EQ(e.mfu, 6 / (9.0 * 2));
+  EXPECT_EQ(e.bound, Bound::kCompute);
+}
+
+// The reduction of the first op's result runs beside the second op.
+TEST(Estimate, HidesCommunicationBehindComputation) {
+  std::vector<FakeOp> ops = {{.flops = 4},
+                             {.stream = Stream::kCommunication, .wait_for = {0}, .wire = 3},
+                             {.flops = 5},
+                             {.wait_for = {1}, .flops = 1}};
+  StepEstimate e = EstimateStep(PlanOf(ops), Unit());
+  EXPECT_DOUBLE_EQ(e.seconds, 10);
+  EXPECT_DOUBLE_EQ(e.exposed_seconds, 0);
+  EXPECT_DOUBLE_EQ(e.communication_seconds, 3);
+  ops[1].wire = 20;  // 15 more than the op beside it
+  e = EstimateStep(PlanOf(ops), Unit());
+  EXPECT_DOUBLE_EQ(e.seconds, 4 + 20 + 1);
+  EXPECT_DOUBLE_EQ(e.exposed_seconds, 15);
+  EXPECT_EQ(e.bound, Bound::kCommunication);
+}
+
+TEST(Estimate, WithoutOverlapStreamsTakeTurns) {
+  const StepPlan plan = PlanOf(
+      {{.flops = 4}, {.stream = Stream::kCommunication, .wait_for = {0}, .wire = 3}, {.flops = 5}});
+  DeviceProfile profile = Unit();
+  profile.overlap = 0;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 12);
+  profile.overlap = 0.5;  // both at 3/4 for 4 s, then 2 s of the op alone
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 4 + 4 + 2);
+}
+
+// Two micro-steps: only the last one reduces, and what it reduces may go on into the update.
+TEST(Estimate, RunsMicroStepsAsTheExecutorDoes) {
+  const std::vector<FakeOp> ops = {
+      {.flops = 2},
+      {.stream = Stream::kCommunication, .when = When::kLastMicroStep, .wait_for = {0}, .wire = 10},
+      {.flops = 3},
+      {.when = When::kUpdate, .flops = 4},
+      {.when = When::kUpdate, .wait_for = {1}, .flops = 1}};
+  const StepEstimate e = EstimateStep(PlanOf(ops, 3), Unit());
+  EXPECT_DOUBLE_EQ(e.seconds, 2 * 5 + (2 + 10 + 1));
+  EXPECT_DOUBLE_EQ(e.flop_seconds, 3 * 5 + 5);
+  EXPECT_DOUBLE_EQ(e.flop_seconds + e.memory_seconds + e.start_seconds + e.exposed_seconds,
+                   e.seconds);
+}
+
+// Links: within a host, across with every rank's adapter, and replicas with fewer ranks a host.
+TEST(Estimate, CollectivesUseTheLinksTheyCross) {
+  DeviceProfile profile = Unit();
+  profile.host_bandwidth = 100;
+  profile.network_bandwidth = 2;
+  profile.ranks_per_host = 4;
+  StepPlan plan = PlanOf({{.stream = Stream::kCommunication, .wire = 200}});
+  const auto seconds = [&](int world, int stage, int group, OpKind kind) {
+    plan.options.world = world;
+    plan.options.zero_stage = stage;
+    plan.options.shard_ranks = group;
+    plan.train.ops[0].op.kind = kind;
+    return EstimateStep(plan, profile).seconds;
+  };
+  EXPECT_DOUBLE_EQ(seconds(4, 1, 0, OpKind::kReduceGradients), 2);   // on one host
+  EXPECT_DOUBLE_EQ(seconds(8, 1, 0, OpKind::kReduceGradients), 25);  // 4 adapters of 2
+  EXPECT_DOUBLE_EQ(seconds(8, 0, 4, OpKind::kReduceGradients), 25);  // nothing is sharded
+  EXPECT_DOUBLE_EQ(seconds(8, 1, 4, OpKind::kReduceGradients), 2);   // group of a host
+  EXPECT_DOUBLE_EQ(seconds(8, 1, 4, OpKind::kReduceReplicas), 100);  // one rank of each host
+  EXPECT_DOUBLE_EQ(seconds(8, 1, 2, OpKind::kReduceReplicas), 50);   // two of each
+  EXPECT_DOUBLE_EQ(seconds(8, 1, 4, OpKind::kReduceScalars), 25);    // always all ranks
+  profile.collective_seconds = 1;
+  EXPECT_DOUBLE_EQ(seconds(8, 1, 0, OpKind::kReduceGradients), 28);  // log2(8) ways
+}
+
+absl::StatusOr<StepPlan> Gpt2Plan(int world, int stage, int64_t micro) {
+  PlanOptions options = OptionsOf(world, stage, DType::kBf16);
+  options.sequence = 1024;
+  options.micro_batch = micro;
+  options.accumulation = 1;
+  return PlanTraining(SpecOf(Gpt2Small()), options);
+}
+
+TEST(Estimate, Gpt2OnAnH200IsNearItsFloor) {
+  const auto plan = Gpt2Plan(1, 0, 16);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const DeviceProfile h200 = *BuiltInProfile("h200");
+  const StepEstimate e = EstimateStep(*plan, h200);
+  const double floor = plan->flops_per_step / RateOf(h200, DType::kBf16).achieved;
+  EXPECT_GT(e.seconds, floor);
+  EXPECT_LT(e.seconds, 3 * floor);
+  EXPECT_EQ(e.exposed_seconds, 0);
+  EXPECT_GT(e.mfu, 0.25);
+  EXPECT_LT(e.mfu, 0.8);
+  EXPECT_NE(e.bound, Bound::kCommunication);
+}
+
+TEST(Estimate, ASlowNetworkBoundsTheStep) {
+  const auto plan = Gpt2Plan(16, 2, 1);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  DeviceProfile profile = *BuiltInProfile("h200");
+  profile.network_bandwidth = 1e7;
+  const StepEstimate slow = EstimateStep(*plan, profile);
+  EXPECT_EQ(slow.bound, Bound::kCommunication);
+  EXPECT_GE(slow.seconds, plan->wire_bytes_per_step / (8 * profile.network_bandwidth));
+  profile.network_bandwidth = 1e13;
+  profile.host_bandwidth = 1e13;
+  EXPECT_LT(EstimateStep(*plan, profile).seconds, slow.seconds / 10);
+}
+
+}  // namespace
+}  // namespace milepost::plan

@@ -1,0 +1,95 @@
+#include "engine/plan/fit/required_bytes.h"
+
+#include <algorithm>
+
+#include "engine/plan/cuda_beside.h"
+#include "engine/plan/passes/memory_pass.h"
+
+namespace milepost::plan {
+
+namespace {
+
+// Of the optimizer's states, where a rank has one of `parts` of them.
+int64_t StateBytes(const StepPlan& plan, int parts) {
+  int64_t bytes = 0;
+  for (const FlatGroup& group : plan.groups) {
+    const int64_t elements = group.padded_elements / parts;
+    for (const GroupState& state : StatesOf(group)) {
+      bytes += elements / state.elements_per_item * ByteSize(state.dtype);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+int64_t SnapshotBytes(const StepPlan& plan) { return StateBytes(plan, plan.options.world); }
+
+namespace {
+
+// A group's first state is its master copy.
+std::vector<BufferId> OnDevice(const StepPlan& plan, bool with_parameters, bool master_alone) {
+  std::vector<BufferId> state;
+  for (const FlatGroup& group : plan.groups) {
+    bool parameters = with_parameters;
+    std::vector<GroupState> kinds = StatesOf(group);
+    if (master_alone) kinds.resize(std::min<size_t>(kinds.size(), 1));
+    for (const GroupState& kind : kinds) {
+      if (kind.buffer == kNoBuffer) {
+        parameters = true;
+      } else if (plan.buffers[kind.buffer].memory == Memory::kDevice) {
+        state.push_back(kind.buffer);
+      }
+    }
+    if (parameters) state.push_back(group.parameter_buffer);
+  }
+  if (plan.statistics != kNoBuffer) state.push_back(plan.statistics);
+  if (plan.scalings != kNoBuffer) state.push_back(plan.scalings);
+  return state;
+}
+
+}  // namespace
+
+std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters) {
+  return OnDevice(plan, with_parameters, /*master_alone=*/false);
+}
+
+std::vector<BufferId> InitialisedOnDevice(const StepPlan& plan) {
+  return OnDevice(plan, /*with_parameters=*/true, /*master_alone=*/true);
+}
+
+namespace {
+
+// On a GPU; the CPU's engine has none.
+int64_t MirrorBytes(const StepPlan& plan, bool with_parameters) {
+  if (plan.options.device != DeviceKind::kCuda) return 0;
+  int64_t bytes = 0;
+  for (const BufferId id : StateOnDevice(plan, with_parameters)) bytes += plan.buffers[id].bytes;
+  return bytes;
+}
+
+// At the start, which has no copy yet, or while a checkpoint is saved.
+int64_t CopyBytes(const StepPlan& plan) {
+  const int64_t copy = plan.options.offload_disk ? 0 : SnapshotBytes(plan);
+  return std::max(MirrorBytes(plan, true), MirrorBytes(plan, false) + copy);
+}
+
+}  // namespace
+
+int64_t HostBytes(const StepPlan& plan) {
+  const int64_t copies =
+      CopyBytes(plan) + plan.options.state_copies * StateBytes(plan, plan.options.Shards());
+  if (!plan.options.Offloads()) return copies;
+  const bool draft = plan.host_arena_bytes == 0;
+  return copies + (draft ? LeastBytes(plan, Memory::kHost) : plan.host_arena_bytes);
+}
+
+int64_t DiskBytesNeeded(const StepPlan& plan) {
+  return plan.options.offload_disk ? plan.disk_bytes + SnapshotBytes(plan) : 0;
+}
+
+int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory) {
+  return arena_bytes + CudaBesideBytes(plan) + (arena_in_host_memory ? HostBytes(plan) : 0);
+}
+
+}  // namespace milepost::plan

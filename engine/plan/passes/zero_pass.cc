@@ -1,0 +1,423 @@
+#include "engine/plan/passes/zero_pass.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/round_up.h"
+#include "engine/ops/cost.h"
+#include "engine/plan/scalings.h"
+#include "engine/plan/statistics.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::OpKind;
+
+PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op) {
+  const ops::Cost cost = ops::OpCost(graph, op);
+  return {.op = op, .flops = cost.flops, .bytes = cost.bytes};
+}
+
+// Where every micro-step's gradient is reduced and let go, its first writer always assigns.
+void StartEveryMicroStep(const graph::Graph& graph, graph::Op& op) {
+  for (graph::Output& output : op.outputs) {
+    if (output.value == graph::kNoValue) continue;
+    const graph::ValueKind kind = graph.values[output.value].kind;
+    // What is discarded goes along: an op's gradients are written in one mode.
+    if (kind != graph::ValueKind::kParameterGradient && kind != graph::ValueKind::kDiscarded) {
+      continue;
+    }
+    if (output.mode == graph::WriteMode::kAccumulateInStep) {
+      output.mode = graph::WriteMode::kAssign;
+    }
+  }
+}
+
+class TrainingOps {
+ public:
+  TrainingOps(const graph::Graph& graph, const std::vector<FlatGroup>& groups,
+              const PlanOptions& options)
+      : graph_(graph), groups_(groups), options_(options), sharing_(1.0 / options.world) {}
+
+  std::vector<PlannedOp> Make() && {
+    FindCompletions();
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      if (graph_.ops[i].phase == graph::Phase::kBackward) ReadFirstStates();
+      ops_.push_back(FromGraph(graph_, graph_.ops[i]));
+      if (graph_.ops[i].kind == OpKind::kReduceStatistics) {
+        ops_.back().wire_bytes = 2 * (1 - sharing_) * ops_.back().bytes / 2;
+      }
+      if (options_.GradientsPass()) StartEveryMicroStep(graph_, ops_.back().op);
+      for (int group : completed_by_[i]) Complete(group);
+    }
+    MeasureUpTo(order_.size());
+    AddReduceScalars();
+    AddUpdateNorms();
+    AddUpdates();
+    AddAverageStatistics();
+    AddUpdateScalings();
+    return std::move(ops_);
+  }
+
+ private:
+  // For each op, the groups whose last gradient it writes.
+  void FindCompletions() {
+    absl::flat_hash_map<graph::ValueId, int> group_of;  // by gradient
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      for (const GroupParameter& p : groups_[group].parameters) {
+        group_of[graph_.parameters[p.parameter].gradient] = static_cast<int>(group);
+      }
+    }
+    std::vector<int> last_writer(groups_.size(), -1);
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      for (const graph::Output& output : graph_.ops[i].outputs) {
+        if (output.value == graph::kNoValue) continue;
+        const graph::Value& value = graph_.values[output.value];
+        if (value.kind == graph::ValueKind::kParameterGradient) {
+          last_writer[group_of.at(output.value)] = static_cast<int>(i);
+        }
+      }
+    }
+    completed_by_.resize(graph_.ops.size());
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      if (groups_[group].frozen) continue;
+      MP_CHECK(last_writer[group] >= 0) << groups_[group].name << " has no gradient";
+      completed_by_[last_writer[group]].push_back(static_cast<int>(group));
+    }
+  }
+
+  PlannedOp& Add(OpKind kind, When when, int group) {
+    PlannedOp planned = {.when = when};
+    planned.op.kind = kind;
+    planned.op.phase = when == When::kUpdate ? graph::Phase::kUpdate : graph::Phase::kBackward;
+    planned.op.block = group < 0 ? graph::kNoBlock : groups_[group].block;
+    planned.op.attributes.group = group;
+    ops_.push_back(std::move(planned));
+    return ops_.back();
+  }
+
+  double Padded(int group) const { return static_cast<double>(groups_[group].padded_elements); }
+  double OtherShards() const { return 1 - 1.0 / options_.Shards(); }
+  // Of an element of the reduced gradient.
+  double GradientBytes() const { return static_cast<double>(ByteSize(options_.grad_dtype)); }
+  double Shard(int group) const { return static_cast<double>(groups_[group].shard_elements); }
+
+  void Complete(int group) {
+    order_.push_back(group);
+    if (options_.world > 1) AddReduction(group);
+    if (options_.RoundsGradients()) {
+      Add(OpKind::kRoundGradients, When::kEveryMicroStep, group).bytes =
+          (4 + GradientBytes()) * Shard(group);
+    }
+    if (!options_.offload_optimizer) return;
+    PlannedOp& copy = Add(OpKind::kGradientsToHost, When::kLastMicroStep, group);
+    copy.bytes = 2 * 4 * Shard(group);
+    // Norms come early, so that gradients on the device may go; and a group late, since the compute
+    // stream would wait for a reduction that has just begun.
+    MeasureUpTo(options_.world > 1 ? order_.size() - 1 : order_.size());
+  }
+
+  // The norms of the groups that complete first, as far as they are not there.
+  void MeasureUpTo(size_t count) {
+    const When when = options_.offload_optimizer ? When::kLastMicroStep : When::kUpdate;
+    for (; measured_ < count; ++measured_) {
+      const int group = order_[measured_];
+      Add(OpKind::kGradNorm, when, group).bytes = sharing_ * GradientBytes() * Padded(group);
+    }
+  }
+
+  void AddReduction(int group) {
+    const When when = options_.GradientsPass() ? When::kEveryMicroStep : When::kLastMicroStep;
+    PlannedOp& op = Add(OpKind::kReduceGradients, when, group);
+    op.bytes = 2 * 4 * Padded(group);
+    // Reduce-scatter, as a ring moves it; an all-reduce is that and an all-gather.
+    const auto wire = static_cast<double>(ByteSize(options_.grad_reduce));
+    op.wire_bytes = options_.Shards() == 1 ? 2 * (1 - sharing_) * wire * Padded(group)
+                                           : OtherShards() * wire * Padded(group);
+    if (options_.Replicas() == 1) return;
+    PlannedOp& across = Add(OpKind::kReduceReplicas, When::kLastMicroStep, group);
+    across.bytes = 2 * 4 * Shard(group);
+    across.wire_bytes = 2 * (1 - 1.0 / options_.Replicas()) * wire * Shard(group);
+  }
+
+  void AddReduceScalars() {
+    const double bytes = 8 * LossScalar(static_cast<int>(graph_.losses.size()));
+    PlannedOp& op = Add(OpKind::kReduceScalars, When::kUpdate, -1);
+    op.bytes = 2 * bytes;
+    op.wire_bytes = 2 * (1 - sharing_) * bytes;
+    if (!options_.offload_optimizer) return;
+    Add(OpKind::kScalarsToHost, When::kUpdate, -1).bytes = 2 * bytes;
+  }
+
+  // LAMB: norms over whole tensors come between m and v and the step.
+  void AddUpdateNorms() {
+    int64_t tensors = 0;
+    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+      if (groups_[group].frozen || groups_[group].Needs() != optim::StepNeeds::kTensorNorms)
+        continue;
+      tensors += static_cast<int64_t>(groups_[group].parameters.size());
+      // Gradient and master read, m and v read and written.
+      Add(OpKind::kUpdateNorms, When::kUpdate, group).bytes = Shard(group) * 6 * 4;
+    }
+    if (tensors == 0 || options_.Shards() == 1) return;
+    const double bytes = 16 * static_cast<double>(tensors);
+    PlannedOp& op = Add(OpKind::kReduceUpdateNorms, When::kUpdate, -1);
+    op.bytes = 2 * bytes;
+    op.wire_bytes = 2 * OtherShards() * bytes;
+  }
+
+  // Muon's groups come last, each in three parts. While one is made orthogonal the next one is
+  // gathered and the one before scattered, so three updates exist at once; by itself a rank has
+  // nothing to wait for, and one is enough.
+  void AddUpdates() {
+    std::vector<int> muon;
+    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+      if (groups_[group].frozen) continue;
+      if (groups_[group].Needs() == optim::StepNeeds::kWholeMatrices) {
+        muon.push_back(group);
+      } else {
+        AddUpdate(group);
+      }
+    }
+    if (muon.empty()) return;
+    const size_t ahead = options_.MatrixOwners() > 1 ? 1 : 0;
+    for (size_t i = 0; i < muon.size() + ahead; ++i) {
+      if (i == 0 && ahead > 0) StartUpdate(muon[0]);
+      if (i + ahead < muon.size()) StartUpdate(muon[i + ahead]);
+      if (i < muon.size()) AddOrthogonalize(muon[i]);
+      if (i >= ahead) AddUpdate(muon[i - ahead]);
+    }
+  }
+
+  // Whole matrices for their owners.
+  void StartUpdate(int group) {
+    Add(OpKind::kMuonMomentum, When::kUpdate, group).bytes = Shard(group) * 4 * 4;
+    const double bytes = 4 * Padded(group);
+    if (options_.Shards() > 1) {
+      PlannedOp& gather = Add(OpKind::kGatherUpdates, When::kUpdate, group);
+      gather.bytes = bytes;
+      gather.wire_bytes = OtherShards() * bytes;
+    }
+  }
+
+  void AddOrthogonalize(int group) {
+    PlannedOp& op = Add(OpKind::kOrthogonalize, When::kUpdate, group);
+    const double share = 1.0 / options_.MatrixOwners();
+    // In bf16 the factors are half as wide, and each sum is written and read once more to be
+    // rounded.
+    const bool rounds = groups_[group].product_dtype == DType::kBf16;
+    const double per_element = rounds ? 2 * 4 + 4 * 2 : 4 * 5;
+    const double per_square = rounds ? 4 * 4 + 5 * 2 : 4 * 5;
+    for (const GroupParameter& p : groups_[group].parameters) {
+      const auto side = static_cast<double>(std::min(p.shape[0], p.shape[1]));
+      const auto elements = static_cast<double>(p.elements);
+      // Gram matrix and update: elements times side each; the square: side cubed.
+      op.flops += share * kNewtonSchulzSteps * 2 * (2 * elements * side + side * side * side);
+      op.bytes += share * kNewtonSchulzSteps * (per_element * elements + per_square * side * side);
+    }
+    if (options_.world == 1) return;
+    const double bytes = 4 * Padded(group);
+    PlannedOp& scatter = Add(OpKind::kScatterUpdates, When::kUpdate, group);
+    scatter.bytes = 2 * bytes;
+    scatter.wire_bytes = (options_.Shards() > 1 ? OtherShards() : 2 * (1 - sharing_)) * bytes;
+  }
+
+  // Bytes per element of kOptimizer: master and states read and written, the gradient read, the
+  // parameter written where it is not the master.
+  double UpdateBytes(const FlatGroup& group) const {
+    const auto state = static_cast<double>(ByteSize(group.state_dtype));
+    const double master =
+        2 * static_cast<double>(ByteSize(group.master_dtype)) + (options_.HasMasters() ? 2 : 0);
+    const optim::OptimizerDefinition& definition = optim::DefinitionOf(group.optimizer);
+    switch (definition.needs) {
+      case optim::StepNeeds::kElement:
+        return GradientBytes() + master +
+               2 * definition.moments * (definition.quantized ? 1 + 4.0 / kQuantizedBlock : state);
+      case optim::StepNeeds::kTensorNorms:  // the moments read
+        return 4 * definition.moments + master;
+      case optim::StepNeeds::kWholeMatrices:  // the update read
+        return 4 + master;
+    }
+    return 0;
+  }
+
+  // State on disk: what is updated first is read beside the last backward. Nothing is left to do
+  // where that was done.
+  void ReadFirstStates() {
+    if (!options_.offload_disk || !on_disk_.empty()) return;
+    for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
+      if (!groups_[group].frozen) on_disk_.push_back(group);
+    }
+    const size_t first = std::min<size_t>(on_disk_.size(), kDiskTurns);
+    for (; read_ < first; ++read_) {
+      AddTransfer(OpKind::kReadState, When::kLastMicroStep, on_disk_[read_]);
+    }
+  }
+
+  void AddTransfer(OpKind kind, When when, int group) {
+    PlannedOp& op = Add(kind, when, group);
+    op.stream = DiskStream(groups_[group].disk_turn);
+    for (const GroupState& state : StatesOf(groups_[group])) {
+      const int64_t items = groups_[group].shard_elements / state.elements_per_item;
+      op.bytes += static_cast<double>(DiskBytes(items * ByteSize(state.dtype)));
+    }
+  }
+
+  // Behind an update: its state goes back, and where the one before it goes from, the next one
+  // comes to.
+  void ReplaceState(int group) {
+    AddTransfer(OpKind::kWriteState, When::kUpdate, group);
+    const size_t updated = ++updated_;
+    if (updated < kDiskTurns - 1 || read_ == on_disk_.size()) return;
+    AddTransfer(OpKind::kReadState, When::kUpdate, on_disk_[read_++]);
+  }
+
+  void AddUpdate(int group) {
+    Add(OpKind::kOptimizer, When::kUpdate, group).bytes =
+        Shard(group) * UpdateBytes(groups_[group]);
+    if (options_.offload_optimizer) {
+      const auto size = static_cast<double>(ByteSize(options_.compute_dtype));
+      Add(OpKind::kParametersToDevice, When::kUpdate, group).bytes = 2 * size * Shard(group);
+    }
+    if (options_.offload_disk) ReplaceState(group);
+    if (options_.Shards() == 1 || options_.ShardsParameters()) return;
+    const double bytes = Padded(group) * static_cast<double>(ByteSize(options_.compute_dtype));
+    PlannedOp& op = Add(OpKind::kGatherParameters, When::kUpdate, group);
+    op.bytes = bytes;
+    op.wire_bytes = OtherShards() * bytes;
+  }
+
+  void AddAverageStatistics() {
+    if (options_.world == 1 || !StatisticsDiffer(graph_)) return;
+    const double bytes = 4 * static_cast<double>(LayOutStatistics(graph_).f32_elements);
+    PlannedOp& op = Add(OpKind::kAverageStatistics, When::kUpdate, -1);
+    op.bytes = 2 * bytes;
+    op.wire_bytes = 2 * (1 - sharing_) * bytes;
+  }
+
+  void AddUpdateScalings() {
+    const auto tensors = static_cast<int64_t>(graph_.scalings.size());
+    if (tensors == 0) return;
+    const auto amaxes = static_cast<double>(options_.world * tensors * 4);
+    PlannedOp& gather = Add(OpKind::kGatherAmaxes, When::kUpdate, -1);
+    gather.bytes = static_cast<double>(tensors * kAmaxBytes) + amaxes;
+    gather.wire_bytes = (1 - sharing_) * amaxes;
+    Add(OpKind::kUpdateScalings, When::kUpdate, -1).bytes =
+        2 * static_cast<double>(tensors * kScalingBytes) + amaxes;
+  }
+
+  const graph::Graph& graph_;
+  const std::vector<FlatGroup>& groups_;
+  const PlanOptions& options_;
+  const double sharing_;  // one rank's part of what is divided among all
+  std::vector<std::vector<int>> completed_by_;
+  std::vector<int> order_;    // groups as their gradients complete
+  size_t measured_ = 0;       // of those: how many have their norms
+  std::vector<int> on_disk_;  // groups whose state is read and written, in order of their updates
+  size_t read_ = 0;           // of those: how many are read
+  size_t updated_ = 0;        // and updated
+  std::vector<PlannedOp> ops_;
+};
+
+// What the parameters of a group have in common: their block, and how they are updated.
+using GroupKey = std::tuple<int, bool, Optimizer>;
+
+GroupKey KeyOf(int block, bool frozen, Optimizer optimizer) {
+  return {block, frozen, frozen ? Optimizer::kAdamW : optimizer};
+}
+
+// In block order; of a block those first that the plan's optimizer updates, and the frozen last.
+template <typename UpdateOf>
+std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, UpdateOf update_of) {
+  std::vector<FlatGroup> groups;
+  std::set<GroupKey> keys;
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const int block = graph.values[graph.parameters[i].value].block;
+    const ParameterUpdate update = update_of(i);
+    if (!keys.insert(KeyOf(block, update.frozen, update.optimizer)).second) continue;
+    const bool other = update.optimizer != main;
+    groups.push_back({.name = absl::StrCat(graph.blocks[block],
+                                           update.frozen ? " (frozen)"
+                                           : other ? absl::StrCat(" (", Name(update.optimizer), ")")
+                                                   : ""),
+                      .block = block,
+                      .optimizer = update.optimizer,
+                      .frozen = update.frozen});
+  }
+  std::stable_sort(groups.begin(), groups.end(), [main](const FlatGroup& a, const FlatGroup& b) {
+    const auto rank = [main](const FlatGroup& g) {
+      return std::tuple(g.block, g.frozen, g.optimizer != main);
+    };
+    return rank(a) < rank(b);
+  });
+  return groups;
+}
+
+}  // namespace
+
+std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
+                                      const std::vector<ParameterUpdate>& updates,
+                                      const PlanOptions& options) {
+  const auto update_of = [&](size_t parameter) {
+    return updates.empty() ? ParameterUpdate{.optimizer = options.optimizer} : updates[parameter];
+  };
+  std::vector<FlatGroup> groups = EmptyGroups(graph, options.optimizer, update_of);
+  std::map<GroupKey, FlatGroup*> group_of;
+  for (FlatGroup& group : groups) {
+    group.state_dtype = options.state_dtype;
+    if (!options.masters) group.master_dtype = options.compute_dtype;
+    if (group.Needs() == optim::StepNeeds::kWholeMatrices)
+      group.product_dtype = options.orthogonalization;
+    group_of[KeyOf(group.block, group.frozen, group.optimizer)] = &group;
+  }
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const graph::Parameter& parameter = graph.parameters[i];
+    const graph::Value& value = graph.values[parameter.value];
+    const ParameterUpdate update = update_of(i);
+    FlatGroup& group = *group_of.at(KeyOf(value.block, update.frozen, update.optimizer));
+    const int64_t elements = graph::Elements(value.shape);
+    const int64_t begin = RoundUp(group.padded_elements, ParameterAlignmentOf(group.optimizer));
+    group.parameters.push_back({.parameter = static_cast<int>(i),
+                                .name = value.name,
+                                .shape = value.shape,
+                                .begin = begin,
+                                .elements = elements,
+                                .decay = parameter.decay,
+                                .lr_scale = update.lr_scale,
+                                .weight_decay = update.weight_decay});
+    group.elements += elements;
+    group.padded_elements = begin + elements;
+  }
+  int64_t norms = 0;
+  for (FlatGroup& group : groups) {
+    const int64_t alignment =
+        std::max(options.shard_alignment, ParameterAlignmentOf(group.optimizer));
+    group.padded_elements = RoundUp(group.padded_elements, options.world * alignment);
+    group.first_norm = norms;
+    if (group.Needs() == optim::StepNeeds::kTensorNorms && !group.frozen) {
+      norms += static_cast<int64_t>(group.parameters.size());
+    }
+    group.shard_elements = group.padded_elements / options.Shards();
+  }
+  return groups;
+}
+
+std::vector<PlannedOp> MakeTrainingOps(const graph::Graph& graph,
+                                       const std::vector<FlatGroup>& groups,
+                                       const PlanOptions& options) {
+  return TrainingOps(graph, groups, options).Make();
+}
+
+std::vector<PlannedOp> MakeForwardOps(const graph::Graph& graph) {
+  std::vector<PlannedOp> ops;
+  for (const graph::Op& op : graph.ops) ops.push_back(FromGraph(graph, op));
+  return ops;
+}
+
+}  // namespace milepost::plan

@@ -1,0 +1,119 @@
+// Plans of the Llama family.
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "common/spec/parse.h"
+#include "common/spec/validate.h"
+#include "engine/plan/estimates/device_profile.h"
+#include "engine/plan/fit/fit.h"
+#include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/planner/planner.h"
+#include "engine/plan/verification/verify.h"
+#include "gtest/gtest.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::plan {
+namespace {
+
+v1::JobSpec TinyLlama(int64_t kv_heads) {
+  v1::JobSpec spec;
+  v1::LlamaSpec& llama = *spec.mutable_model()->mutable_llama();
+  llama.set_layers(3);
+  llama.set_width(20);
+  llama.set_heads(4);
+  llama.set_kv_heads(kv_heads);
+  llama.set_head_dim(8);
+  llama.set_hidden(13);
+  llama.set_context(32);
+  llama.set_vocabulary(96);
+  llama.set_tied(kv_heads == 1);
+  llama.set_qkv_bias(kv_heads == 2);
+  llama.set_qk_norm(kv_heads == 4);
+  NormalizeJobSpec(&spec);
+  return spec;
+}
+
+TEST(LlamaPlan, EveryCombinationVerifies) {
+  for (int64_t kv_heads : {1, 2, 4}) {
+    for (int world : {1, 3}) {
+      for (int stage : {0, 1, 2, 3}) {
+        for (Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+          SCOPED_TRACE(absl::StrCat(kv_heads, " heads of keys, ", world, " ranks, stage ", stage,
+                                    " recompute ", Name(recompute)));
+          const auto plan = PlanTraining(TinyLlama(kv_heads), {.world = world,
+                                                               .zero_stage = stage,
+                                                               .recompute = recompute,
+                                                               .compute_dtype = DType::kBf16,
+                                                               .micro_batch = 2,
+                                                               .sequence = 16,
+                                                               .accumulation = 2,
+                                                               .threads = 2});
+          ASSERT_TRUE(plan.ok()) << plan.status();
+          EXPECT_TRUE(Verify(*plan).ok()) << Verify(*plan);
+        }
+      }
+    }
+  }
+}
+
+TEST(LlamaPlan, Llama3Has8Billion) {
+  const auto spec = LoadJobSpec("examples/llama3-8b.yaml");  // tests run in the source folder
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const auto options = OptionsFromSpec(*spec, 16);
+  ASSERT_TRUE(options.ok()) << options.status();
+  const auto plan = PlanTraining(*spec, *options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->parameters, 8030261248);  // transformers' meta-llama/Llama-3.1-8B
+  // Products with every weight but the embedding's, forward and twice backward, and attention: two
+  // products forward and five backward over the causal half.
+  const double tokens = 16.0 * 8192;  // of a rank: 128 sequences over 8 ranks
+  const double weights = 8030261248.0 - 128256.0 * 4096 - 65.0 * 4096;
+  const double attention = 32.0 * 4096 * (8192 + 1);  // of one product, per token
+  EXPECT_NEAR(plan->flops_per_step / (tokens * (6 * weights + 7 * attention)), 1, 1e-9);
+}
+
+constexpr int64_t kBytesOf74GiB = int64_t{74} << 30;
+
+// Sequences of 8192 tokens, everything within a block made once more, nothing in host memory.
+TEST(LlamaPlan, EightBillionTrainOnAnH100) {
+  auto spec = LoadJobSpec("examples/llama3-8b-one-gpu.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  ASSERT_EQ(ValidateJobSpec(*spec), absl::OkStatus());
+  const auto plan = PlanTraining(*spec, *OptionsFromSpec(*spec, 1));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->parameters, 8030261248);
+  const int64_t needed = RequiredBytes(*plan, plan->arena_bytes, /*arena_in_host_memory=*/false);
+  EXPECT_LE(needed, kBytesOf74GiB);
+  EXPECT_EQ(plan->host_arena_bytes, 0);
+}
+
+// Of a job that sums up 16 micro-steps in fp32: masters go, states become small, gradients stay.
+TEST(LlamaPlan, LowMemoryFindsWhatAnH100CanTrain) {
+  auto spec = LoadJobSpec("examples/llama3-8b-one-gpu.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  v1::TrainSpec& train = *spec->mutable_train();
+  train.set_memory(v1::MEMORY_USE_LOW);
+  train.set_grad_dtype(v1::GRAD_DTYPE_FP32);
+  train.set_recompute(v1::RECOMPUTE_AUTO);
+  train.mutable_batch()->set_global(16);
+  train.mutable_batch()->set_accumulation(16);
+  train.mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_ADAMW);
+  train.mutable_optimizer()->set_master(v1::MASTER_DTYPE_FP32);
+  ASSERT_EQ(ValidateJobSpec(*spec), absl::OkStatus());
+  const DeviceProfile h100 = *BuiltInProfile("h100");
+  const RankPlace place = {.memory_bytes = kBytesOf74GiB,
+                           .memory_of = "an h100",
+                           .host_memory = false,
+                           .profile = ForThreads(h100, 1)};
+  const auto fitting = PlanThatFits(*spec, place);
+  ASSERT_TRUE(fitting.ok()) << fitting.status();
+  const v1::TrainSpec& chosen = fitting->spec.train();
+  EXPECT_EQ(chosen.optimizer().type(), v1::OptimizerSpec::TYPE_ADAMW_8BIT);
+  EXPECT_EQ(chosen.optimizer().master(), v1::MASTER_DTYPE_NONE);
+  EXPECT_EQ(chosen.grad_dtype(), v1::GRAD_DTYPE_FP32);
+  EXPECT_EQ(chosen.recompute(), v1::RECOMPUTE_FULL);
+  EXPECT_LE(RequiredBytes(fitting->plan, fitting->plan.arena_bytes, false), kBytesOf74GiB);
+}
+
+}  // namespace
+}  // namespace milepost::plan

@@ -1,0 +1,363 @@
+#include "engine/plan/planner/planner.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "common/spec/model_sizes.h"
+#include "common/status_macros.h"
+#include "engine/graph/freeze.h"
+#include "engine/models/model.h"
+#include "engine/ops/backward.h"
+#include "engine/optim/batch.h"
+#include "engine/plan/parameter_updates.h"
+#include "engine/plan/passes/buffer_pass.h"
+#include "engine/plan/passes/fp8_pass.h"
+#include "engine/plan/passes/gather_pass.h"
+#include "engine/plan/passes/gelu_pass.h"
+#include "engine/plan/passes/memory_pass.h"
+#include "engine/plan/passes/offload_pass.h"
+#include "engine/plan/passes/recompute_budget.h"
+#include "engine/plan/passes/recompute_pass.h"
+#include "engine/plan/passes/stream_pass.h"
+#include "engine/plan/passes/zero_pass.h"
+#include "engine/plan/verification/verify.h"
+#include "engine/plan/workspace.h"
+
+namespace milepost::plan {
+namespace {
+
+bool StepsByElement(Optimizer optimizer) {
+  return optim::DefinitionOf(optimizer).needs == optim::StepNeeds::kElement;
+}
+
+// Masters and gradients in bf16. `train.batch.accumulation` may be a consequence of the number of
+// ranks, which the spec's own check does not know.
+absl::Status CheckFewerBits(const PlanOptions& options) {
+  if (options.masters && !options.RoundsGradients()) return absl::OkStatus();
+  const char* field = options.masters ? "train.grad_dtype: bf16" : "train.optimizer.master: none";
+  if (options.compute_dtype != DType::kBf16) {
+    return absl::InvalidArgumentError(absl::StrCat(field, " is for train.precision bf16 and fp8"));
+  }
+  if (options.offload_optimizer || !StepsByElement(options.optimizer)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        field, " works with adamw, adamw_8bit, sgd and lion, where they are not offloaded"));
+  }
+  if (!options.RoundsGradients() || options.accumulation == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("train.grad_dtype: bf16 needs train.batch.accumulation: 1, and with ",
+                   options.world, " ranks it is ", options.accumulation,
+                   ": give a larger train.batch.micro, more ranks, or fp32"));
+}
+
+absl::Status CheckOptions(const PlanOptions& options) {
+  const auto at_least_one = [](absl::string_view field, int64_t value) {
+    if (value >= 1) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not at least 1"));
+  };
+  MP_RETURN_IF_ERROR(at_least_one("resources.ranks", options.world));
+  MP_RETURN_IF_ERROR(at_least_one("resources.threads_per_rank", options.threads));
+  MP_RETURN_IF_ERROR(at_least_one("train.batch.micro", options.micro_batch));
+  MP_RETURN_IF_ERROR(at_least_one("train.batch.accumulation", options.accumulation));
+  MP_RETURN_IF_ERROR(at_least_one("data.sequence_length", options.sequence));
+  if (options.zero_stage < 0 || options.zero_stage > 3) {
+    return absl::InvalidArgumentError(absl::StrCat("train.zero.stage: ", options.zero_stage,
+                                                   " is not supported; expected 0 to 3"));
+  }
+  if (options.shard_ranks < 0 ||
+      (options.shard_ranks > 0 && options.world % options.shard_ranks != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("train.zero.group: ", options.shard_ranks,
+                                                   " does not divide the ", options.world,
+                                                   " ranks"));
+  }
+  if (options.prefetch < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.zero.prefetch: ", options.prefetch, " is not at least 0"));
+  }
+  if (options.offload_optimizer && !StepsByElement(options.optimizer)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "train.offload.optimizer: ", options.offload_disk ? "nvme" : "host", " does not work with ",
+        Name(options.optimizer), ": take adamw, adamw_8bit, sgd or lion"));
+  }
+  MP_RETURN_IF_ERROR(CheckFewerBits(options));
+  if (options.offload_disk && !options.offload_optimizer) {
+    return absl::InvalidArgumentError("a state on disk is one that is offloaded");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode,
+                                   const PlanOptions& options) {
+  const int64_t rows = options.micro_batch * options.sequence;
+  const int64_t vocabulary = SizesOf(model).vocabulary;
+  return models::BuildModel(
+      model, {.mode = mode,
+              .compute_dtype = options.compute_dtype,
+              .batch = options.micro_batch,
+              .sequence = options.sequence,
+              .lm_head_chunk_rows = vocabulary < 1
+                                        ? 0
+                                        : LmHeadChunkRows(rows, vocabulary, options.compute_dtype,
+                                                          options.LmHeadChunkBytes()),
+              .documents = options.documents,
+              .segments = options.segments});
+}
+
+Optimizer OptimizerOf(v1::OptimizerSpec::Type type) {
+  switch (type) {
+#define MP_OPTIMIZER(name, spec_type)       \
+  case v1::OptimizerSpec::TYPE_##spec_type: \
+    return Optimizer::k##name;
+#include "engine/optim/optimizers.inc"
+#undef MP_OPTIMIZER
+    default:
+      return Optimizer::kAdamW;
+  }
+}
+
+Recompute RecomputeOf(v1::Recompute recompute) {
+  switch (recompute) {
+    case v1::RECOMPUTE_SELECTIVE:
+      return Recompute::kSelective;
+    case v1::RECOMPUTE_FULL:
+      return Recompute::kFull;
+    case v1::RECOMPUTE_BUDGET:
+      return Recompute::kBudget;
+    default:
+      return Recompute::kNone;
+  }
+}
+
+void FreezeParameters(const ParameterUpdates& updates, graph::Graph& graph) {
+  std::vector<bool> frozen;
+  for (const ParameterUpdate& update : updates.by_parameter) frozen.push_back(update.frozen);
+  if (absl::c_linear_search(frozen, true)) graph::FreezeParameters(graph, frozen);
+}
+
+DType ComputeDType(v1::Precision precision) {
+  switch (precision) {
+    case v1::PRECISION_FP32:
+      return DType::kF32;
+    case v1::PRECISION_FP16:
+      return DType::kF16;
+    default:
+      return DType::kBf16;
+  }
+}
+
+void CompileProgram(StepPlan& plan, Program& program) {
+  AddGathers(program, plan.groups, plan.options);
+  LimitInFlight(program);
+  AssignBuffers(plan, program);
+  AddStreams(program, plan.options);
+}
+
+void Tally(StepPlan& plan) {
+  for (const FlatGroup& group : plan.groups) plan.parameters += group.elements;
+  for (const PlannedOp& op : plan.train.ops) {
+    const bool repeated = op.when == When::kEveryMicroStep;
+    const double runs = repeated ? static_cast<double>(plan.options.accumulation) : 1;
+    const bool again = op.op.phase == graph::Phase::kRecompute;
+    const bool counts = op.op.phase != graph::Phase::kUpdate;  // Muon's are not the model's
+    if (counts) (again ? plan.recompute_flops_per_step : plan.flops_per_step) += runs * op.flops;
+    plan.wire_bytes_per_step += runs * op.wire_bytes;
+    const bool copy = op.stream == Stream::kToHost || op.stream == Stream::kToDevice;
+    if (copy) plan.offload_bytes_per_step += runs * op.bytes / 2;
+    if (IsDisk(op.stream)) plan.disk_bytes_per_step += runs * op.bytes;
+  }
+}
+
+// What drafts of one spec are made of.
+struct Parts {
+  graph::Graph train;
+  graph::Graph evaluate;
+  ParameterUpdates updates;
+};
+
+// Both programs' ops, from their graphs on.
+void Compile(const PlanOptions& options, StepPlan& plan) {
+  AddPersistentBuffers(plan, /*training=*/true);
+  plan.train.ops = MakeTrainingOps(plan.train.graph, plan.groups, options);
+  plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
+  CompileProgram(plan, plan.train);
+  if (!plan.evaluate.ops.empty()) CompileProgram(plan, plan.evaluate);
+  Tally(plan);
+}
+
+StepPlan DraftOf(const PlanOptions& options, Parts parts, const std::vector<Recompute>& by_block) {
+  StepPlan plan = {.options = options};
+  plan.train.graph = std::move(parts.train);
+  plan.evaluate.graph = std::move(parts.evaluate);
+  AddRecompute(plan.train.graph, by_block);
+  if (options.fp8) AddFp8(plan.train.graph);
+  if (options.fuse_gelu) {
+    FuseGelu(plan.train.graph);
+    FuseGelu(plan.evaluate.graph);
+  }
+  if (options.offload_activations) OffloadActivations(plan.train.graph);
+  plan.recompute_of_block.assign(by_block.size(), Recompute::kNone);
+  for (const graph::Op& op : plan.train.graph.ops) {
+    if (op.phase != graph::Phase::kRecompute || op.block < 0) continue;
+    plan.recompute_of_block[op.block] = by_block[op.block];
+  }
+  plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
+  plan.parameter_groups = parts.updates.groups;
+  plan.groups = MakeFlatGroups(plan.train.graph, parts.updates.by_parameter, options);
+  Compile(options, plan);
+  return plan;
+}
+
+// Which blocks are recomputed within the budget. What evaluation needs makes no difference to that,
+// but that its graph says where running statistics lie.
+absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const Parts& parts,
+                                              Planning* planning) {
+  const auto draft = [&](const std::vector<Recompute>& by_block) -> absl::StatusOr<StepPlan> {
+    MP_RETURN_IF_ERROR(Spend(planning, static_cast<int64_t>(parts.train.ops.size())));
+    graph::Graph evaluate;
+    evaluate.statistics = parts.evaluate.statistics;
+    if (!evaluate.statistics.empty()) evaluate.values = parts.evaluate.values;
+    return DraftOf(options, {parts.train, std::move(evaluate), parts.updates}, by_block);
+  };
+  const size_t blocks = parts.train.blocks.size();
+  if (planning == nullptr) return ChooseRecompute(options.recompute_budget, blocks, draft);
+  // With the same ops in the same order activations live as long, whatever the numbers of ranks.
+  std::vector<Recompute>& known = planning->recomputes()[{
+      options.recompute_budget, options.micro_batch, options.zero_stage, options.offload_optimizer,
+      options.offload_disk, options.offload_activations, options.world > 1, options.Shards() > 1,
+      options.Replicas() > 1, options.accumulation > 1, options.RoundsGradients()}];
+  if (known.empty()) {
+    MP_ASSIGN_OR_RETURN(known, ChooseRecompute(options.recompute_budget, blocks, draft));
+  }
+  return known;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads) {
+  const v1::BatchSpec& batch = spec.train().batch();
+  optim::BatchRequest request;
+  if (batch.has_global()) request.global = batch.global();
+  if (batch.has_micro()) request.micro = batch.micro();
+  if (batch.has_accumulation()) request.accumulation = batch.accumulation();
+  const int world = spec.resources().ranks();
+  if (world < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.ranks: ", world, " is not at least 1"));
+  }
+  MP_ASSIGN_OR_RETURN(const optim::BatchTriple triple, optim::DeriveBatch(request, world));
+  PlanOptions options{
+      .device =
+          spec.resources().device() == v1::DEVICE_KIND_CUDA ? DeviceKind::kCuda : DeviceKind::kCpu,
+      .world = world,
+      .zero_stage = spec.train().zero().stage(),
+      .shard_ranks = spec.train().zero().group(),
+      .prefetch = spec.train().zero().prefetch(),
+      .recompute = RecomputeOf(spec.train().recompute()),
+      .recompute_budget = spec.train().recompute_budget(),
+      .optimizer = OptimizerOf(spec.train().optimizer().type()),
+      .compute_dtype = ComputeDType(spec.train().precision()),
+      .fp8 = spec.train().precision() == v1::PRECISION_FP8,
+      .fuse_gelu = spec.resources().device() == v1::DEVICE_KIND_CUDA,
+      .exact = spec.train().determinism() != v1::DETERMINISM_FAST,
+      .grad_reduce =
+          spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? DType::kBf16 : DType::kF32,
+      .state_dtype = spec.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16 ? DType::kBf16
+                                                                                    : DType::kF32,
+      .grad_dtype = spec.train().grad_dtype() == v1::GRAD_DTYPE_BF16 ? DType::kBf16 : DType::kF32,
+      .masters = spec.train().optimizer().master() != v1::MASTER_DTYPE_NONE,
+      .orthogonalization =
+          spec.train().optimizer().orthogonalization() == v1::ORTHOGONALIZATION_BF16 ? DType::kBf16
+                                                                                     : DType::kF32,
+      .micro_batch = triple.micro,
+      .sequence = spec.data().sequence_length(),
+      .accumulation = triple.accumulation,
+      .documents = spec.data().has_document_separator() || spec.data().has_padding(),
+      .segments = spec.data().has_segment_separator(),
+      .offload_optimizer = spec.train().offload().optimizer() > v1::OFFLOAD_TARGET_NONE,
+      .offload_disk = spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NVME,
+      .offload_activations = spec.train().offload().activations(),
+      // Two of its own, by turns, and two of another rank's; after a restart one more of each, of
+      // the attempt before.
+      .state_copies = spec.checkpoint().redundancy() == 0 ? 0
+                      : world > 1                         ? 6
+                                                          : 3,
+      .threads = threads,
+  };
+  const ModelSizes model = SizesOf(spec.model());
+  const int64_t chunk_rows =
+      LmHeadChunkRows(options.micro_batch * options.sequence, model.vocabulary,
+                      options.compute_dtype, options.LmHeadChunkBytes());
+  options.min_matmul_workspace_bytes = MatmulWorkspaceReserve(
+      threads, options.compute_dtype, chunk_rows, model.width, model.vocabulary);
+  return options;
+}
+
+absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
+                                       Planning* planning) {
+  MP_RETURN_IF_ERROR(CheckOptions(options));
+  MP_RETURN_IF_ERROR(Spend(planning, Planning::kWorkBetween));
+  Parts parts;
+  MP_ASSIGN_OR_RETURN(parts.train, Build(spec.model(), models::Mode::kTraining, options));
+  if (options.fp8 && MarkFp8(parts.train) == 0) {
+    return absl::InvalidArgumentError(
+        "train.precision: fp8: no layer can be one of 8 bits, since its rows (train.batch.micro x "
+        "data.sequence_length) or its widths are no multiples of 16; choose bf16 or other sizes");
+  }
+  MP_RETURN_IF_ERROR(ops::AddBackward(parts.train));
+  if (planning != nullptr) {
+    MP_RETURN_IF_ERROR(planning->Make(static_cast<int64_t>(parts.train.ops.size())));
+  }
+  MP_ASSIGN_OR_RETURN(parts.updates,
+                      UpdatesOf(spec.train().optimizer(), parts.train, options.optimizer));
+  FreezeParameters(parts.updates, parts.train);
+  MP_ASSIGN_OR_RETURN(parts.evaluate, Build(spec.model(), models::Mode::kEvaluation, options));
+  std::vector<Recompute> by_block(parts.train.blocks.size(), options.recompute);
+  if (options.recompute == Recompute::kBudget) {
+    MP_ASSIGN_OR_RETURN(by_block, Choose(options, parts, planning));
+  }
+  return DraftOf(options, std::move(parts), by_block);
+}
+
+absl::StatusOr<StepPlan> MeasureTraining(const v1::JobSpec& spec, const PlanOptions& options,
+                                         Planning* planning) {
+  MP_ASSIGN_OR_RETURN(StepPlan plan, DraftTraining(spec, options, planning));
+  MP_RETURN_IF_ERROR(AssignOffsets(plan, planning));
+  return plan;
+}
+
+absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions& options,
+                                      Planning* planning) {
+  MP_ASSIGN_OR_RETURN(StepPlan plan, MeasureTraining(spec, options, planning));
+  MP_RETURN_IF_ERROR(Spend(planning, static_cast<int64_t>(plan.train.ops.size())));
+  MP_RETURN_IF_ERROR(Verify(plan));
+  return plan;
+}
+
+absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOptions& options) {
+  MP_RETURN_IF_ERROR(CheckOptions(options));
+  if (options.world != 1 || options.micro_batch != 1) {
+    return absl::InvalidArgumentError("a generation plan is for one rank and one text");
+  }
+  StepPlan plan = {.options = options};
+  const auto build = [&](int64_t rows) {
+    return models::BuildModel(model, {.mode = models::Mode::kGeneration,
+                                      .compute_dtype = options.compute_dtype,
+                                      .sequence = rows,
+                                      .cached_positions = options.sequence});
+  };
+  MP_ASSIGN_OR_RETURN(plan.prompt.graph, build(PromptChunk(options.sequence)));
+  MP_ASSIGN_OR_RETURN(plan.next.graph, build(1));
+  plan.groups = MakeFlatGroups(plan.prompt.graph, {}, options);
+  AddPersistentBuffers(plan, /*training=*/false);
+  for (Program* program : {&plan.prompt, &plan.next}) {
+    program->ops = MakeForwardOps(program->graph);
+    CompileProgram(plan, *program);
+  }
+  Tally(plan);
+  MP_RETURN_IF_ERROR(AssignOffsets(plan));
+  MP_RETURN_IF_ERROR(Verify(plan));
+  return plan;
+}
+
+}  // namespace milepost::plan

@@ -1,0 +1,130 @@
+#include "engine/runtime/cpu/cpu_step_engine.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/status_macros.h"
+#include "engine/comm/communicator.h"
+#include "engine/plan/planner/planner.h"
+#include "engine/runtime/cpu/cpu_backend.h"
+#include "engine/runtime/executor/arena.h"
+#include "engine/runtime/executor/executor.h"
+#include "engine/runtime/offload/state_disk.h"
+
+namespace milepost::runtime {
+namespace {
+
+class CpuEngine : public StepEngine {
+ public:
+  explicit CpuEngine(int threads) : backend_(threads) {}
+  absl::Status Open(const StepEngineArguments& arguments);
+
+  void UseThread() override { backend_.UseThreads(); }
+  const plan::StepPlan& plan() const override { return plan_; }
+  int64_t allocated_bytes() const override { return arena_->bytes(); }
+  int64_t allocated_host_bytes() const override {
+    return host_arena_.has_value() ? host_arena_->bytes() : 0;
+  }
+  char* mirror() override { return arena_->data(); }
+  char* host_arena() override { return host_arena_.has_value() ? host_arena_->data() : nullptr; }
+  StateDisk* disk() override { return disk_.get(); }
+  absl::Status Upload() override { return absl::OkStatus(); }
+  absl::Status Download() override { return absl::OkStatus(); }
+
+  absl::StatusOr<const HostInputs*> NextInputs() override { return &train_inputs_; }
+  absl::Status MicroStep(const StepContext& context) override {
+    return train_->Run(Section::kMicroStep, context);
+  }
+  absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) override;
+
+  bool may_have_updated() const override { return updating_; }
+
+  absl::Status BeginEvaluation() override;
+  absl::StatusOr<const HostInputs*> NextEvaluationInputs() override { return &evaluate_inputs_; }
+  absl::Status EvaluateBatch(const StepContext& context) override {
+    return evaluate_->Run(Section::kMicroStep, context);
+  }
+  absl::StatusOr<absl::Span<double>> FinishEvaluation() override { return scalars_; }
+
+  StreamTimes stream_times() const override { return train_->stream_times(); }
+  std::vector<OpKindTime> Times() const override { return train_->Times(); }
+
+ private:
+  absl::Status MakePlan(const v1::JobSpec& spec, int threads);
+
+  // Declared in the order in which they refer to each other.
+  CpuBackend backend_;
+  plan::StepPlan plan_;
+  std::optional<Arena> arena_;
+  std::optional<Arena> host_arena_;  // where something is offloaded
+  std::unique_ptr<StateDisk> disk_;  // where states are on disk
+  absl::Span<double> scalars_;
+  bool updating_ = false;
+  HostInputs train_inputs_;
+  HostInputs evaluate_inputs_;  // where there is validation data
+  std::unique_ptr<Executor> train_;
+  std::unique_ptr<Executor> evaluate_;
+};
+
+absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
+  comm::Communicator* communicator = arguments.communicator;
+  const data::TrainingData& data = arguments.data;
+  MP_RETURN_IF_ERROR(MakePlan(arguments.spec, arguments.threads));
+  MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
+  if (plan_.host_arena_bytes > 0) {
+    MP_ASSIGN_OR_RETURN(host_arena_, Arena::Allocate(plan_.host_arena_bytes));
+  }
+  if (plan_.options.offload_disk) {
+    MP_ASSIGN_OR_RETURN(
+        disk_, StateDisk::Open(plan_, arguments.state_folder, communicator->rank(), host_arena()));
+  }
+  backend_.Attach(arena_->data(), communicator, host_arena(), disk_.get());
+  auto abort = [communicator](const absl::Status& s) { communicator->Abort(s.message()); };
+  MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, &backend_, abort));
+  MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
+  MP_ASSIGN_OR_RETURN(train_inputs_,
+                      HostInputs::Find(plan_, plan_.train, arena_->data(), *data.train));
+  if (data.validation != nullptr) {
+    MP_ASSIGN_OR_RETURN(evaluate_inputs_,
+                        HostInputs::Find(plan_, plan_.evaluate, arena_->data(), *data.validation));
+  }
+  const plan::Buffer& scalars = plan_.buffers[plan_.scalars];
+  scalars_ = {reinterpret_cast<double*>(arena_->data() + scalars.offset),
+              static_cast<size_t>(scalars.bytes) / sizeof(double)};
+  return absl::OkStatus();
+}
+
+absl::Status CpuEngine::MakePlan(const v1::JobSpec& spec, int threads) {
+  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, threads));
+  MP_ASSIGN_OR_RETURN(plan_, PlanOnCpu(spec, options, backend_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Span<const double>> CpuEngine::FinishStep(const StepContext& context) {
+  MP_RETURN_IF_ERROR(train_->Run(Section::kReduce, context));
+  const optim::ClipResult clip = ClipOf(scalars_, context);
+  StepContext update = context;
+  update.skip_update = !clip.finite;
+  update.clip_factor = static_cast<float>(clip.scale / context.loss_scale);
+  updating_ = true;
+  MP_RETURN_IF_ERROR(train_->Run(Section::kUpdate, update));
+  if (disk_ != nullptr) MP_RETURN_IF_ERROR(disk_->AwaitAll());
+  updating_ = false;
+  return absl::Span<const double>(scalars_);
+}
+
+absl::Status CpuEngine::BeginEvaluation() {
+  std::fill(scalars_.begin() + plan::LossScalar(0), scalars_.begin() + plan_.ReducedScalars(), 0.0);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepEngine>> CpuStepEngine(const StepEngineArguments& arguments) {
+  auto engine = std::make_unique<CpuEngine>(std::max(1, arguments.threads));
+  MP_RETURN_IF_ERROR(engine->Open(arguments));
+  return std::unique_ptr<StepEngine>(std::move(engine));
+}
+
+}  // namespace milepost::runtime

@@ -1,0 +1,54 @@
+// Internal to backends: the matrix products of a linear layer's op (kLinear and its backwards).
+// Several weights [Mi,K] whose results lie side by side are one product where they follow each
+// other in memory; otherwise one each, on columns of the output.
+//
+//   const LinearLayer layer(program, op, /*with_biases=*/false);
+//   for (const LinearLayer::Run& run : layer.runs) ... layer.Forward(run) ...
+#ifndef MILEPOST_ENGINE_RUNTIME_CPU_LINEAR_LAYER_H_
+#define MILEPOST_ENGINE_RUNTIME_CPU_LINEAR_LAYER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/kernels/cpu/matmul.h"
+#include "engine/plan/step_plan.h"
+
+namespace milepost::runtime {
+
+struct LinearLayer {
+  // Weights that make one product: their first, and their columns of the output.
+  struct Run {
+    size_t first;
+    int64_t column;
+    int64_t columns;
+  };
+
+  // `with_biases`: weights whose biases (or biases' gradients) do not follow each other are
+  // products of their own too.
+  LinearLayer(const plan::Program& program, const graph::Op& op, bool with_biases);
+
+  kernels::MatmulSpec Forward(const Run& run) const;
+  kernels::MatmulSpec InputGradient(const Run& run) const;
+  kernels::MatmulSpec WeightGradient(const Run& run, bool accumulate) const;
+  // Bytes from the output's first column to the run's.
+  int64_t ColumnBytes(const Run& run) const { return run.column * element; }
+
+  bool transposed;
+  bool adds = false;  // dx adds to what its last input holds
+  bool gelu;
+  bool keeps_sums = false;  // kLinear with gelu: what goes into it is wanted
+  int64_t rows = 0, in = 0, out = 0;
+  int64_t element;  // bytes
+  DType type;
+  std::vector<graph::ValueId> weights, biases;  // kLinearBackwardWeight: their gradients
+  std::vector<Run> runs;
+
+ private:
+  void FindRuns(const plan::Program& program, bool with_biases);
+  // The width of what the run's columns lie in, where they are not all of it.
+  int64_t Wide(const Run& run) const { return run.columns == out ? 0 : out; }
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_CPU_LINEAR_LAYER_H_

@@ -1,0 +1,196 @@
+#include "engine/runtime/executor/collectives.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "engine/plan/statistics.h"
+#include "engine/runtime/executor/shard_ranks.h"
+
+namespace milepost::runtime {
+namespace {
+
+using graph::OpKind;
+using Kind = Collective::Kind;
+
+class CollectiveMaker {
+ public:
+  CollectiveMaker(const plan::StepPlan& plan, const plan::Program& program,
+                  const plan::PlannedOp& planned, int rank)
+      : plan_(plan), program_(program), planned_(planned), rank_(rank) {}
+
+  absl::StatusOr<std::optional<Collective>> Make() const {
+    std::optional<Collective> call;
+    switch (planned_.op.kind) {
+      case OpKind::kReduceGradients:
+        call = ReduceGradients();
+        break;
+      case OpKind::kReduceReplicas:
+        call = ReduceReplicas();
+        break;
+      case OpKind::kReduceScalars:
+        call = OnBuffer(Kind::kAllReduce, plan_.scalars, plan_.ReducedScalars(), DType::kF64);
+        break;
+      case OpKind::kGatherParameters:
+        call = GatherParameters();
+        break;
+      case OpKind::kReduceUpdateNorms:
+        call = OfUpdate(OnBuffer(Kind::kAllReduce, plan_.update_norms,
+                                 plan_.buffers[plan_.update_norms].bytes / 8, DType::kF64));
+        call->among = Shards();
+        break;
+      case OpKind::kGatherUpdates:
+      case OpKind::kScatterUpdates:
+        call = OfUpdate(OnUpdates());
+        break;
+      case OpKind::kReduceStatistics:
+        call = ReduceStatistics();
+        break;
+      case OpKind::kAverageStatistics:
+        call = OnBuffer(Kind::kAllReduce, plan_.statistics,
+                        plan::LayOutStatistics(program_.graph).f32_elements, DType::kF32);
+        break;
+      case OpKind::kGatherAmaxes:
+        call = OnBuffer(Kind::kAllGather, plan_.gathered_amaxes,
+                        plan_.buffers[plan_.gathered_amaxes].bytes / 4, DType::kF32);
+        break;
+      case OpKind::kRoundGradients:  // this rank's own, behind the reduction
+        return std::nullopt;
+      default:
+        if (planned_.stream != plan::Stream::kCommunication) return std::nullopt;
+        return absl::InternalError(absl::StrCat(graph::Name(planned_.op.kind),
+                                                " is planned as communication: it has no call"));
+    }
+    if (call->among.count == 0) call->among = {0, plan_.options.world, 1};
+    if (call->among.count == 1 || call->elements == 0) return std::nullopt;
+    return call;
+  }
+
+ private:
+  const plan::FlatGroup& Group() const { return plan_.groups[planned_.op.attributes.group]; }
+  comm::RankSet Shards() const { return ShardRanks(plan_.options, rank_); }
+  bool Rounded() const { return plan_.options.grad_reduce == DType::kBf16; }
+
+  Collective OnBuffer(Kind kind, plan::BufferId buffer, int64_t elements, DType dtype) const {
+    return {
+        .kind = kind, .offset = plan_.buffers[buffer].offset, .elements = elements, .dtype = dtype};
+  }
+
+  static Collective OfUpdate(Collective call) {
+    call.of_update = true;
+    return call;
+  }
+
+  Collective ReduceGradients() const {
+    Collective call = OnBuffer(Kind::kReduceScatter, Group().gradient_buffer,
+                               Group().padded_elements, DType::kF32);
+    call.rounded = Rounded();
+    call.among = Shards();
+    if (plan_.options.Shards() == 1) call.kind = Kind::kAllReduce;
+    return call;
+  }
+
+  Collective ReduceReplicas() const {
+    const plan::FlatGroup& group = Group();
+    const int shards = plan_.options.Shards();
+    Collective call =
+        OnBuffer(Kind::kAllReduce, group.gradient_buffer, group.shard_elements, DType::kF32);
+    if (plan_.options.ShardsGradients() && !plan_.options.RoundsGradients()) {
+      call.offset = plan_.buffers[group.gradient_shard_buffer].offset;
+    } else {
+      call.offset += rank_ % shards * group.shard_elements * ByteSize(DType::kF32);
+    }
+    call.rounded = Rounded();
+    call.among = {.first = rank_ % shards, .count = plan_.options.Replicas(), .stride = shards};
+    return call;
+  }
+
+  // In place after an update, or into a buffer of whole parameters.
+  Collective GatherParameters() const {
+    const plan::FlatGroup& group = Group();
+    const bool in_place = planned_.op.outputs.empty();
+    const plan::BufferId whole =
+        in_place ? group.parameter_buffer : program_.places[planned_.op.outputs[0].value].buffer;
+    Collective call =
+        OnBuffer(Kind::kAllGather, whole, group.padded_elements, plan_.options.compute_dtype);
+    call.among = Shards();
+    call.of_update = in_place;
+    return call;
+  }
+
+  Collective OnUpdates() const {
+    Collective call =
+        OnBuffer(Kind::kAllGather, Group().update_buffer, Group().padded_elements, DType::kF32);
+    call.among = Shards();
+    if (planned_.op.kind == OpKind::kScatterUpdates) {
+      call.kind = plan_.options.Shards() > 1 ? Kind::kReduceScatter : Kind::kAllReduce;
+    }
+    return call;
+  }
+
+  Collective ReduceStatistics() const {
+    const graph::ValueId sums = planned_.op.outputs[0].value;
+    const plan::Place& place = program_.places[sums];
+    Collective call = OnBuffer(Kind::kAllReduce, place.buffer,
+                               graph::Elements(program_.graph.values[sums].shape), DType::kF64);
+    call.offset += place.offset;
+    return call;
+  }
+
+  const plan::StepPlan& plan_;
+  const plan::Program& program_;
+  const plan::PlannedOp& planned_;
+  const int rank_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& plan,
+                                                       const plan::Program& program,
+                                                       const plan::PlannedOp& planned, int rank) {
+  return CollectiveMaker(plan, program, planned, rank).Make();
+}
+
+absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator) {
+  const auto count = static_cast<size_t>(call.elements);
+  if (call.kind == Kind::kAllGather) {
+    return communicator.AllGather(data, static_cast<size_t>(call.bytes()), call.among);
+  }
+  if (call.dtype == DType::kF64) {
+    MP_CHECK(call.kind == Kind::kAllReduce && !call.rounded);
+    return communicator.AllReduce(absl::MakeSpan(reinterpret_cast<double*>(data), count),
+                                  comm::ReduceOp::kSum, call.among);
+  }
+  MP_CHECK(call.dtype == DType::kF32) << "sums of " << Name(call.dtype);
+  const absl::Span<float> values(reinterpret_cast<float*>(data), count);
+  if (call.kind == Kind::kReduceScatter) {
+    return call.rounded ? communicator.ReduceScatterBf16(values, call.among)
+                        : communicator.ReduceScatter(values, call.among);
+  }
+  return call.rounded ? communicator.AllReduceBf16(values, call.among)
+                      : communicator.AllReduce(values, comm::ReduceOp::kSum, call.among);
+}
+
+absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank) {
+  std::vector<Collective> calls;
+  const auto add = [&](auto runs) -> absl::Status {
+    for (const plan::PlannedOp& op : plan.train.ops) {
+      if (!runs(op.when)) continue;
+      MP_ASSIGN_OR_RETURN(std::optional<Collective> call, CollectiveOf(plan, plan.train, op, rank));
+      if (call.has_value()) calls.push_back(*call);
+    }
+    return absl::OkStatus();
+  };
+  for (int64_t micro = 0; micro < plan.options.accumulation; ++micro) {
+    const bool last = micro + 1 == plan.options.accumulation;
+    MP_RETURN_IF_ERROR(add([last](plan::When when) {
+      return when == plan::When::kEveryMicroStep || (last && when == plan::When::kLastMicroStep);
+    }));
+  }
+  MP_RETURN_IF_ERROR(add([](plan::When when) { return when == plan::When::kUpdate; }));
+  return calls;
+}
+
+}  // namespace milepost::runtime

@@ -1,0 +1,57 @@
+// Which call of a communicator each op of the communication stream is: what every backend calls,
+// and what tells that all ranks make the same calls in the same order.
+//
+//   MP_ASSIGN_OR_RETURN(std::optional<Collective> call,
+//                       CollectiveOf(plan, plan.train, planned, /*rank=*/1));
+//   if (call.has_value()) status = CallOnHost(*call, arena + call->offset, *communicator);
+//
+// Pure, but for CallOnHost.
+#ifndef MILEPOST_ENGINE_RUNTIME_EXECUTOR_COLLECTIVES_H_
+#define MILEPOST_ENGINE_RUNTIME_EXECUTOR_COLLECTIVES_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/comm/communicator.h"
+#include "engine/plan/step_plan.h"
+
+namespace milepost::runtime {
+
+struct Collective {
+  // Sums, and in place, as the calls of comm::Communicator.
+  enum class Kind : uint8_t { kAllReduce, kReduceScatter, kAllGather };
+  Kind kind = Kind::kAllReduce;
+  int64_t offset = 0;  // bytes from the arena's begin to the first element
+  int64_t elements = 0;
+  DType dtype = DType::kF32;  // of the elements; gathers move it as it is
+  // Values are rounded to bf16 on the wire, and summed in fp32 (grad_reduce: bf16).
+  bool rounded = false;
+  comm::RankSet among;  // whose count is above 1
+  // Left out where a step's update is skipped.
+  bool of_update = false;
+
+  int64_t bytes() const { return elements * ByteSize(dtype); }
+  bool operator==(const Collective&) const = default;
+  // Of one rank of the set, where each has its own.
+  int64_t shard_elements() const { return elements / among.count; }
+};
+
+// Of rank `rank`; nullopt for an op that calls nothing here: one that only computes, or one among
+// a single rank. INTERNAL for an op of the communication stream that it does not know.
+absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& plan,
+                                                       const plan::Program& program,
+                                                       const plan::PlannedOp& planned, int rank);
+
+// Of a step of `plan.options.accumulation` micro-steps of the training program, in the order in
+// which they are called.
+absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank);
+
+// The call itself, among ranks that have `data` in host memory: the first of its elements. Blocks;
+// the errors are the communicator's.
+absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator);
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_EXECUTOR_COLLECTIVES_H_

@@ -1,0 +1,90 @@
+// Internal to backends: a planned op's values, shapes and addresses, as a binder needs them.
+#ifndef MILEPOST_ENGINE_RUNTIME_EXECUTOR_OP_BINDING_H_
+#define MILEPOST_ENGINE_RUNTIME_EXECUTOR_OP_BINDING_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_format.h"
+#include "engine/dtype/half.h"
+#include "engine/plan/step_plan.h"
+#include "engine/plan/workspace.h"
+#include "engine/runtime/executor/step_context.h"
+
+namespace milepost::runtime {
+
+class StateDisk;
+
+// Lives only while binding.
+struct OpBinding {
+  const plan::StepPlan& plan;
+  const plan::Program& program;
+  const plan::PlannedOp& planned;
+  char* arena;  // where the plan's buffers lie
+  int rank;
+  char* host_arena = nullptr;  // where those in host memory lie; null where nothing is offloaded
+  StateDisk* disk = nullptr;   // null where no state is on disk
+
+  const graph::Attributes& attributes() const { return planned.op.attributes; }
+  const graph::Value& ValueOf(graph::ValueId id) const { return program.graph.values[id]; }
+  const graph::Shape& InputShape(int i) const { return ValueOf(planned.op.inputs[i]).shape; }
+  graph::ValueId OutputId(int i) const {
+    return i < static_cast<int>(planned.op.outputs.size()) ? planned.op.outputs[i].value
+                                                           : graph::kNoValue;
+  }
+  const graph::Shape& OutputShape(int i) const { return ValueOf(OutputId(i)).shape; }
+
+  // Addresses; null for a buffer, input or output that is not there.
+  char* BufferAt(plan::BufferId id) const {
+    if (id == plan::kNoBuffer) return nullptr;
+    const plan::Buffer& buffer = plan.buffers[id];
+    return (buffer.memory == plan::Memory::kHost ? host_arena : arena) + buffer.offset;
+  }
+  char* ValueAt(graph::ValueId id) const {
+    if (id == graph::kNoValue) return nullptr;
+    const plan::Place& place = program.places[id];
+    return BufferAt(place.buffer) + place.offset;
+  }
+  template <typename T>
+  const T* Input(int i) const {
+    const auto& inputs = planned.op.inputs;
+    return i < static_cast<int>(inputs.size()) ? reinterpret_cast<const T*>(ValueAt(inputs[i]))
+                                               : nullptr;
+  }
+  template <typename T>
+  T* Output(int i) const {
+    return reinterpret_cast<T*>(ValueAt(OutputId(i)));
+  }
+  // Of the workspace: what lies in front of the products' scratch.
+  int64_t BytesBeforeScratch() const {
+    return plan::BytesBeforeScratch(program.graph, plan.groups, planned.op, plan.options);
+  }
+  char* Workspace() const { return BufferAt(planned.workspace); }
+
+  // Whether output i adds to what is there; constant, or by the micro-step.
+  struct Accumulation {
+    graph::WriteMode mode = graph::WriteMode::kAssign;
+    bool At(const StepContext& context) const {
+      return mode == graph::WriteMode::kAccumulate ||
+             (mode == graph::WriteMode::kAccumulateInStep && !context.first_micro_step);
+    }
+  };
+  Accumulation OutputAccumulation(int i) const { return {planned.op.outputs[i].mode}; }
+
+  // INTERNAL when the plan gave the op less than its kernels need.
+  absl::Status RequireWorkspace(int64_t bytes) const {
+    if (bytes <= planned.workspace_bytes) return absl::OkStatus();
+    return absl::InternalError(absl::StrFormat("needs %d bytes of workspace, the plan gives it %d",
+                                               bytes, planned.workspace_bytes));
+  }
+};
+
+}  // namespace milepost::runtime
+
+// Calls binder<T>(b) with the plan's compute dtype.
+#define MP_BIND_BY_DTYPE(binder, b)                                                          \
+  ((b).plan.options.compute_dtype == ::milepost::DType::kBf16  ? binder<::milepost::bf16>(b) \
+   : (b).plan.options.compute_dtype == ::milepost::DType::kF16 ? binder<::milepost::f16>(b)  \
+                                                               : binder<float>(b))
+
+#endif  // MILEPOST_ENGINE_RUNTIME_EXECUTOR_OP_BINDING_H_

@@ -1,0 +1,25 @@
+// Which stream of the counter-based generator belongs to which purpose: (seed, stream) keys
+// common/philox.h, so no two purposes or tensors ever share numbers.
+#ifndef MILEPOST_ENGINE_RUNTIME_EXECUTOR_RANDOMNESS_H_
+#define MILEPOST_ENGINE_RUNTIME_EXECUTOR_RANDOMNESS_H_
+
+#include <cstdint>
+
+namespace milepost::runtime {
+
+enum class RandomPurpose : uint32_t {
+  kDropout = 1,      // tensor: the op's dropout tag
+  kInitialize = 2,   // tensor: the parameter's index
+  kGenerate = 3,     // tensor: 0
+  kRoundM = 4,       // tensor: the parameter's index
+  kRoundV = 5,       // the same
+  kRoundMaster = 6,  // the same: parameters that are their own masters
+};
+
+constexpr uint64_t RandomStream(RandomPurpose purpose, uint32_t tensor) {
+  return (uint64_t{static_cast<uint32_t>(purpose)} << 32) | tensor;
+}
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_EXECUTOR_RANDOMNESS_H_

@@ -1,0 +1,595 @@
+#include "engine/runtime/gpu/backend/cuda_step_engine.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "common/steady_time.h"
+#include "engine/comm/agreement.h"
+#include "engine/comm/communicator.h"
+#include "engine/comm/missing_ranks.h"
+#include "engine/plan/estimates/estimate.h"
+#include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/planner/planner.h"
+#include "engine/runtime/executor/arena.h"
+#include "engine/runtime/executor/device_failure.h"
+#include "engine/runtime/gpu/backend/cuda_backend.h"
+#include "engine/runtime/gpu/backend/device_plan.h"
+#include "engine/runtime/gpu/backend/documents.h"
+#include "engine/runtime/gpu/backend/tables_on_device.h"
+#include "engine/runtime/gpu/device/device_executor.h"
+#include "engine/runtime/gpu/device/host_mirror.h"
+#include "engine/runtime/gpu/device/piece_timer.h"
+#include "engine/runtime/gpu/device/staged_copy.h"
+#include "engine/runtime/offload/state_disk.h"
+
+namespace milepost::runtime {
+namespace {
+
+// "op 57 (all-gather, block 3)".
+std::string DescribeOp(const plan::Program& program, int32_t index) {
+  const graph::Op& op = program.ops[static_cast<size_t>(index)].op;
+  const std::string block = op.block == graph::kNoBlock ? "" : absl::StrCat(", block ", op.block);
+  return absl::StrCat("op ", index, " (", graph::Name(op.kind), block, ")");
+}
+
+using Range = HostMirror::Range;
+
+constexpr int64_t kTurnsOpByOp = 2;     // of a kind of micro-step, before it is captured
+constexpr int64_t kOpsTimedEvery = 16;  // turns that are op by op
+
+Range RangeOf(const plan::StepPlan& plan, plan::BufferId id) {
+  const plan::Buffer& buffer = plan.buffers[id];
+  return {buffer.offset, buffer.offset + buffer.bytes};
+}
+
+// What a program takes from the host: within the arena.
+struct Inputs {
+  std::vector<Range> ranges;
+  std::optional<int64_t> documents;  // where the ids of packed ones begin
+};
+
+Inputs InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
+  Inputs inputs;
+  for (const graph::ValueId id : program.graph.inputs) {
+    const graph::Value& value = program.graph.values[id];
+    const plan::Place& place = program.places[id];
+    const int64_t begin = plan.buffers[place.buffer].offset + place.offset;
+    inputs.ranges.push_back({begin, begin + graph::Elements(value.shape) * ByteSize(value.dtype)});
+  }
+  if (const auto packed = PackedDocumentsOf(plan, program); packed.has_value()) {
+    inputs.documents = packed->ids;
+  }
+  return inputs;
+}
+
+// What a step needs that a checkpoint has, and what a checkpoint has.
+std::vector<Range> RangesOf(const plan::StepPlan& plan, const std::vector<plan::BufferId>& ids) {
+  std::vector<Range> ranges;
+  for (const plan::BufferId id : ids) ranges.push_back(RangeOf(plan, id));
+  return ranges;
+}
+
+class CudaEngine : public StepEngine {
+ public:
+  explicit CudaEngine(CudaEngineParts parts) : parts_(std::move(parts)) {}
+  ~CudaEngine() override;
+  absl::Status Open(const StepEngineArguments& arguments);
+
+  void UseThread() override { device().UseThread(); }
+  const plan::StepPlan& plan() const override { return plan_; }
+  std::string choices() const override { return parts_.products->Choices(); }
+  int64_t allocated_bytes() const override { return plan_.arena_bytes; }
+  int64_t allocated_host_bytes() const override {
+    return host_arena_.has_value() ? host_arena_->bytes() : 0;
+  }
+  char* mirror() override { return state_->data(); }
+  char* host_arena() override { return host_arena_.has_value() ? host_arena_->data() : nullptr; }
+  StateDisk* disk() override { return disk_.get(); }
+  int64_t beside_bytes() const override {
+    return layout_.bytes + static_cast<int64_t>(sizeof(kernels::cuda::UpdateControl)) +
+           tables_->bytes();
+  }
+  absl::Status Upload() override;
+  absl::Status UploadInitial(InitialBytes initial) override;
+  absl::Status Download() override;
+
+  int64_t most_documents() const override {
+    return backend_->takes_documents() ? layout_.documents->max_documents
+                                       : StepEngine::most_documents();
+  }
+
+  int64_t most_targets(size_t head) const override { return most_targets_[head]; }
+
+  absl::StatusOr<const HostInputs*> NextInputs() override;
+  absl::Status MicroStep(const StepContext& context) override;
+  absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) override;
+
+  bool may_have_updated() const override { return updating_; }
+
+  absl::Status BeginEvaluation() override;
+  absl::StatusOr<const HostInputs*> NextEvaluationInputs() override;
+  absl::Status EvaluateBatch(const StepContext& context) override;
+  absl::StatusOr<absl::Span<double>> FinishEvaluation() override;
+
+  StreamTimes stream_times() const override { return times_; }
+  std::vector<OpKindTime> Times() const override { return op_times_; }
+
+ private:
+  // What the host fills for one micro-step.
+  struct Slot {
+    HostMirror inputs;
+    HostMirror control;
+    HostInputs train;
+    HostInputs evaluate;
+    EventId copied = 0;
+  };
+  // A section list as it is captured: of a kind of micro-step, or an evaluation's.
+  struct Piece {
+    std::optional<GraphId> graph;
+    int64_t turns = 0;                  // steps that had it; of an evaluation, batches
+    std::unique_ptr<PieceTimer> timer;  // null: an evaluation's
+    int64_t runs_to_read = 0;           // in this step, of which the timer was not read
+  };
+
+  Device& device() const { return *parts_.device; }
+  struct UnderWay {
+    int64_t micro_step = 0;  // 0: a step's first, 2: its last, 1: between them
+    int32_t op = 0;
+  };
+  std::optional<UnderWay> FirstUnderWay() const;
+  absl::Status Late() const;
+  absl::Status WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait);
+  absl::Status Synchronize() {
+    return WaitFor([this](absl::Duration timeout) { return train_->Synchronize(timeout); });
+  }
+  absl::Status Choose(const StepEngineArguments& arguments);
+  absl::Status MakePlan(const StepEngineArguments& arguments);
+  absl::Status AllocateOnDevice(const std::string& state_folder);
+  absl::Status Bind();
+  bool Pinned(const absl::Status& status);
+  absl::StatusOr<Slot> MakeSlot(const data::TrainingData& data);
+  absl::StatusOr<Slot*> NextSlot();
+  absl::StatusOr<bool> WriteTables(const Inputs& inputs, const Slot& slot);
+  void NoteDocuments();
+  std::vector<StagedCopy::Transfer> Transfers(const std::vector<plan::BufferId>& buffers,
+                                              bool to_device) const;
+  absl::Status CopySlot(const Inputs& inputs, const StepContext& context);
+  absl::Status RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
+                        const StepContext& context, Piece& piece);
+  absl::StatusOr<absl::Span<double>> ReadScalars();
+  void ReadTimers();
+
+  CudaEngineParts parts_;
+  int rank_ = 0;
+  plan::StepPlan plan_;
+  ControlLayout layout_;
+  DeviceStreams streams_;
+  std::unique_ptr<TablesOnDevice> tables_;
+  comm::Communicator* host_communicator_ = nullptr;
+  std::unique_ptr<DeviceCommunicator> communicator_;
+  std::optional<CudaBackend> backend_;
+  CudaMemoryOfStep memory_;
+  std::unique_ptr<DeviceExecutor> train_;
+  std::unique_ptr<DeviceExecutor> evaluate_;
+
+  std::optional<Arena> host_arena_;  // pinned; where something is offloaded
+  std::unique_ptr<StateDisk> disk_;  // where states are on disk
+  std::optional<HostMirror> state_;
+  std::optional<StagedCopy> staged_;   // to and from it
+  std::optional<HostMirror> scalars_;  // pinned; their buffer alone
+  std::vector<int64_t> most_targets_;  // by loss head
+  Inputs train_inputs_;
+  Inputs evaluate_inputs_;
+  std::vector<Slot> slots_;
+  int64_t turn_ = 0;  // of the slots
+  // By first_micro_step + 2 last_micro_step + 4 many_documents + 8 many_targets.
+  std::array<Piece, 16> micro_steps_;
+  std::array<Piece, 2> evaluation_;  // by many_documents
+  bool noted_documents_ = false;
+  bool noted_pinning_ = false;
+  bool updating_ = false;  // an update has been enqueued, and is not known to have been done
+  bool timed_ = true;
+  StreamTimes times_;
+  std::vector<OpKindTime> op_times_;
+};
+
+// Pinned memory is given up by the device, which must go before what is pinned; and first all that
+// is on the device.
+CudaEngine::~CudaEngine() {
+  device().StopHostWork();
+  device().DropGraphs();  // a communicator ends only once no graph holds its calls
+  communicator_.reset();
+  parts_.graphs.reset();
+  parts_.products.reset();
+  parts_.device.reset();
+  train_.reset();  // host work that was under way was its
+  evaluate_.reset();
+}
+
+absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
+  host_communicator_ = arguments.communicator;
+  rank_ = host_communicator_->rank();
+  MP_RETURN_IF_ERROR(Choose(arguments));
+  parts_.timeout = StepTimeout(plan_, arguments.threads, parts_.timeout);
+  MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device(), plan_.options.Offloads()));
+  if (plan_.options.world > 1) {
+    MP_ASSIGN_OR_RETURN(communicator_, parts_.communicator(plan_));
+    parts_.capture &= communicator_->capturable();
+  }
+  tables_ = std::make_unique<TablesOnDevice>(&device(), streams_.compute, parts_.timeout);
+  backend_.emplace(CudaServices{.products = parts_.products.get(),
+                                .graphs = parts_.graphs.get(),
+                                .tables = tables_.get(),
+                                .communicator = communicator_.get()});
+  memory_.seed = arguments.spec.train().seed();
+  memory_.host_threads = std::max(1, arguments.threads);
+  MP_RETURN_IF_ERROR(AllocateOnDevice(arguments.state_folder));
+  MP_RETURN_IF_ERROR(Bind());
+  most_targets_ = MostTargets(plan_.train);
+  train_inputs_ = InputsOf(plan_, plan_.train);
+  evaluate_inputs_ = InputsOf(plan_, plan_.evaluate);
+  for (int i = 0; i < 2; ++i) {
+    MP_ASSIGN_OR_RETURN(Slot slot, MakeSlot(arguments.data));
+    slots_.push_back(std::move(slot));
+  }
+  // What allocates may wait for all that is on the device: no rank begins before all have.
+  return host_communicator_->Barrier();
+}
+
+// Rank 0 chooses first, and the others as it has: all have the same plan, and the job's bits are
+// not to depend on which of its hosts was the faster one at something.
+absl::Status CudaEngine::Choose(const StepEngineArguments& arguments) {
+  kernels::cuda::DeviceProducts& products = *parts_.products;
+  if (rank_ == 0) {
+    const absl::Status used =
+        arguments.choices.empty() ? absl::OkStatus() : products.UseChoices(arguments.choices);
+    if (!used.ok()) parts_.note(absl::StrCat(used.message(), "; chosen anew"));
+    MP_RETURN_IF_ERROR(MakePlan(arguments));
+    return comm::BroadcastText(*host_communicator_, products.Choices()).status();
+  }
+  MP_ASSIGN_OR_RETURN(const std::string choices, comm::BroadcastText(*host_communicator_, ""));
+  MP_RETURN_IF_ERROR(products.UseChoices(choices));
+  return MakePlan(arguments);
+}
+
+absl::Status CudaEngine::MakePlan(const StepEngineArguments& arguments) {
+  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options,
+                      plan::OptionsFromSpec(arguments.spec, arguments.threads));
+  MP_ASSIGN_OR_RETURN(plan_,
+                      PlanOnDevice(arguments.spec, options, *parts_.products, *parts_.graphs));
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::AllocateOnDevice(const std::string& state_folder) {
+  layout_ = ControlLayoutOf(plan_, rank_);
+  MP_ASSIGN_OR_RETURN(memory_.arena, device().Allocate(plan_.arena_bytes));
+  if (communicator_ != nullptr) {
+    const std::string note = communicator_->Register(memory_.arena, plan_.arena_bytes);
+    if (!note.empty()) parts_.note(note);
+  }
+  MP_ASSIGN_OR_RETURN(memory_.control, device().Allocate(layout_.bytes));
+  MP_ASSIGN_OR_RETURN(char* update, device().Allocate(sizeof(kernels::cuda::UpdateControl)));
+  memory_.update = reinterpret_cast<kernels::cuda::UpdateControl*>(update);
+  for (int s = 0; s < plan::kStreams; ++s) {
+    const StreamId stream = streams_.Of(static_cast<plan::Stream>(s));
+    if (stream >= 0) memory_.streams[s] = device().native_stream(stream);
+  }
+  if (plan_.host_arena_bytes > 0) {
+    MP_ASSIGN_OR_RETURN(host_arena_, Arena::Allocate(plan_.host_arena_bytes));
+    // No capture takes copies of memory that is not pinned.
+    parts_.capture &= Pinned(device().Pin(host_arena_->data(), plan_.host_arena_bytes));
+    memory_.host_arena = host_arena_->data();
+  }
+  if (plan_.options.offload_disk) {
+    MP_ASSIGN_OR_RETURN(disk_, StateDisk::Open(plan_, state_folder, rank_, host_arena()));
+    memory_.disk = disk_.get();
+  }
+  MP_ASSIGN_OR_RETURN(state_, HostMirror::Make(plan_.arena_bytes));
+  MP_ASSIGN_OR_RETURN(staged_, StagedCopy::Make(&device(), streams_.compute, memory_.host_threads));
+  // Not within the state, which is too large to pin: a copy must not lie in both kinds of memory.
+  const int64_t scalar_bytes = plan_.buffers[plan_.scalars].bytes;
+  MP_ASSIGN_OR_RETURN(scalars_, HostMirror::Make(scalar_bytes));
+  Pinned(scalars_->Pin(device(), {{0, scalar_bytes}}));
+  return absl::OkStatus();
+}
+
+absl::Status CudaEngine::Bind() {
+  backend_->Attach(memory_);
+  MP_ASSIGN_OR_RETURN(
+      train_, DeviceExecutor::Create(plan_, plan_.train, &*backend_, parts_.device.get(), streams_,
+                                     memory_.arena, OffloadMemory{memory_.host_arena, rank_}));
+  MP_ASSIGN_OR_RETURN(
+      evaluate_,
+      DeviceExecutor::Create(plan_, plan_.evaluate, &*backend_, parts_.device.get(), streams_,
+                             memory_.arena, OffloadMemory{memory_.host_arena, rank_}));
+  for (Piece& piece : micro_steps_) {
+    piece.timer = std::make_unique<PieceTimer>(parts_.device.get(), &plan_.train);
+  }
+  return absl::OkStatus();
+}
+
+// Copies work without, more slowly: a host that pins no more memory (ulimit -l, a container) trains
+// all the same.
+bool CudaEngine::Pinned(const absl::Status& status) {
+  if (status.ok()) return true;
+  if (!std::exchange(noted_pinning_, true)) {
+    parts_.note(absl::StrCat("the host pins no memory, so copies to and from the GPU are slower: ",
+                             std::string(status.message()), "; raise ulimit -l"));
+  }
+  return false;
+}
+
+absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const data::TrainingData& data) {
+  MP_ASSIGN_OR_RETURN(HostMirror inputs, HostMirror::Make(plan_.arena_bytes));
+  MP_ASSIGN_OR_RETURN(HostMirror control, HostMirror::Make(layout_.bytes));
+  Slot slot{.inputs = std::move(inputs), .control = std::move(control)};
+  std::vector<Range> ranges = train_inputs_.ranges;
+  ranges.insert(ranges.end(), evaluate_inputs_.ranges.begin(), evaluate_inputs_.ranges.end());
+  Pinned(slot.inputs.Pin(device(), std::move(ranges)));
+  Pinned(slot.control.Pin(device(), {{0, layout_.bytes}}));
+  MP_ASSIGN_OR_RETURN(slot.train,
+                      HostInputs::Find(plan_, plan_.train, slot.inputs.data(), *data.train));
+  if (data.validation != nullptr) {
+    MP_ASSIGN_OR_RETURN(slot.evaluate, HostInputs::Find(plan_, plan_.evaluate, slot.inputs.data(),
+                                                        *data.validation));
+  }
+  MP_ASSIGN_OR_RETURN(slot.copied, device().AddEvent());
+  return slot;
+}
+
+// Of this step's micro-steps, in program order; nothing where no stamp tells.
+std::optional<CudaEngine::UnderWay> CudaEngine::FirstUnderWay() const {
+  std::optional<UnderWay> first;
+  for (size_t kind = 0; kind < micro_steps_.size(); ++kind) {
+    if (micro_steps_[kind].runs_to_read == 0) continue;
+    const std::vector<int32_t> ops = micro_steps_[kind].timer->UnderWay();
+    if (ops.empty()) continue;
+    const UnderWay its{.micro_step = (kind & 2) != 0   ? 2
+                                     : (kind & 1) != 0 ? 0
+                                                       : 1,
+                       .op = ops.front()};
+    const bool earlier =
+        !first || std::pair(its.micro_step, its.op) < std::pair(first->micro_step, first->op);
+    if (earlier) first = its;
+  }
+  return first;
+}
+
+// Without peers it is the device that hangs. With them all are in one collective, but for those who
+// have not come to it.
+absl::Status CudaEngine::Late() const {
+  std::string text =
+      absl::StrCat("the GPU's work is not done after ", absl::FormatDuration(parts_.timeout));
+  const std::optional<UnderWay> now = FirstUnderWay();
+  if (now) absl::StrAppend(&text, "; under way: ", DescribeOp(plan_.train, now->op));
+  if (host_communicator_->world() == 1) return DeviceFailure(absl::InternalError(text));
+  const auto ops = static_cast<int64_t>(plan_.train.ops.size());
+  int64_t position = static_cast<int64_t>(turn_) * 3 * (ops + 1);
+  if (now) position += now->micro_step * (ops + 1) + now->op + 1;
+  return absl::DeadlineExceededError(
+      absl::StrCat(text, comm::MissingRanks(*host_communicator_, position)));
+}
+
+// In pieces, since a communicator may know of a peer that the device waits for in vain. Nothing is
+// left on the device for ever then: it would not even be given up.
+absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait) {
+  constexpr absl::Duration kPiece = absl::Seconds(1);
+  const absl::Time deadline = SteadyNow() + parts_.timeout;
+  while (true) {
+    const absl::Status status = wait(std::min(kPiece, parts_.timeout));
+    if (!absl::IsDeadlineExceeded(status)) return status;
+    if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
+    // Aborted, though the device still waits for a peer.
+    const absl::Status aborted = host_communicator_->Check();
+    if (aborted.ok() && SteadyNow() < deadline) continue;
+    const absl::Status late = aborted.ok() ? Late() : aborted;
+    device().DropGraphs();  // as in the destructor; nothing runs after this
+    if (communicator_ != nullptr) communicator_->Abort(late.message());
+    return late;
+  }
+}
+
+// Between the mirror and the arena.
+std::vector<StagedCopy::Transfer> CudaEngine::Transfers(const std::vector<plan::BufferId>& buffers,
+                                                        bool to_device) const {
+  std::vector<StagedCopy::Transfer> transfers;
+  for (const Range& range : RangesOf(plan_, buffers)) {
+    char* const mirrored = state_->data() + range.begin;
+    char* const on_device = memory_.arena + range.begin;
+    transfers.push_back({.to = to_device ? on_device : mirrored,
+                         .from = to_device ? mirrored : on_device,
+                         .bytes = range.end - range.begin});
+  }
+  return transfers;
+}
+
+absl::Status CudaEngine::Upload() {
+  MP_RETURN_IF_ERROR(staged_->ToDevice(
+      Transfers(plan::StateOnDevice(plan_, true), /*to_device=*/true), parts_.timeout));
+  MP_RETURN_IF_ERROR(Synchronize());
+  state_->Clear();  // until there is a checkpoint
+  return absl::OkStatus();
+}
+
+// Without the mirror: what is made where it is sent from needs no pages of its own, which cost more
+// than the numbers in them.
+absl::Status CudaEngine::UploadInitial(InitialBytes initial) {
+  for (const plan::BufferId id : plan::InitialisedOnDevice(plan_)) {
+    const Range range = RangeOf(plan_, id);
+    const auto source = [&](int64_t begin, int64_t bytes, char* at) {
+      initial(id, begin, bytes, at);
+    };
+    MP_RETURN_IF_ERROR(staged_->ToDevice(memory_.arena + range.begin, range.end - range.begin,
+                                         source, parts_.timeout));
+  }
+  MP_RETURN_IF_ERROR(Synchronize());
+  state_->Clear();
+  return absl::OkStatus();
+}
+
+// Also after an abort.
+absl::Status CudaEngine::Download() {
+  return staged_->ToHost(Transfers(plan::StateOnDevice(plan_, false), /*to_device=*/false),
+                         parts_.timeout);
+}
+
+absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {
+  Slot& slot = slots_[turn_ % slots_.size()];
+  MP_RETURN_IF_ERROR(
+      WaitFor([&](absl::Duration timeout) { return device().Await(slot.copied, timeout); }));
+  return &slot;
+}
+
+// The tables of the slot's documents, where the library's attention wants some: whether they hold
+// all of them.
+absl::StatusOr<bool> CudaEngine::WriteTables(const Inputs& inputs, const Slot& slot) {
+  if (!backend_->takes_documents() || !inputs.documents.has_value()) return true;
+  const char* ids = slot.inputs.data() + *inputs.documents;
+  return WriteDocumentTables(layout_, reinterpret_cast<const int32_t*>(ids), slot.control.data());
+}
+
+void CudaEngine::NoteDocuments() {
+  if (std::exchange(noted_documents_, true)) return;
+  parts_.note(absl::StrCat("a micro-batch has more than ", layout_.documents->max_documents,
+                           " documents: such ones take slower attention kernels"));
+}
+
+// The slot that was filled, to the device; the next turn is the other's.
+absl::Status CudaEngine::CopySlot(const Inputs& inputs, const StepContext& context) {
+  Slot& slot = slots_[turn_++ % slots_.size()];
+  if (context.many_documents) {
+    NoteDocuments();
+  } else {
+    MP_ASSIGN_OR_RETURN(const bool fit, WriteTables(inputs, slot));
+    if (!fit) return absl::InternalError("more documents than the ranks were told of");
+  }
+  for (const Range& range : inputs.ranges) {
+    MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + range.begin,
+                                     slot.inputs.data() + range.begin, range.end - range.begin));
+  }
+  WriteControl(plan_, rank_, layout_, context,
+               {.loss_scale = context.loss_scale, .max_norm = context.clip_norm},
+               slot.control.data());
+  MP_RETURN_IF_ERROR(
+      device().Copy(streams_.compute, memory_.control, slot.control.data(), layout_.bytes));
+  return device().Record(slot.copied, streams_.compute);
+}
+
+// The first turn loads what is loaded on first use, which a capture could not; the second shows
+// what ops take.
+absl::Status CudaEngine::RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
+                                  const StepContext& context, Piece& piece) {
+  PieceTimer* timer = piece.timer.get();
+  if (timer == nullptr || piece.runs_to_read == 0) ++piece.turns;
+  ++piece.runs_to_read;
+  // Nor is what the first step alone does captured.
+  if (!parts_.capture || piece.turns <= kTurnsOpByOp || context.new_scalings) {
+    if (timer != nullptr) timer->Restart(/*by_op=*/piece.turns % kOpsTimedEvery == 2);
+    for (const Section section : sections) {
+      MP_RETURN_IF_ERROR(executor.Run(section, context, timer));
+    }
+    return absl::OkStatus();
+  }
+  if (!piece.graph.has_value()) {
+    if (timer != nullptr) timer->Restart(/*by_op=*/false);
+    MP_ASSIGN_OR_RETURN(piece.graph, executor.Capture(sections, context, timer));
+  }
+  return executor.Launch(*piece.graph);
+}
+
+absl::StatusOr<const HostInputs*> CudaEngine::NextInputs() {
+  MP_ASSIGN_OR_RETURN(Slot * slot, NextSlot());
+  return &slot->train;
+}
+
+absl::Status CudaEngine::MicroStep(const StepContext& context) {
+  constexpr Section kSections[] = {Section::kMicroStep, Section::kReduce, Section::kUpdate};
+  MP_RETURN_IF_ERROR(CopySlot(train_inputs_, context));
+  const absl::Span<const Section> sections(kSections, context.last_micro_step ? 3 : 1);
+  const int kind = (context.first_micro_step ? 1 : 0) + (context.last_micro_step ? 2 : 0) +
+                   (context.many_documents ? 4 : 0) + (context.many_targets ? 8 : 0);
+  // The step before has been waited for.
+  if (context.last_micro_step) train_->SetHostContext(context);
+  updating_ = context.last_micro_step;
+  return RunPiece(*train_, sections, context, micro_steps_[kind]);
+}
+
+// The update is part of the last micro-step already.
+absl::StatusOr<absl::Span<const double>> CudaEngine::FinishStep(const StepContext&) {
+  MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, ReadScalars());
+  if (disk_ != nullptr) MP_RETURN_IF_ERROR(disk_->AwaitAll());
+  updating_ = false;
+  ReadTimers();
+  return absl::Span<const double>(scalars);
+}
+
+absl::StatusOr<absl::Span<double>> CudaEngine::ReadScalars() {
+  const Range range = RangeOf(plan_, plan_.scalars);
+  MP_RETURN_IF_ERROR(device().Copy(streams_.compute, scalars_->data(), memory_.arena + range.begin,
+                                   range.end - range.begin));
+  MP_RETURN_IF_ERROR(Synchronize());
+  if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
+  return absl::Span<double>(reinterpret_cast<double*>(scalars_->data()),
+                            static_cast<size_t>(range.end - range.begin) / sizeof(double));
+}
+
+// The host has just waited for all of the step. No training ends because its times are not known.
+void CudaEngine::ReadTimers() {
+  for (Piece& piece : micro_steps_) {
+    const int64_t runs = std::exchange(piece.runs_to_read, 0);
+    if (runs == 0 || !timed_) continue;
+    const absl::Status status = piece.timer->Read(runs, &times_, &op_times_);
+    if (status.ok()) continue;
+    timed_ = false;
+    parts_.note(absl::StrCat("where the GPU's time goes is not known from here on: ",
+                             std::string(status.message())));
+  }
+}
+
+absl::Status CudaEngine::BeginEvaluation() {
+  const int64_t first = plan::LossScalar(0);
+  const int64_t count = plan_.ReducedScalars() - first;
+  return device().Zero(streams_.compute,
+                       memory_.arena + RangeOf(plan_, plan_.scalars).begin + first * sizeof(double),
+                       count * static_cast<int64_t>(sizeof(double)));
+}
+
+absl::StatusOr<const HostInputs*> CudaEngine::NextEvaluationInputs() {
+  MP_ASSIGN_OR_RETURN(Slot * slot, NextSlot());
+  return &slot->evaluate;
+}
+
+absl::Status CudaEngine::EvaluateBatch(const StepContext& context) {
+  constexpr Section kSections[] = {Section::kMicroStep};
+  MP_RETURN_IF_ERROR(CopySlot(evaluate_inputs_, context));
+  return RunPiece(*evaluate_, kSections, context, evaluation_[context.many_documents ? 1 : 0]);
+}
+
+absl::StatusOr<absl::Span<double>> CudaEngine::FinishEvaluation() { return ReadScalars(); }
+
+}  // namespace
+
+absl::Duration StepTimeout(const plan::StepPlan& plan, int threads, absl::Duration least) {
+  constexpr double kMargin = 20;
+  const auto profile = plan::BuiltInProfile("h200");
+  if (!profile.ok()) return least;
+  const double seconds =
+      plan::EstimateStep(plan, plan::ForThreads(*profile, std::max(1, threads))).seconds;
+  return least + absl::Seconds(kMargin * seconds);
+}
+
+absl::StatusOr<std::unique_ptr<StepEngine>> CudaStepEngine(const StepEngineArguments& arguments,
+                                                           CudaEngineParts parts) {
+  auto engine = std::make_unique<CudaEngine>(std::move(parts));
+  MP_RETURN_IF_ERROR(engine->Open(arguments));
+  return std::unique_ptr<StepEngine>(std::move(engine));
+}
+
+}  // namespace milepost::runtime

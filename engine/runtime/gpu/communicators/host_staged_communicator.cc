@@ -1,0 +1,171 @@
+#include "engine/runtime/gpu/communicators/host_staged_communicator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/status_macros.h"
+
+namespace milepost::runtime {
+namespace {
+
+using Kind = Collective::Kind;
+
+constexpr absl::Duration kShortestLook = absl::Microseconds(5);
+constexpr absl::Duration kLongestLook = absl::Microseconds(200);
+
+// Numbers wrap around.
+bool Reached(uint32_t word, uint32_t number) { return static_cast<int32_t>(word - number) >= 0; }
+
+// A part of a call's values, in bytes from the first.
+struct Part {
+  int64_t begin = 0;
+  int64_t bytes = 0;
+};
+
+Part MineOf(const Collective& call, int rank) {
+  const int64_t bytes = call.bytes() / call.among.count;
+  return {bytes * call.among.IndexOf(rank), bytes};
+}
+
+Part PartToHost(const Collective& call, int rank) {
+  return call.kind == Kind::kAllGather ? MineOf(call, rank) : Part{0, call.bytes()};
+}
+
+Part PartToDevice(const Collective& call, int rank) {
+  return call.kind == Kind::kReduceScatter ? MineOf(call, rank) : Part{0, call.bytes()};
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> StagingBytes(const plan::StepPlan& plan, int rank) {
+  int64_t most = 0;
+  for (const plan::Program* program : plan.Programs()) {
+    for (const plan::PlannedOp& op : program->ops) {
+      MP_ASSIGN_OR_RETURN(const auto call, CollectiveOf(plan, *program, op, rank));
+      if (call.has_value()) most = std::max(most, call->bytes());
+    }
+  }
+  return most;
+}
+
+HostStagedCommunicator::HostStagedCommunicator(StagingStream& transfer, comm::Communicator& ranks,
+                                               const Pinned& pinned)
+    : transfer_(transfer), ranks_(ranks), pinned_(pinned) {
+  *pinned_.ready = *pinned_.done = last_;
+  thread_ = std::thread([this] { Run(); });
+}
+
+HostStagedCommunicator::~HostStagedCommunicator() {
+  bool busy = false;
+  {
+    const std::lock_guard lock(mutex_);
+    busy = under_way_ || !queue_.empty();
+    stop_ = true;
+    changed_.notify_all();
+  }
+  if (busy) Abort("the communicator is closed");
+  thread_.join();
+}
+
+// The number is taken, and known to the thread, before anything is put on the stream: putting may
+// block until the device has room, for which the thread may have to go on, so no lock is held.
+absl::Status HostStagedCommunicator::Enqueue(const Collective& call, char* arena, void*,
+                                             cudaStream_t stream) {
+  if (call.bytes() > pinned_.staging_bytes) {
+    return absl::InternalError(absl::StrCat("a call of ", call.bytes(), " bytes, with staging for ",
+                                            pinned_.staging_bytes));
+  }
+  Item item = {.call = call};
+  {
+    const std::lock_guard lock(mutex_);
+    MP_RETURN_IF_ERROR(failure_);
+    item.number = ++last_;
+    queue_.push_back(item);
+    changed_.notify_all();
+  }
+  const absl::Status status = EnqueueOn(item, arena, stream);
+  if (status.ok()) return status;
+  ranks_.Abort(status.message());
+  const std::lock_guard lock(mutex_);
+  FailLocked(status);
+  return failure_;
+}
+
+absl::Status HostStagedCommunicator::EnqueueOn(const Item& item, char* arena, cudaStream_t stream) {
+  char* data = arena + item.call.offset;
+  const Part there = PartToHost(item.call, rank());
+  const Part back = PartToDevice(item.call, rank());
+  MP_RETURN_IF_ERROR(
+      transfer_.Copy(pinned_.staging + there.begin, data + there.begin, there.bytes, stream));
+  MP_RETURN_IF_ERROR(transfer_.Set(pinned_.ready, item.number, stream));
+  MP_RETURN_IF_ERROR(transfer_.Await(pinned_.done, item.number, stream));
+  return transfer_.Copy(data + back.begin, pinned_.staging + back.begin, back.bytes, stream);
+}
+
+void HostStagedCommunicator::Run() {
+  while (true) {
+    Item item;
+    {
+      std::unique_lock lock(mutex_);
+      under_way_ = false;
+      changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
+      if (queue_.empty() || !failure_.ok()) return;
+      item = queue_.front();
+      queue_.pop_front();
+      under_way_ = true;
+    }
+    if (!AwaitReady(item.number)) return;
+    Finish(item.number, CallOnHost(item.call, pinned_.staging, ranks_));
+  }
+}
+
+// False: there is nothing to wait for any more. How long the device may take is for the caller of
+// its Synchronize to say.
+bool HostStagedCommunicator::AwaitReady(uint32_t number) {
+  absl::Duration look = kShortestLook;
+  while (!Reached(std::atomic_ref(*pinned_.ready).load(std::memory_order_acquire), number)) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failure_.ok()) return false;
+    }
+    absl::SleepFor(look);
+    look = std::min(look * 1.2, kLongestLook);
+  }
+  return true;
+}
+
+void HostStagedCommunicator::Finish(uint32_t number, const absl::Status& status) {
+  const std::lock_guard lock(mutex_);
+  if (!status.ok()) return FailLocked(status);
+  if (!failure_.ok()) return;  // `done` is past it
+  std::atomic_ref(*pinned_.done).store(number, std::memory_order_release);
+}
+
+// The first one stays. The stream drains: every call so far is as good as done, and no other comes.
+void HostStagedCommunicator::FailLocked(const absl::Status& status) {
+  if (!failure_.ok()) return;
+  failure_ = status;
+  queue_.clear();
+  std::atomic_ref(*pinned_.done).store(last_, std::memory_order_release);
+  changed_.notify_all();
+}
+
+absl::Status HostStagedCommunicator::Health() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+// First our own reason, so that the call under way does not fail with another one.
+void HostStagedCommunicator::Abort(absl::string_view reason) {
+  {
+    const std::lock_guard lock(mutex_);
+    FailLocked(absl::AbortedError(reason));
+  }
+  ranks_.Abort(reason);
+}
+
+}  // namespace milepost::runtime

@@ -1,0 +1,346 @@
+// Whole training runs of several ranks: sessions on the GPU's engine, kernels and libraries on the
+// host, every rank a thread with a device of its own that runs in an order of its own, and each of
+// the communicators between them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/comm/in_process.h"
+#include "engine/kernels/cuda/testing/host_graphs.h"
+#include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/ops/linear/linear_contract.h"
+#include "engine/runtime/gpu/backend/cuda_step_engine.h"
+#include "engine/runtime/gpu/communicators/host_staged_communicator.h"
+#include "engine/runtime/gpu/communicators/nccl_communicator.h"
+#include "engine/runtime/gpu/communicators/testing/fake_nccl.h"
+#include "engine/runtime/gpu/communicators/testing/in_process_device_communicator.h"
+#include "engine/runtime/gpu/device/testing/fake_device.h"
+#include "engine/runtime/session/training_session.h"
+#include "engine/runtime/testing/tiny_job.h"
+
+namespace milepost::runtime {
+namespace {
+
+enum class Transport { kCpu, kInProcess, kThroughTheHost, kNccl };
+
+// Done when it returns, as all work of the fake device.
+class AtOnce : public StagingStream {
+ public:
+  absl::Status Copy(void* to, const void* from, int64_t bytes, cudaStream_t) override {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  }
+  absl::Status Set(uint32_t* word, uint32_t value, cudaStream_t) override {
+    std::atomic_ref(*word).store(value, std::memory_order_release);
+    return absl::OkStatus();
+  }
+  absl::Status Await(uint32_t* word, uint32_t value, cudaStream_t) override {
+    while (static_cast<int32_t>(std::atomic_ref(*word).load(std::memory_order_acquire) - value) <
+           0) {
+      std::this_thread::yield();
+    }
+    return absl::OkStatus();
+  }
+};
+
+// One rank's, for as long as its session lives.
+struct GpuRank {
+  GpuRank(comm::Communicator& ranks, FakeNcclCluster& cluster) : ranks(ranks), nccl(cluster) {
+    nccl.lag = 1;
+  }
+
+  absl::StatusOr<std::unique_ptr<DeviceCommunicator>> Connect(Transport transport,
+                                                              const plan::StepPlan& plan) {
+    if (transport == Transport::kInProcess) {
+      return std::make_unique<InProcessDeviceCommunicator>(ranks);
+    }
+    if (transport == Transport::kNccl) {
+      return NcclCommunicator::Create({.sets = *RankSetsOf(plan, ranks.rank())}, nccl, ranks);
+    }
+    staging.resize(*StagingBytes(plan, ranks.rank()));
+    return std::make_unique<HostStagedCommunicator>(
+        stream, ranks,
+        HostStagedCommunicator::Pinned{&words[0], &words[1], staging.data(),
+                                       static_cast<int64_t>(staging.size())});
+  }
+
+  absl::StatusOr<std::unique_ptr<StepEngine>> Engine(Transport transport,
+                                                     const StepEngineArguments& arguments) {
+    CudaEngineParts parts;
+    parts.device = std::make_unique<FakeDevice>(/*seed=*/5 + ranks.rank());
+    parts.products =
+        std::make_unique<kernels::cuda::HostProducts>(kernels::cuda::kProductScratchBytes, order);
+    parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+    parts.communicator = [this, transport](const plan::StepPlan& plan) {
+      return Connect(transport, plan);
+    };
+    return CudaStepEngine(arguments, std::move(parts));
+  }
+
+  comm::Communicator& ranks;
+  kernels::cuda::HostProducts::Order order = kernels::cuda::HostProducts::Order::kForward;
+  FakeNccl nccl;
+  AtOnce stream;
+  uint32_t words[2] = {};
+  std::vector<char> staging;
+};
+
+// Losses and norms of every step, as rank 0 has them; all ranks have the same.
+std::vector<double> Train(
+    const v1::JobSpec& spec, Transport transport,
+    const std::function<kernels::cuda::HostProducts::Order(int rank)>& order_of = {}) {
+  const int world = spec.resources().ranks();
+  auto host = comm::MakeInProcessGroup(world);
+  auto device = comm::MakeInProcessGroup(world);
+  FakeNcclCluster cluster;
+  std::vector<std::vector<double>> reports(world);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      GpuRank rank(*device[r], cluster);
+      if (order_of) rank.order = order_of(r);
+      SessionOptions options;
+      if (transport != Transport::kCpu) {
+        options.engine = [&](const StepEngineArguments& arguments) {
+          return rank.Engine(transport, arguments);
+        };
+      }
+      auto session = TrainingSession::Create(spec, options, host[r].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+      while ((*session)->step() < spec.train().steps()) {
+        const auto report = (*session)->Step(false);
+        ASSERT_TRUE(report.ok()) << report.status();
+        reports[r].push_back(report->train_loss);
+        reports[r].push_back(report->grad_norm);
+      }
+      session->reset();
+      EXPECT_THAT(rank.nccl.misuse, testing::IsEmpty());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::vector<double>& others : reports) EXPECT_EQ(others, reports[0]);
+  return reports[0];
+}
+
+// One sequence a micro-step; three steps: op by op, captured, replayed.
+v1::JobSpec Spec(const TinyJob& job, TinyOptions tiny, int64_t micro_steps) {
+  tiny.layers = 1;
+  tiny.steps = 3;
+  tiny.micro_batch = 1;
+  tiny.global_batch = tiny.ranks * micro_steps;
+  v1::JobSpec spec = job.Spec(tiny);
+  const bool bf16 = tiny.precision == v1::PRECISION_BF16;
+  if (bf16) spec.mutable_train()->set_grad_reduce(v1::GRAD_REDUCE_BF16);
+  return spec;
+}
+
+// To the bit over every communicator, and nearly what the CPU has.
+void ExpectAlike(const v1::JobSpec& spec, double relative) {
+  const std::vector<double> in_process = Train(spec, Transport::kInProcess);
+  ASSERT_EQ(in_process.size(), 6u);
+  EXPECT_EQ(Train(spec, Transport::kThroughTheHost), in_process);
+  EXPECT_EQ(Train(spec, Transport::kNccl), in_process);
+  const std::vector<double> cpu = Train(spec, Transport::kCpu);
+  ASSERT_EQ(cpu.size(), 6u);
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    EXPECT_NEAR(in_process[i], cpu[i], relative * cpu[i]) << i;
+  }
+}
+
+TEST(RanksOnGpus, TrainAlikeWithWholeGradients) {
+  const TinyJob job;
+  ExpectAlike(Spec(job, {.ranks = 2, .stage = 0, .precision = v1::PRECISION_BF16}, 1), 2e-2);
+}
+
+TEST(RanksOnGpus, TrainAlikeWithShardsOfGradients) {
+  const TinyJob job;
+  v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 2}, 2);
+  spec.mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_MUON);
+  ExpectAlike(spec, 1e-4);
+}
+
+TEST(RanksOnGpus, TrainAlikeInGroupsThatShardEverything) {
+  const TinyJob job;
+  ExpectAlike(Spec(job, {.ranks = 4, .stage = 3, .group = 2}, 1), 1e-4);
+}
+
+TEST(RanksOnGpus, TrainAlikeInFewerBits) {
+  const TinyJob job;
+  v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 1, .precision = v1::PRECISION_BF16}, 1);
+  spec.mutable_train()->mutable_optimizer()->set_master(v1::MASTER_DTYPE_NONE);
+  spec.mutable_train()->set_grad_dtype(v1::GRAD_DTYPE_BF16);
+  ExpectAlike(spec, 2e-2);
+}
+
+// Whatever a rank's own host finds the fastest.
+TEST(RanksOnGpus, AllTakeTheAlgorithmsOfRankZero) {
+  using Order = kernels::cuda::HostProducts::Order;
+  const TinyJob job;
+  const v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 1}, 2);
+  const std::vector<double> forward = Train(spec, Transport::kInProcess);
+  const auto train = [&](std::vector<Order> orders) {
+    return Train(spec, Transport::kInProcess, [&](int rank) { return orders[rank]; });
+  };
+  EXPECT_EQ(train({Order::kForward, Order::kBackward}), forward);
+  EXPECT_NE(train({Order::kBackward, Order::kForward}), forward);
+}
+
+// A device whose work is not done for as long as it is told so.
+class StuckDevice : public FakeDevice {
+ public:
+  StuckDevice(uint64_t seed, const std::atomic<bool>& stuck) : FakeDevice(seed), stuck_(stuck) {}
+  absl::Status Synchronize(StreamId stream, absl::Duration timeout) override {
+    if (stuck_) return absl::DeadlineExceededError("stuck");
+    return FakeDevice::Synchronize(stream, timeout);
+  }
+
+ private:
+  const std::atomic<bool>& stuck_;
+};
+
+// Hears of a peer, as NCCL does, and ends what is under way.
+class HearsOfAPeer : public InProcessDeviceCommunicator {
+ public:
+  HearsOfAPeer(comm::Communicator& ranks, const std::atomic<bool>& gone)
+      : InProcessDeviceCommunicator(ranks), gone_(gone) {}
+  absl::Status Health() override {
+    if (!gone_) return InProcessDeviceCommunicator::Health();
+    InProcessDeviceCommunicator::Abort("a peer is gone");
+    return absl::UnavailableError("a peer is gone");
+  }
+
+ private:
+  const std::atomic<bool>& gone_;
+};
+
+// Of every rank, in its second step, where the device is stuck.
+std::vector<absl::Status> TrainUntilStuck(bool heard, absl::Duration timeout) {
+  const TinyJob job;
+  const v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 1}, 1);
+  auto host = comm::MakeInProcessGroup(2);
+  auto device = comm::MakeInProcessGroup(2);
+  std::vector<absl::Status> ends(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      std::atomic<bool> stuck{false};
+      SessionOptions options;
+      options.engine = [&](const StepEngineArguments& arguments) {
+        CudaEngineParts parts;
+        parts.device = std::make_unique<StuckDevice>(3 + r, stuck);
+        parts.products = std::make_unique<kernels::cuda::HostProducts>();
+        parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+        parts.communicator = [&](const plan::StepPlan&) {
+          static const std::atomic<bool> never{false};
+          return std::make_unique<HearsOfAPeer>(*device[r], heard ? stuck : never);
+        };
+        parts.timeout = timeout;
+        return CudaStepEngine(arguments, std::move(parts));
+      };
+      auto session = TrainingSession::Create(spec, options, host[r].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+      ASSERT_TRUE((*session)->Step(false).ok());
+      stuck = true;
+      ends[r] = (*session)->Step(false).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return ends;
+}
+
+// Long before the step's deadline.
+TEST(RanksOnGpus, APeerThatIsGoneEndsTheWaitForTheDevice) {
+  for (const absl::Status& end : TrainUntilStuck(/*heard=*/true, absl::Hours(1))) {
+    EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable) << end;
+  }
+}
+
+TEST(RanksOnGpus, AStepThatTakesTooLongEndsForAllRanks) {
+  int late = 0;
+  for (const absl::Status& end : TrainUntilStuck(/*heard=*/false, absl::Milliseconds(20))) {
+    EXPECT_TRUE(comm::IsPeerLost(end)) << end;
+    late += absl::IsDeadlineExceeded(end) ? 1 : 0;
+  }
+  EXPECT_GE(late, 1);
+}
+
+// Two ranks that stop for ever before what `stuck` holds of, in the step after `steps`.
+std::vector<absl::Status> TrainUntilStuckIn(
+    int steps, const std::function<bool(int rank, const std::string& work)>& stuck) {
+  const TinyJob job;
+  const v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 3}, 2);
+  auto host = comm::MakeInProcessGroup(2);
+  auto device = comm::MakeInProcessGroup(2);
+  std::vector<absl::Status> ends(2);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      bool begun = false;
+      SessionOptions options;
+      options.engine = [&](const StepEngineArguments& arguments) {
+        CudaEngineParts parts;
+        auto fake = std::make_unique<FakeDevice>(3 + r);
+        fake->SetStuck([&, r](const std::string& work) { return begun && stuck(r, work); });
+        parts.device = std::move(fake);
+        parts.products = std::make_unique<kernels::cuda::HostProducts>();
+        parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+        parts.communicator = [&](const plan::StepPlan&) {
+          return std::make_unique<InProcessDeviceCommunicator>(*device[r]);
+        };
+        parts.timeout = absl::Milliseconds(20);
+        return CudaStepEngine(arguments, std::move(parts));
+      };
+      auto session = TrainingSession::Create(spec, options, host[r].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+      for (int step = 0; step < steps; ++step) ASSERT_TRUE((*session)->Step(false).ok());
+      begun = true;
+      ends[r] = (*session)->Step(false).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return ends;
+}
+
+// Op by op, and as a graph that has run before.
+TEST(RanksOnGpus, TheCollectiveThatHangsIsNamed) {
+  for (const int steps : {1, 6}) {
+    const std::vector<absl::Status> ends =
+        TrainUntilStuckIn(steps, [](int, const std::string& work) {
+          return work.find("reduce_gradients") != std::string::npos;
+        });
+    for (const absl::Status& end : ends) {
+      EXPECT_THAT(
+          std::string(end.message()),
+          testing::AllOf(testing::ContainsRegex("under way: op [0-9]+ .reduce_grad.*, block"),
+                         testing::HasSubstr("every rank waits at the same place")))
+          << steps;
+    }
+  }
+}
+
+TEST(RanksOnGpus, WhoHasNotComeToTheCollectiveIsNamed) {
+  for (const int steps : {1, 6}) {
+    const std::vector<absl::Status> ends =
+        TrainUntilStuckIn(steps, [](int rank, const std::string& work) {
+          return work.find(rank == 0 ? "reduce_gradients" : "(lm_head_loss") != std::string::npos;
+        });
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_THAT(std::string(ends[rank].message()),
+                  testing::AllOf(testing::HasSubstr(rank == 0 ? "(reduce_gradients" : "under way"),
+                                 testing::HasSubstr("; rank 1 is behind the others")))
+          << steps;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace milepost::runtime

@@ -1,0 +1,51 @@
+// Device memory that is host memory, and ranks that are threads: a call is made at once, over a
+// communicator among them (comm/in_process.h). What Enqueue blocks for, a device's stream would.
+//
+//   auto ranks = comm::MakeInProcessGroup(2);
+//   InProcessDeviceCommunicator communicator(*ranks[rank]);   // on the thread of the rank
+#ifndef MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_IN_PROCESS_DEVICE_COMMUNICATOR_H_
+#define MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_IN_PROCESS_DEVICE_COMMUNICATOR_H_
+
+#include <mutex>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "engine/comm/communicator.h"
+#include "engine/runtime/gpu/backend/device_communicator.h"
+
+namespace milepost::runtime {
+
+class InProcessDeviceCommunicator : public DeviceCommunicator {
+ public:
+  explicit InProcessDeviceCommunicator(comm::Communicator& ranks, bool capturable = true)
+      : ranks_(ranks), capturable_(capturable) {}
+
+  int rank() const override { return ranks_.rank(); }
+  int world() const override { return ranks_.world(); }
+  bool capturable() const override { return capturable_; }
+  absl::Status Enqueue(const Collective& call, char* arena, void*, cudaStream_t) override {
+    return Keep(CallOnHost(call, arena + call.offset, ranks_));
+  }
+  absl::Status Health() override { return Keep(absl::OkStatus()); }
+  void Abort(absl::string_view reason) override {
+    Keep(absl::AbortedError(reason)).IgnoreError();
+    ranks_.Abort(reason);
+  }
+
+ private:
+  // The first failure.
+  absl::Status Keep(const absl::Status& status) {
+    const std::lock_guard lock(mutex_);
+    if (failure_.ok()) failure_ = status;
+    return failure_;
+  }
+
+  comm::Communicator& ranks_;
+  const bool capturable_;
+  std::mutex mutex_;
+  absl::Status failure_;
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_IN_PROCESS_DEVICE_COMMUNICATOR_H_

@@ -1,0 +1,231 @@
+#include "engine/runtime/session/parameter_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "engine/comm/communicator.h"
+#include "engine/kernels/cpu/elementwise.h"
+#include "engine/kernels/cpu/parallel.h"
+#include "engine/kernels/cpu/random.h"
+#include "engine/runtime/executor/randomness.h"
+#include "engine/runtime/executor/shard_ranks.h"
+
+namespace milepost::runtime {
+
+namespace {
+// Items of `state` that hold the first `elements` of a parameter.
+int64_t Items(int64_t elements, const plan::GroupState& state) {
+  return (elements + state.elements_per_item - 1) / state.elements_per_item;
+}
+}  // namespace
+
+ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
+                               comm::Communicator* communicator, char* host_arena)
+    : plan_(plan),
+      graph_(graph),
+      arena_(arena),
+      host_arena_(host_arena),
+      communicator_(communicator),
+      rank_(communicator == nullptr ? 0 : communicator->rank()) {
+  std::vector<const plan::FlatGroup*> group_of(graph.parameters.size());
+  for (const plan::FlatGroup& group : plan.groups) {
+    for (const plan::GroupParameter& p : group.parameters) group_of[p.parameter] = &group;
+  }
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const graph::Value& value = graph.values[graph.parameters[i].value];
+    first_tensor_.push_back(static_cast<int32_t>(tensors_.size()));
+    for (const plan::GroupState& state : plan::StatesOf(*group_of[i])) {
+      v1::TensorInfo& info = tensors_.emplace_back();
+      info.set_name(value.name);
+      info.set_kind(state.kind);
+      info.set_dtype(Name(state.dtype));
+      item_bytes_.push_back(ByteSize(state.dtype));
+      if (state.elements_per_item == 1) {
+        for (int64_t dimension : value.shape) info.add_shape(dimension);
+      } else {
+        info.add_shape(Items(graph::Elements(value.shape), state));
+      }
+    }
+  }
+}
+
+int64_t ParameterStore::HeldBegin(const plan::FlatGroup& group) const {
+  return group.shard_elements * (rank_ % plan_.options.Shards());
+}
+
+int64_t ParameterStore::ParameterBegin(const plan::FlatGroup& group) const {
+  return plan_.options.ShardsParameters() ? 0 : HeldBegin(group);
+}
+
+char* ParameterStore::Data(const plan::FlatGroup& group, const plan::GroupState& state) const {
+  if (state.buffer != plan::kNoBuffer) return BufferAt(state.buffer);
+  // The parameter is its own master.
+  return BufferAt(group.parameter_buffer) + ParameterBegin(group) * ByteSize(state.dtype);
+}
+
+float* ParameterStore::Master(const plan::FlatGroup& group) const {
+  return reinterpret_cast<float*>(Data(group, plan::StatesOf(group)[0]));
+}
+
+bool ParameterStore::InPart(const plan::FlatGroup& group, int part) const {
+  if (!plan_.options.offload_disk) return true;
+  const bool on_disk = plan::StatesOf(group)[0].buffer != plan::kNoBuffer;
+  return part == (on_disk ? static_cast<int>(&group - plan_.groups.data()) : groups());
+}
+
+template <typename RangeOf>
+std::vector<StateInterval> ParameterStore::Intervals(int part, RangeOf range_of) const {
+  std::vector<StateInterval> intervals;
+  for (const plan::FlatGroup& group : plan_.groups) {
+    if (!InPart(group, part)) continue;
+    const Range range = range_of(group);
+    const std::vector<plan::GroupState> states = plan::StatesOf(group);
+    for (const plan::GroupParameter& p : group.parameters) {
+      const int64_t begin = std::max(p.begin, range.begin);
+      const int64_t end = std::min(p.begin + p.elements, range.end);
+      if (begin >= end) continue;
+      for (size_t kind = 0; kind < states.size(); ++kind) {
+        const plan::GroupState& state = states[kind];
+        const int64_t item = (begin - HeldBegin(group)) / state.elements_per_item;
+        intervals.push_back({.tensor = first_tensor_[p.parameter] + static_cast<int32_t>(kind),
+                             .begin = (begin - p.begin) / state.elements_per_item,
+                             .end = Items(end - p.begin, state),
+                             .data = Data(group, state) + item * ByteSize(state.dtype)});
+      }
+    }
+  }
+  std::sort(intervals.begin(), intervals.end(),
+            [](const StateInterval& a, const StateInterval& b) { return a.tensor < b.tensor; });
+  return intervals;
+}
+
+std::vector<StateInterval> ParameterStore::Held(int part) const {
+  return Intervals(part, [this](const plan::FlatGroup& group) {
+    return Range{HeldBegin(group), HeldBegin(group) + group.shard_elements};
+  });
+}
+
+std::vector<StateInterval> ParameterStore::Saved(int part) const {
+  // Ranks that hold the same shard (at stage 0: everything) share the work.
+  return Intervals(part, [this](const plan::FlatGroup& group) {
+    const int64_t count = group.padded_elements / plan_.options.world;
+    const int64_t begin = HeldBegin(group) + rank_ / plan_.options.Shards() * count;
+    return Range{begin, begin + count};
+  });
+}
+
+void ParameterStore::InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,
+                                         float* at) const {
+  const graph::Parameter& p = graph_.parameters[parameter];
+  if (p.initializer == graph::Initializer::kZeros) return kernels::Fill(at, end - begin, 0.0F);
+  if (p.initializer == graph::Initializer::kOnes) return kernels::Fill(at, end - begin, 1.0F);
+  kernels::NormalInit(at, end - begin, 0.0F, static_cast<float>(p.stddev), seed,
+                      RandomStream(RandomPurpose::kInitialize, static_cast<uint32_t>(parameter)),
+                      static_cast<uint64_t>(begin));
+}
+
+// As parameters that have masters begin: rounded to nearest.
+void ParameterStore::InitializeBf16(uint64_t seed, int parameter,
+                                    const StateInterval& interval) const {
+  constexpr int64_t kPiece = 1 << 20;
+  std::vector<float> values(std::min(kPiece, interval.end - interval.begin));
+  auto* out = reinterpret_cast<bf16*>(interval.data);
+  for (int64_t at = interval.begin; at < interval.end; at += kPiece) {
+    const int64_t count = std::min(kPiece, interval.end - at);
+    InitializeParameter(seed, parameter, at, at + count, values.data());
+    kernels::CastToBf16(values.data(), count, out + (at - interval.begin));
+  }
+}
+
+void ParameterStore::Initialize(uint64_t seed, int part) {
+  for (const StateInterval& interval : Held(part)) {
+    const auto next = std::upper_bound(first_tensor_.begin(), first_tensor_.end(), interval.tensor);
+    const auto parameter = static_cast<int>(next - first_tensor_.begin() - 1);
+    if (interval.tensor != first_tensor_[parameter]) {  // m, v and what belongs to them
+      std::memset(
+          interval.data, 0,
+          static_cast<size_t>((interval.end - interval.begin) * item_bytes_[interval.tensor]));
+    } else if (tensors_[interval.tensor].dtype() == Name(DType::kBf16)) {
+      InitializeBf16(seed, parameter, interval);
+    } else {
+      InitializeParameter(seed, parameter, interval.begin, interval.end,
+                          reinterpret_cast<float*>(interval.data));
+    }
+  }
+}
+
+void ParameterStore::InitializeGroup(uint64_t seed, const plan::FlatGroup& group, int64_t begin,
+                                     int64_t end, float* at) const {
+  std::fill(at, at + (end - begin), 0.0F);  // padding stays that
+  for (const plan::GroupParameter& p : group.parameters) {
+    const int64_t from = std::max(p.begin, begin), to = std::min(p.begin + p.elements, end);
+    if (from < to) {
+      InitializeParameter(seed, p.parameter, from - p.begin, to - p.begin, at + (from - begin));
+    }
+  }
+}
+
+void ParameterStore::WriteInitial(uint64_t seed, plan::BufferId buffer, int64_t begin,
+                                  int64_t bytes, char* at) const {
+  const auto group =
+      std::find_if(plan_.groups.begin(), plan_.groups.end(), [&](const plan::FlatGroup& g) {
+        return g.parameter_buffer == buffer || plan::StatesOf(g)[0].buffer == buffer;
+      });
+  MP_CHECK(group != plan_.groups.end());
+  const bool parameters = group->parameter_buffer == buffer;
+  const DType dtype = parameters ? plan_.options.compute_dtype : DType::kF32;
+  const int64_t element = ByteSize(dtype);
+  const int64_t held = HeldBegin(*group);
+  const int64_t first = (parameters ? held - ParameterBegin(*group) : held) + begin / element;
+  // A block's numbers stay in a core's cache.
+  constexpr int64_t kBlock = 4096;
+  kernels::ParallelFor(0, bytes / element, kBlock, [&](int64_t from, int64_t to) {
+    alignas(64) float values[kBlock];
+    for (; from < to; from += kBlock) {
+      const int64_t count = std::min(kBlock, to - from);
+      InitializeGroup(seed, *group, first + from, first + from + count, values);
+      char* const out = at + from * element;
+      if (dtype == DType::kBf16) {
+        kernels::CastToBf16(values, count, reinterpret_cast<bf16*>(out));
+      } else if (dtype == DType::kF16) {
+        kernels::CastToF16(values, count, reinterpret_cast<f16*>(out));
+      } else {
+        std::memcpy(out, values, static_cast<size_t>(count * element));
+      }
+    }
+  });
+}
+
+absl::Status ParameterStore::RebuildParameters(StateDisk* disk) {
+  for (int group = 0; group < groups(); ++group) {
+    if (disk != nullptr) MP_RETURN_IF_ERROR(disk->LoadMaster(group));
+    RebuildShard(plan_.groups[group]);
+    MP_RETURN_IF_ERROR(Gather(plan_.groups[group]));
+  }
+  return absl::OkStatus();
+}
+
+void ParameterStore::RebuildShard(const plan::FlatGroup& group) {
+  if (!plan_.options.masters) return;  // they are it
+  const int64_t element = ByteSize(plan_.options.compute_dtype);
+  char* mine = BufferAt(group.parameter_buffer) + ParameterBegin(group) * element;
+  if (plan_.options.compute_dtype == DType::kBf16) {
+    kernels::CastToBf16(Master(group), group.shard_elements, reinterpret_cast<bf16*>(mine));
+  } else if (plan_.options.compute_dtype == DType::kF16) {
+    kernels::CastToF16(Master(group), group.shard_elements, reinterpret_cast<f16*>(mine));
+  } else if (group.master_buffer != plan::kNoBuffer) {
+    std::memcpy(mine, Master(group), static_cast<size_t>(group.shard_elements * element));
+  }
+}
+
+absl::Status ParameterStore::Gather(const plan::FlatGroup& group) {
+  if (plan_.options.Shards() == 1 || plan_.options.ShardsParameters()) return absl::OkStatus();
+  const int64_t element = ByteSize(plan_.options.compute_dtype);
+  return communicator_->AllGather(BufferAt(group.parameter_buffer),
+                                  static_cast<size_t>(group.padded_elements * element),
+                                  ShardRanks(plan_.options, rank_));
+}
+
+}  // namespace milepost::runtime

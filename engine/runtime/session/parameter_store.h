@@ -1,0 +1,102 @@
+// A rank's parameters and optimizer state inside its arenas: which elements of which tensors it
+// holds, their initial values, and the compute-dtype parameters made from the masters.
+//
+//   ParameterStore store(plan, plan.train.graph, arena.data(), communicator);
+//   for (int part = 0; part < store.parts(); ++part) {
+//     store.Initialize(seed, part);                         // or fill store.Held(part)
+//   }
+//   MP_RETURN_IF_ERROR(store.RebuildParameters());          // collective
+//
+// Parts: one; where states lie on disk (state_disk.h) each group's states that do, which are all in
+// the same memory, and last what does not.
+//
+// Tensors are numbered by parameter and, within one, as plan::StatesOf lists its group's. What
+// the constructor is given must outlive the store. Not synchronised.
+#ifndef MILEPOST_ENGINE_RUNTIME_SESSION_PARAMETER_STORE_H_
+#define MILEPOST_ENGINE_RUNTIME_SESSION_PARAMETER_STORE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/executor/state_interval.h"
+#include "engine/runtime/offload/state_disk.h"
+#include "milepost/v1/checkpoint.pb.h"
+
+namespace milepost::comm {
+class Communicator;
+}
+
+namespace milepost::runtime {
+
+class ParameterStore {
+ public:
+  // `communicator` may be null where the plan's world is 1, `host_arena` where nothing is
+  // offloaded.
+  ParameterStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
+                 comm::Communicator* communicator, char* host_arena = nullptr);
+
+  const std::vector<v1::TensorInfo>& tensors() const { return tensors_; }
+  int parts() const { return plan_.options.offload_disk ? groups() + 1 : 1; }
+  // Everything of the part that this rank holds; sorted by tensor.
+  std::vector<StateInterval> Held(int part) const;
+  // What it saves: over all ranks, every element exactly once.
+  std::vector<StateInterval> Saved(int part) const;
+
+  // Masters from (seed, parameter, element); m and v zero. Local.
+  void Initialize(uint64_t seed, int part = 0);
+  // What Initialize and RebuildParameters leave in bytes [begin, begin + bytes) of a buffer of
+  // masters or parameters, written to `at`; both multiples of an element's. Needs no arena and no
+  // other rank.
+  void WriteInitial(uint64_t seed, plan::BufferId buffer, int64_t begin, int64_t bytes,
+                    char* at) const;
+  // Compute-dtype parameters from the masters: a cast and, where parameters are whole but masters
+  // are sharded, an all-gather. `disk`: where masters are, which pass through their turns' memory;
+  // null: they are in the arenas.
+  absl::Status RebuildParameters(StateDisk* disk = nullptr);
+
+ private:
+  int groups() const { return static_cast<int>(plan_.groups.size()); }
+  void RebuildShard(const plan::FlatGroup& group);
+  // Elements [begin, end) of a parameter, of a group.
+  void InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,
+                           float* at) const;
+  void InitializeBf16(uint64_t seed, int parameter, const StateInterval& interval) const;
+  void InitializeGroup(uint64_t seed, const plan::FlatGroup& group, int64_t begin, int64_t end,
+                       float* at) const;
+  absl::Status Gather(const plan::FlatGroup& group);
+  bool InPart(const plan::FlatGroup& group, int part) const;
+  // First of the group's elements whose master this rank holds (stage 0: all; else its shard).
+  int64_t HeldBegin(const plan::FlatGroup& group) const;
+  // Where those begin in the parameter buffer.
+  int64_t ParameterBegin(const plan::FlatGroup& group) const;
+  // Where element HeldBegin() of the group lies.
+  char* Data(const plan::FlatGroup& group, const plan::GroupState& state) const;
+  float* Master(const plan::FlatGroup& group) const;
+  char* BufferAt(plan::BufferId id) const {
+    const plan::Buffer& buffer = plan_.buffers[id];
+    return (buffer.memory == plan::Memory::kHost ? host_arena_ : arena_) + buffer.offset;
+  }
+  // The tensors' pieces within elements [begin, end) of each group, sorted by tensor.
+  struct Range {
+    int64_t begin;
+    int64_t end;
+  };
+  template <typename RangeOf>
+  std::vector<StateInterval> Intervals(int part, RangeOf range_of) const;
+
+  const plan::StepPlan& plan_;
+  const graph::Graph& graph_;
+  char* const arena_;
+  char* const host_arena_;
+  comm::Communicator* const communicator_;
+  const int rank_;
+  std::vector<int32_t> first_tensor_;  // by parameter: its master
+  std::vector<v1::TensorInfo> tensors_;
+  std::vector<int64_t> item_bytes_;  // by tensor
+};
+
+}  // namespace milepost::runtime
+
+#endif  // MILEPOST_ENGINE_RUNTIME_SESSION_PARAMETER_STORE_H_

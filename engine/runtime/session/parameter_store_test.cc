@@ -1,0 +1,80 @@
+// Initial values that are written piece by piece, against those made in the whole arena.
+#include "engine/runtime/session/parameter_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/comm/in_process.h"
+#include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/testing/plan_fixture.h"
+#include "engine/runtime/executor/arena.h"
+
+namespace milepost::runtime {
+namespace {
+
+constexpr uint64_t kInitialSeed = 17;
+
+struct InitialCase {
+  int world;
+  int stage;
+  int group;
+  DType dtype;
+};
+
+// In pieces of odd lengths, as slots end anywhere.
+void ExpectSameBytes(const plan::StepPlan& plan, const ParameterStore& store, const char* arena) {
+  for (const plan::BufferId id : plan::InitialisedOnDevice(plan)) {
+    const plan::Buffer& buffer = plan.buffers[id];
+    std::vector<char> got(static_cast<size_t>(buffer.bytes), 77);
+    constexpr int64_t kPiece = 4 * 9001;
+    for (int64_t begin = 0; begin < buffer.bytes; begin += kPiece) {
+      store.WriteInitial(kInitialSeed, id, begin, std::min(kPiece, buffer.bytes - begin),
+                         got.data() + begin);
+    }
+    const char* want = arena + buffer.offset;
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), want)) << buffer.name;
+  }
+}
+
+class InitialValues : public testing::TestWithParam<InitialCase> {};
+
+TEST_P(InitialValues, AreTheSameInPieces) {
+  const InitialCase& c = GetParam();
+  plan::PlanOptions options = plan::OptionsOf(c.world, c.stage, c.dtype);
+  options.shard_ranks = c.group;
+  const auto plan = plan::PlanTraining(plan::SpecOf({}), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  auto communicators = comm::MakeInProcessGroup(c.world);
+  std::vector<std::thread> ranks;
+  for (const auto& communicator : communicators) {
+    ranks.emplace_back([&, communicator = communicator.get()] {
+      SCOPED_TRACE(absl::StrCat("rank ", communicator->rank()));
+      auto arena = Arena::Allocate(plan->arena_bytes);
+      ASSERT_TRUE(arena.ok()) << arena.status();
+      ParameterStore store(*plan, plan->train.graph, arena->data(), communicator);
+      store.Initialize(kInitialSeed);
+      ASSERT_EQ(store.RebuildParameters(), absl::OkStatus());
+      ExpectSameBytes(*plan, store, arena->data());
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+constexpr auto kFloat = DType::kF32;
+constexpr auto kHalf = DType::kF16;
+constexpr auto kBrain = DType::kBf16;
+INSTANTIATE_TEST_SUITE_P(Plans, InitialValues,
+                         testing::Values(InitialCase{1, 0, 0, kFloat}, InitialCase{1, 0, 0, kBrain},
+                                         InitialCase{3, 1, 0, kBrain}, InitialCase{2, 1, 0, kFloat},
+                                         InitialCase{2, 2, 0, kHalf}, InitialCase{3, 3, 0, kBrain},
+                                         InitialCase{4, 3, 2, kBrain},
+                                         InitialCase{2, 3, 0, kFloat}));
+
+}  // namespace
+}  // namespace milepost::runtime
