@@ -252,7 +252,7 @@ absl::Status Trainer::CheckData(const v1::TrainerState& state) const {
   if (!state.has_data()) return absl::OkStatus();
   absl::Status status =
       data::CheckSameData(state.data(), session_->trainer_state().data(),
-                             absl::StrCat("step ", state.step(), " of ", start_.job()));
+                          absl::StrCat("step ", state.step(), " of ", start_.job()));
   if (status.ok()) return status;
   return absl::FailedPreconditionError(absl::StrCat(
       status.message(), ". Put back what was there; or go on with what is there now as a job of ",

@@ -1,5 +1,5 @@
-// Training steps on a GPU (executor/step_engine.h): CudaBackend's ops on a Device, a step's sections
-// captured as graphs and replayed.
+// Training steps on a GPU (executor/step_engine.h): CudaBackend's ops on a Device, a step's
+// sections captured as graphs and replayed.
 //
 //   CudaEngineParts parts;
 //   MP_ASSIGN_OR_RETURN(parts.device, CudaDevice::Open(ordinal));   // or, in tests, a FakeDevice

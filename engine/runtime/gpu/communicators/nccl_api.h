@@ -1,8 +1,8 @@
 // The calls of NCCL that NcclCommunicator makes, so that it is compiled and tested without NCCL
 // (testing/fake_nccl.h). The real ones: engine/runtime/gpu/cuda/nccl.h. Types and meanings are
-// NCCL's; the numbers of NcclResult too. Communicators are non-blocking (blocking = 0): a call that gives
-// kInProgress is under way, and the communicator takes no other until AsyncError says something
-// else; only then is a collective on its stream.
+// NCCL's; the numbers of NcclResult too. Communicators are non-blocking (blocking = 0): a call that
+// gives kInProgress is under way, and the communicator takes no other until AsyncError says
+// something else; only then is a collective on its stream.
 #ifndef MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_NCCL_API_H_
 #define MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_NCCL_API_H_
 

@@ -1,5 +1,5 @@
-// StagingStream (gpu/communicators/host_staged_communicator.h) on CUDA streams: copies of the runtime,
-// and the driver's stream memory operations for the words.
+// StagingStream (gpu/communicators/host_staged_communicator.h) on CUDA streams: copies of the
+// runtime, and the driver's stream memory operations for the words.
 #ifndef MILEPOST_ENGINE_RUNTIME_GPU_CUDA_STAGING_STREAM_H_
 #define MILEPOST_ENGINE_RUNTIME_GPU_CUDA_STAGING_STREAM_H_
 
