@@ -8,6 +8,7 @@
 #define HWY_TARGET_INCLUDE "engine/kernels/cpu/elementwise.cc"
 #include "hwy/foreach_target.h"
 //
+#include "engine/kernels/cpu/gelu-inl.h"
 #include "engine/kernels/cpu/simd-inl.h"
 #include "hwy/highway.h"
 
@@ -41,32 +42,14 @@ void Map(const In* a, const In* b, int64_t n, Out* out, const Fn& fn) {
   });
 }
 
-// gelu(x) = x * s(2u), u = sqrt(2/pi) (x + 0.044715 x^3), s the logistic function: the same as the
-// tanh form, without a tanh.
-constexpr float kTwoU1 = 1.5957691216f;              // 2 sqrt(2/pi)
-constexpr float kTwoU3 = 1.5957691216f * 0.044715f;  // of x^3
-
-HWY_INLINE VF GeluGate(DF d, VF x, VF x2) {
-  const VF two_u = hn::Mul(x, hn::MulAdd(x2, hn::Set(d, kTwoU3), hn::Set(d, kTwoU1)));
-  const VF one = hn::Set(d, 1.0f);
-  return hn::Div(one, hn::Add(one, FastExp(d, hn::Neg(two_u))));
-}
-
 template <typename T>
 void GeluForwardImpl(const T* x, int64_t n, T* y) {
-  Map(x, n, y, [](DF d, VF v) MP_SIMD { return hn::Mul(v, GeluGate(d, v, hn::Mul(v, v))); });
+  Map(x, n, y, [](DF d, VF v) MP_SIMD { return GeluOf(d, v); });
 }
 
-// gelu' = s + x s (1 - s) (2u)'.
 template <typename T>
 void GeluBackwardImpl(const T* x, const T* dy, int64_t n, T* dx) {
-  Map(x, dy, n, dx, [](DF d, VF v, VF g) MP_SIMD {
-    const VF v2 = hn::Mul(v, v);
-    const VF s = GeluGate(d, v, v2);
-    const VF slope = hn::MulAdd(v2, hn::Set(d, 3.0f * kTwoU3), hn::Set(d, kTwoU1));
-    const VF rest = hn::Mul(hn::Mul(v, slope), hn::NegMulAdd(s, s, s));
-    return hn::Mul(g, hn::Add(s, rest));
-  });
+  Map(x, dy, n, dx, [](DF d, VF v, VF g) MP_SIMD { return hn::Mul(g, GeluWithSlope(d, v).slope); });
 }
 
 template <typename T>

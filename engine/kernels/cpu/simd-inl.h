@@ -35,6 +35,12 @@ using DI32 = hn::RebindToSigned<DF>;
 using DU16 = hn::Rebind<uint16_t, DF>;
 constexpr int64_t kMaxLanes = 16;
 
+// An activation and its derivative.
+struct Activated {
+  VF value;
+  VF slope;
+};
+
 HWY_INLINE VF LoadF(DF d, const float* p) { return hn::LoadU(d, p); }
 HWY_INLINE VF LoadF(DF d, const bf16* p) {
   const auto bits = hn::LoadU(DU16(), reinterpret_cast<const uint16_t*>(p));

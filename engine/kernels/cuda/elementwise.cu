@@ -50,50 +50,14 @@ absl::Status Add(const T* a, const T* b, int64_t n, T* out, cudaStream_t stream)
 }
 
 template <typename T>
-absl::Status GeluForward(const T* x, int64_t n, bool exact, T* y, cudaStream_t stream) {
-  if (exact) return Go(MapKernel<GeluErfFn, T, T>{{}, x, n, y}, stream, "GeluForward");
-  return Go(MapKernel<GeluFn, T, T>{{}, x, n, y}, stream, "GeluForward");
-}
-
-template <typename T>
-absl::Status GeluBackward(const T* x, const T* dy, int64_t n, bool exact, T* dx,
-                          cudaStream_t stream) {
-  if (exact) {
-    return Go(PairKernel<GeluErfBackwardFn, T>{{}, x, dy, n, dx}, stream, "GeluBackward");
-  }
-  return Go(PairKernel<GeluBackwardFn, T>{{}, x, dy, n, dx}, stream, "GeluBackward");
-}
-
-template <typename T>
-absl::Status SwiGluForward(const T* x, int64_t rows, int64_t width, T* y, cudaStream_t stream) {
-  if (width % 8 == 0) {
-    return Go(SwiGluForwardKernel<T, 8>{x, rows, width, y}, stream, "SwiGluForward");
-  }
-  return Go(SwiGluForwardKernel<T, 1>{x, rows, width, y}, stream, "SwiGluForward");
-}
-
-template <typename T>
-absl::Status SwiGluBackward(const T* x, const T* dy, int64_t rows, int64_t width, T* dx,
-                            cudaStream_t stream) {
-  if (width % 8 == 0) {
-    return Go(SwiGluBackwardKernel<T, 8>{x, dy, rows, width, dx}, stream, "SwiGluBackward");
-  }
-  return Go(SwiGluBackwardKernel<T, 1>{x, dy, rows, width, dx}, stream, "SwiGluBackward");
-}
-
-template <typename T>
 absl::Status Dropout(const T* x, int64_t n, const DropoutArgs& dropout, T* y, cudaStream_t stream) {
   if (dropout.p <= 0) return x == y ? absl::OkStatus() : Cast(x, n, y, stream);
   return Go(DropoutKernel<T>{x, n, MaskOf(dropout), y}, stream, "Dropout");
 }
 
-#define MP_INSTANTIATE(T)                                                                       \
-  template absl::Status Accumulate(const T*, int64_t, float*, cudaStream_t);                    \
-  template absl::Status Add(const T*, const T*, int64_t, T*, cudaStream_t);                     \
-  template absl::Status GeluForward(const T*, int64_t, bool, T*, cudaStream_t);                 \
-  template absl::Status GeluBackward(const T*, const T*, int64_t, bool, T*, cudaStream_t);      \
-  template absl::Status SwiGluForward(const T*, int64_t, int64_t, T*, cudaStream_t);            \
-  template absl::Status SwiGluBackward(const T*, const T*, int64_t, int64_t, T*, cudaStream_t); \
+#define MP_INSTANTIATE(T)                                                    \
+  template absl::Status Accumulate(const T*, int64_t, float*, cudaStream_t); \
+  template absl::Status Add(const T*, const T*, int64_t, T*, cudaStream_t);  \
   template absl::Status Dropout(const T*, int64_t, const DropoutArgs&, T*, cudaStream_t)
 MP_INSTANTIATE(float);
 MP_INSTANTIATE(bf16);

@@ -28,21 +28,6 @@ absl::Status Accumulate(const T* x, int64_t n, float* out, cudaStream_t stream);
 template <typename T>
 absl::Status Add(const T* a, const T* b, int64_t n, T* out, cudaStream_t stream);
 
-// GELU: by the tanh form or, `exact`, by the error function. y may be x; dx may be dy or x.
-template <typename T>
-absl::Status GeluForward(const T* x, int64_t n, bool exact, T* y, cudaStream_t stream);
-template <typename T>
-absl::Status GeluBackward(const T* x, const T* dy, int64_t n, bool exact, T* dx,
-                          cudaStream_t stream);
-
-// x [rows, 2 width]: gate, then up; y [rows, width] = silu(gate) up. y may not alias x; dx may be
-// x.
-template <typename T>
-absl::Status SwiGluForward(const T* x, int64_t rows, int64_t width, T* y, cudaStream_t stream);
-template <typename T>
-absl::Status SwiGluBackward(const T* x, const T* dy, int64_t rows, int64_t width, T* dx,
-                            cudaStream_t stream);
-
 // y = x times the mask's multipliers; also its own backward. y may be x.
 template <typename T>
 absl::Status Dropout(const T* x, int64_t n, const DropoutArgs& dropout, T* y, cudaStream_t stream);

@@ -8,8 +8,6 @@
 #include "engine/kernels/cpu/testing.h"
 #include "engine/kernels/cuda/testing/run_kernel.h"
 #include "engine/ops/dropout/dropout_cpu_kernel.h"
-#include "engine/ops/gelu/gelu_erf_cpu_kernel.h"
-#include "engine/ops/swiglu/swiglu_cpu_kernel.h"
 
 namespace milepost::kernels::cuda {
 namespace {
@@ -79,86 +77,6 @@ TEST(FloatKernels, FillAndScale) {
     RunKernel(MapKernel<ScaleFn, float, float>{{0.5f}, x.data(), n, x.data()});
     EXPECT_EQ(x.values(), std::vector<float>(n, 1.5f));
   }
-}
-
-template <typename T, typename Fn, typename Cpu>
-void TestMap(const Cpu& cpu, const char* what) {
-  for (const int64_t n : kSizes) {
-    const auto values = RandomVector<T>(n, 5, 3);
-    HostArray<T> x(values);
-    RunKernel(MapKernel<Fn, T, T>{{}, x.data(), n, x.data()});
-    std::vector<T> want(n);
-    cpu(values.data(), n, want.data());
-    ExpectAlmost(x.values(), want, what);
-  }
-}
-template <typename T, typename Fn, typename Cpu>
-void TestPair(const Cpu& cpu, const char* what) {
-  for (const int64_t n : kSizes) {
-    const auto values = RandomVector<T>(n, 6, 3), gradient = RandomVector<T>(n, 7);
-    HostArray<T> x(values), dy(gradient);
-    RunKernel(PairKernel<Fn, T>{{}, x.data(), dy.data(), n, dy.data()});
-    std::vector<T> want(n);
-    cpu(values.data(), gradient.data(), n, want.data());
-    ExpectAlmost(dy.values(), want, what);
-  }
-}
-
-TYPED_TEST(ElementwiseKernels, Gelu) {
-  using T = TypeParam;
-  TestMap<T, GeluFn>(&kernels::GeluForward<T>, "gelu");
-  TestPair<T, GeluBackwardFn>(&kernels::GeluBackward<T>, "gelu'");
-  TestMap<T, GeluErfFn>(&kernels::GeluErfForward<T>, "gelu, erf");
-  TestPair<T, GeluErfBackwardFn>(&kernels::GeluErfBackward<T>, "gelu', erf");
-}
-
-// Every bf16 number that is finite, against the definition in fp64: also far out, where Phi is
-// small.
-TEST(ElementwiseKernels, GeluOfEveryNumber) {
-  std::vector<bf16> every;
-  for (int i = 0; i < 1 << 16; ++i) {
-    const bf16 x = {static_cast<uint16_t>(i)};
-    if (std::isfinite(ToFloat(x))) every.push_back(x);
-  }
-  const auto count = static_cast<int64_t>(every.size());
-  HostArray<bf16> x(every);
-  HostArray<float> y(count);
-  RunKernel(MapKernel<GeluErfFn, bf16, float>{{}, x.data(), count, y.data()});
-  HostArray<bf16> dy(std::vector<bf16>(every.size(), ToBf16(1)));
-  RunKernel(PairKernel<GeluErfBackwardFn, bf16>{{}, x.data(), dy.data(), count, dy.data()});
-  for (int64_t i = 0; i < count; ++i) {
-    const double v = ToFloat(every[i]);
-    const double phi = 0.5 * std::erfc(-v / std::sqrt(2.0));
-    const double bell = std::exp(-v * v / 2) / std::sqrt(2 * std::acos(-1.0));
-    // fp32 squares x before it takes the exponential: x^2 / 2 half units off.
-    const double off = 2e-6 + v * v * 6e-8;
-    EXPECT_NEAR(y.data()[i], v * phi, std::abs(v * phi) * off + 1e-37) << v;
-    // Where the two summands cancel their roundings stay.
-    EXPECT_NEAR(ToFloat(dy.data()[i]), phi + v * bell,
-                std::abs(phi + v * bell) / 256 + (phi + std::abs(v * bell)) * off + 1e-37)
-        << v;
-  }
-}
-
-template <typename T, int N>
-void TestSwiGlu(int64_t rows, int64_t width) {
-  const auto values = RandomVector<T>(rows * 2 * width, 8, 2);
-  const auto gradient = RandomVector<T>(rows * width, 9);
-  HostArray<T> x(values), dy(gradient), y(rows * width);
-  RunKernel(SwiGluForwardKernel<T, N>{x.data(), rows, width, y.data()});
-  std::vector<T> want(rows * width);
-  kernels::SwiGluForward(values.data(), rows, width, want.data());
-  ExpectAlmost(y.values(), want, "swiglu");
-  RunKernel(SwiGluBackwardKernel<T, N>{x.data(), dy.data(), rows, width, x.data()});
-  want.resize(rows * 2 * width);
-  kernels::SwiGluBackward(values.data(), gradient.data(), rows, width, want.data());
-  ExpectAlmost(x.values(), want, "swiglu'");
-}
-
-TYPED_TEST(ElementwiseKernels, SwiGlu) {
-  TestSwiGlu<TypeParam, 8>(3, 2056);
-  TestSwiGlu<TypeParam, 8>(5, 8);
-  TestSwiGlu<TypeParam, 1>(3, 259);
 }
 
 // The CPU's masks, whatever the alignment of the first element, in place.

@@ -1,4 +1,4 @@
-#include "engine/kernels/cuda/elementwise.h"
+#include "engine/ops/gelu/gelu_cuda_kernel.h"
 #include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
