@@ -8,8 +8,13 @@
 namespace milepost::optim {
 
 OptimizerHyper HyperFromSpec(const v1::OptimizerSpec& spec) {
-  return {spec.beta1(),        spec.beta2(),    spec.epsilon(),
-          spec.weight_decay(), spec.momentum(), spec.nesterov()};
+  return {.beta1 = spec.beta1(),
+          .beta2 = spec.beta2(),
+          .beta3 = spec.beta3(),
+          .epsilon = spec.epsilon(),
+          .weight_decay = spec.weight_decay(),
+          .momentum = spec.momentum(),
+          .nesterov = spec.nesterov()};
 }
 
 ClipResult ClipByNorm(double sum_squares, double max_norm) {

@@ -19,6 +19,7 @@ namespace milepost::optim {
 struct OptimizerHyper {
   double beta1 = 0.9;
   double beta2 = 0.95;
+  double beta3 = 0;
   double epsilon = 1e-8;
   double weight_decay = 0.1;  // on tensors of two or more dimensions
   double momentum = 0;

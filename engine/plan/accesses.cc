@@ -47,13 +47,19 @@ void AddHostParameters(const StepPlan& plan, const FlatGroup& group, bool write,
   accesses.push_back({group.host_parameter_buffer, 0, bytes, write});
 }
 
+// Those of a group's optimizer, with their scales.
+void AddStates(const StepPlan& plan, const FlatGroup& group, bool write,
+               std::vector<Access>& accesses) {
+  for (const StateBuffers& buffers : {group.state_buffers, group.scale_buffers}) {
+    for (const BufferId state : buffers) AddBuffer(plan, state, write, accesses);
+  }
+}
+
 void AddHostOptimizer(const StepPlan& plan, const FlatGroup& group, std::vector<Access>& accesses) {
   AddBuffer(plan, plan.host_scalars, false, accesses);
   AddBuffer(plan, group.host_gradient_buffer, false, accesses);
-  for (BufferId state : {group.master_buffer, group.m_buffer, group.v_buffer, group.m_scale_buffer,
-                         group.v_scale_buffer}) {
-    AddBuffer(plan, state, true, accesses);
-  }
+  AddBuffer(plan, group.master_buffer, true, accesses);
+  AddStates(plan, group, true, accesses);
   if (group.host_parameter_buffer != kNoBuffer) AddHostParameters(plan, group, true, accesses);
 }
 
@@ -71,14 +77,10 @@ void AddOptimizer(const StepPlan& plan, const FlatGroup& group, std::vector<Acce
     AddBuffer(plan, group.update_buffer, false, accesses);
   } else if (group.Needs() == optim::StepNeeds::kTensorNorms) {
     AddNorms(plan, group, false, accesses);
-    AddBuffer(plan, group.m_buffer, false, accesses);
-    AddBuffer(plan, group.v_buffer, false, accesses);
+    AddStates(plan, group, false, accesses);
   } else {
     AddBuffer(plan, ReducedGradient(group), false, accesses);
-    for (BufferId state :
-         {group.m_buffer, group.v_buffer, group.m_scale_buffer, group.v_scale_buffer}) {
-      AddBuffer(plan, state, true, accesses);
-    }
+    AddStates(plan, group, true, accesses);
   }
   AddBuffer(plan, group.master_buffer, true, accesses);
   AddBuffer(plan, group.parameter_buffer, true, accesses);
@@ -148,14 +150,13 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
       AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
       AddBuffer(plan, ReducedGradient(group), false, accesses);
       AddBuffer(plan, MasterOf(group), false, accesses);
-      AddBuffer(plan, group.m_buffer, true, accesses);
-      AddBuffer(plan, group.v_buffer, true, accesses);
+      AddStates(plan, group, true, accesses);
       AddNorms(plan, group, true, accesses);
       break;
     case OpKind::kMuonMomentum:
       AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
       AddBuffer(plan, ReducedGradient(group), false, accesses);
-      AddBuffer(plan, group.m_buffer, true, accesses);
+      AddStates(plan, group, true, accesses);
       AddBuffer(plan, group.update_buffer, true, accesses);
       break;
     case OpKind::kGatherUpdates:

@@ -1,5 +1,7 @@
 #include "engine/plan/step_plan.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace milepost::plan {
 
 const char* Name(BufferClass c) {
@@ -46,23 +48,16 @@ const char* Name(Optimizer optimizer) { return optim::DefinitionOf(optimizer).na
 std::vector<GroupState> StatesOf(const FlatGroup& group) {
   std::vector<GroupState> states = {
       {.kind = "master", .buffer = group.master_buffer, .dtype = group.master_dtype}};
-  if (IsQuantized(group.optimizer) && !group.frozen) {
-    const auto codes = [](const char* kind, BufferId buffer) {
-      return GroupState{.kind = kind, .buffer = buffer, .dtype = DType::kU8};
-    };
-    const auto scales = [](const char* kind, BufferId buffer) {
-      return GroupState{.kind = kind, .buffer = buffer, .elements_per_item = kQuantizedBlock};
-    };
-    states.insert(states.end(),
-                  {codes("m", group.m_buffer), scales("m.scale", group.m_scale_buffer),
-                   codes("v", group.v_buffer), scales("v.scale", group.v_scale_buffer)});
-    return states;
-  }
-  if (group.m_buffer != kNoBuffer) {
-    states.push_back({.kind = "m", .buffer = group.m_buffer, .dtype = group.state_dtype});
-  }
-  if (group.v_buffer != kNoBuffer) {
-    states.push_back({.kind = "v", .buffer = group.v_buffer, .dtype = group.state_dtype});
+  const optim::OptimizerDefinition& definition = optim::DefinitionOf(group.optimizer);
+  for (int i = 0; i < definition.StateCount() && !group.frozen; ++i) {
+    if (group.state_buffers[i] == kNoBuffer) continue;
+    const char* kind = definition.states[i];
+    const DType dtype = definition.quantized ? DType::kU8 : group.state_dtype;
+    states.push_back({.kind = kind, .buffer = group.state_buffers[i], .dtype = dtype});
+    if (!definition.quantized) continue;
+    states.push_back({.kind = absl::StrCat(kind, ".scale"),
+                      .buffer = group.scale_buffers[i],
+                      .elements_per_item = kQuantizedBlock});
   }
   return states;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/ops/contract/optimizer_states.h"
 #include "engine/optim/adamw_8bit/adamw_8bit_contract.h"
 #include "engine/optim/optimizer_definition.h"
 
@@ -100,6 +101,14 @@ struct GroupParameter {
   std::optional<float> weight_decay;  // the same
 };
 
+// A buffer for each of an optimizer's states.
+using StateBuffers = std::array<BufferId, kernels::kMaxStates>;
+inline constexpr StateBuffers kNoBuffers = [] {
+  StateBuffers none = {};
+  none.fill(kNoBuffer);
+  return none;
+}();
+
 // Those of one block's parameters that are updated alike, laid end to end; the unit that ZeRO
 // shards.
 struct FlatGroup {
@@ -109,7 +118,7 @@ struct FlatGroup {
   // Its parameters are never updated: of the buffers below it has theirs and, where there are
   // masters, those.
   bool frozen = false;
-  DType state_dtype = DType::kF32;  // of m and v: kF32 or kBF16
+  DType state_dtype = DType::kF32;  // of its optimizer's states: kF32 or kBF16
   // kF32; kBF16 where the parameters are their own masters in that type.
   DType master_dtype = DType::kF32;
   // Muon: of the factors of kOrthogonalize's products: kF32 or kBF16.
@@ -130,18 +139,16 @@ struct FlatGroup {
   // shard_elements of options.grad_dtype, where gradients pass: the step's sum of reduced
   // gradients. Not persistent (lives from the reduction to the update) when accumulation is 1.
   BufferId gradient_shard_buffer = kNoBuffer;
-  // shard_elements each; the master f32, m and v of state_dtype. At fp32, and without masters, the
-  // master IS this rank's shard in the parameter buffer, and master_buffer kNoBuffer, unless it is
-  // offloaded.
+  // shard_elements, f32. At fp32, and without masters, the master IS this rank's shard in the
+  // parameter buffer, and master_buffer kNoBuffer, unless it is offloaded.
   BufferId master_buffer = kNoBuffer;
-  BufferId m_buffer = kNoBuffer;
-  BufferId v_buffer = kNoBuffer;  // of two moments
-  // Where IsQuantized m and v have shard_elements bytes, and these an f32 per block of them.
-  BufferId m_scale_buffer = kNoBuffer;
-  BufferId v_scale_buffer = kNoBuffer;
+  // Of the optimizer's states, in its definition's order: shard_elements of state_dtype each.
+  StateBuffers state_buffers = kNoBuffers;
+  // Where IsQuantized the states have shard_elements bytes, and these an f32 per block of them.
+  StateBuffers scale_buffers = kNoBuffers;
   // Muon: padded_elements f32, from kMuonMomentum to kOptimizer.
   BufferId update_buffer = kNoBuffer;
-  // Offloaded: master (also at fp32), m, v and their scales lie on the host, and so do these.
+  // Offloaded: master (also at fp32), states and their scales lie on the host, and so do these.
   // shard_elements, f32: the step's reduced gradient.
   BufferId host_gradient_buffer = kNoBuffer;
   // Compute dtype, at least shard_elements: what kOptimizer leaves for kParametersToDevice. Shared
@@ -149,8 +156,8 @@ struct FlatGroup {
   BufferId host_parameter_buffer = kNoBuffer;
   bool Offloaded() const { return host_gradient_buffer != kNoBuffer; }
   optim::StepNeeds Needs() const { return optim::DefinitionOf(optimizer).needs; }
-  // State on disk: which of the kDiskTurns places in host memory the buffers of master, m, v and
-  // scales are, which other groups use too: the group's state lies there from its kReadState to its
+  // State on disk: which of the kDiskTurns places in host memory the buffers of master, states
+  // and scales are, which other groups use too: the group's state lies there from its kReadState to its
   // kWriteState. They have at least DiskBytes of the group's. -1: it is in memory for good.
   int disk_turn = -1;
   // LAMB: the group's first tensor among the pairs of plan.update_norms.
@@ -160,7 +167,7 @@ struct FlatGroup {
 // A tensor kind that checkpoints hold of each parameter of a group, and where this rank's part
 // lies.
 struct GroupState {
-  const char* kind;             // "master", "m", "v"
+  std::string kind;             // "master", "m", "v", "m.scale"
   BufferId buffer = kNoBuffer;  // kNoBuffer: this rank's shard of the parameters themselves
   DType dtype = DType::kF32;
   int64_t elements_per_item = 1;  // elements of the parameter that share one item

@@ -50,7 +50,7 @@ ALLOWED = {
     "engine/kernels/cuda/testing": {"common", "engine/kernels/cpu", "engine/kernels/cuda",
                                     "engine/kernels/cuda/libraries"},
     "engine/comm": {"common"},
-    "engine/optim": {"common"},
+    "engine/optim": {"common", "engine/ops/contract"},
     "engine/data": {"common"},
     "engine/data/images": {"common", "engine/data"},
     "engine/data/training": {"common", "common/spec", "engine/data", "engine/data/images",

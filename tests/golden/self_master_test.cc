@@ -46,9 +46,9 @@ class OneUpdate {
 
   int64_t elements() const { return place_.elements; }
   bool decays() const { return place_.decay; }
+  const plan::FlatGroup& group() const { return plan_.groups[group_]; }
   template <typename T>
-  T* At(plan::BufferId plan::FlatGroup::*buffer) {
-    const plan::BufferId id = plan_.groups[group_].*buffer;
+  T* At(plan::BufferId id) {
     return reinterpret_cast<T*>(arena_->data() + plan_.buffers[id].offset) + place_.begin;
   }
 
@@ -79,8 +79,8 @@ TEST(SelfMasterGolden, TheUpdateIsNumpys) {
   const std::vector<uint16_t> p = golden["p"];
   ASSERT_GE(update.elements(), static_cast<int64_t>(p.size()));
   ASSERT_TRUE(update.decays());
-  auto* parameters = update.At<uint16_t>(&plan::FlatGroup::parameter_buffer);
-  auto* gradients = update.At<uint16_t>(&plan::FlatGroup::gradient_shard_buffer);
+  auto* parameters = update.At<uint16_t>(update.group().parameter_buffer);
+  auto* gradients = update.At<uint16_t>(update.group().gradient_shard_buffer);
   std::copy(p.begin(), p.end(), parameters);
   StepContext context{.seed = golden["seed"]};
   context.learning_rate = golden["rate"];
@@ -98,8 +98,8 @@ TEST(SelfMasterGolden, TheUpdateIsNumpys) {
     EXPECT_EQ(std::vector<uint16_t>(parameters, parameters + p.size()), after) << "update " << i;
   }
   const std::vector<uint32_t> m = golden["m"], v = golden["v"];
-  const auto* got_m = update.At<uint32_t>(&plan::FlatGroup::m_buffer);
-  const auto* got_v = update.At<uint32_t>(&plan::FlatGroup::v_buffer);
+  const auto* got_m = update.At<uint32_t>(update.group().state_buffers[0]);
+  const auto* got_v = update.At<uint32_t>(update.group().state_buffers[1]);
   EXPECT_EQ(std::vector<uint32_t>(got_m, got_m + m.size()), m);
   EXPECT_EQ(std::vector<uint32_t>(got_v, got_v + v.size()), v);
 }

@@ -3,7 +3,7 @@
 // tensors. Bit for bit what the CPU's (engine/optim) make, random roundings included.
 //
 //   FlatUpdate<bf16> update{.chunks = ..., .factors = ..., .step = ..., .control = ...,
-//                           .p = master, .m = m, .v = v, .g = gradient, .copy = parameter};
+//                           .p = master, .states = {m, v}, .g = gradient, .copy = parameter};
 //   MP_RETURN_IF_ERROR(AdamW(update, stream));
 //
 // Everything a step changes lies in device memory and is read when the kernel runs, so that a
@@ -17,6 +17,7 @@
 #include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/random.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/ops/contract/optimizer_states.h"
 
 namespace milepost::kernels::cuda {
 
@@ -31,22 +32,25 @@ struct SegmentFactors {
   // roundings are keyed by it and by the keys.
   int64_t element_offset = 0;
   RandomKey round_master = {};
-  RandomKey round_m = {};
-  RandomKey round_v = {};
+  RandomKey round_states[kMaxStates] = {};
 };
 
 // What it is for all.
 struct StepFactors {
   float beta1 = 0;
   float beta2 = 0;
-  float root1 = 1;  // 1 / (1 - beta1^t)
-  float root2 = 1;  // 1 / sqrt(1 - beta2^t)
+  float beta3 = 0;
+  float root1 = 1;   // 1 / (1 - beta1^t)
+  float root2 = 1;   // 1 / sqrt(1 - beta2^t)
+  float root3 = 1;   // 1 / sqrt(1 - beta3^t)
+  float second = 0;  // of two summands of a step: beta2 (1 - beta1^t) / (1 - beta2^t)
+  float past = 1;    // 0: this is the first update
   float epsilon = 0;
   float momentum = 0;
   uint64_t step = 0;  // of random roundings
 };
 
-// T: the parameter's type. S: that of m and v, P: the master's, each float or (rounded at random)
+// T: the parameter's type. S: that of the optimizer's states, P: the master's, each float or (rounded at random)
 // bf16. G: the gradient's. All device memory and 16-byte aligned; element 0 is the shard's first.
 // Chunks begin at multiples of 4 elements.
 template <typename T, typename S = float, typename P = float, typename G = float>
@@ -57,8 +61,7 @@ struct FlatUpdate {
   const StepFactors* step = nullptr;
   const UpdateControl* control = nullptr;  // skip: nothing is written
   P* p = nullptr;
-  S* m = nullptr;
-  S* v = nullptr;  // AdamW alone
+  S* states[kMaxStates] = {};  // as many as the optimizer has
   const G* g = nullptr;
   T* copy = nullptr;  // nullable: receives p as T
 };

@@ -1,5 +1,5 @@
 // The kernel behind optimizers that change each element by itself. A rule changes one: Apply(step,
-// segment, gradient scale, g, p, m, v). Its operations and the fused ones are the CPU's, in order.
+// segment, gradient scale, g, p, states), of which it has kStates. Its operations and the fused ones are the CPU's, in order.
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_FLAT_UPDATE_KERNELS_H_
 #define MILEPOST_ENGINE_KERNELS_CUDA_FLAT_UPDATE_KERNELS_H_
 
@@ -77,12 +77,15 @@ struct FlatUpdateKernel {
   template <int kApart, typename Context>
   MP_DEVICE void Sixteen(Context& c, const StepFactors& s, const SegmentFactors& f, float scale,
                          int64_t at, int64_t begin, int64_t end) const {
-    Words p_words, m_words, v_words;
+    constexpr int kStates = Rule::kStates;
+    Words p_words, state_words[kStates];
     const auto element = static_cast<uint64_t>(at + f.element_offset);
     if constexpr (kRoundsMaster) p_words = WordsFrom(element, s.step, f.round_master);
     if constexpr (kRoundsStates) {
-      m_words = WordsFrom(element, s.step, f.round_m);
-      if constexpr (Rule::kHasV) v_words = WordsFrom(element, s.step, f.round_v);
+      MP_UNROLL
+      for (int n = 0; n < kStates; ++n) {
+        state_words[n] = WordsFrom(element, s.step, f.round_states[n]);
+      }
     }
     MP_UNROLL
     for (int j = 0; j < 4; ++j) {
@@ -91,13 +94,22 @@ struct FlatUpdateKernel {
       const int64_t count = end - i;
       const auto g = ReadUpTo<4>(c, a.g + i, count);
       auto p = ReadUpTo<4>(c, a.p + i, count);
-      auto m = ReadUpTo<4>(c, a.m + i, count);
-      Floats<4> v = {};
-      if constexpr (Rule::kHasV) v = ReadUpTo<4>(c, a.v + i, count);
+      Floats<4> states[kStates];
       MP_UNROLL
-      for (int k = 0; k < 4; ++k) Rule::Apply(s, f, scale, g.v[k], p.v[k], m.v[k], v.v[k]);
-      StoreRounded(c, a.m + i, m.v, m_words, j, count);
-      if constexpr (Rule::kHasV) StoreRounded(c, a.v + i, v.v, v_words, j, count);
+      for (int n = 0; n < kStates; ++n) states[n] = ReadUpTo<4>(c, a.states[n] + i, count);
+      MP_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        float own[kStates];
+        MP_UNROLL
+        for (int n = 0; n < kStates; ++n) own[n] = states[n].v[k];
+        Rule::Apply(s, f, scale, g.v[k], p.v[k], own);
+        MP_UNROLL
+        for (int n = 0; n < kStates; ++n) states[n].v[k] = own[n];
+      }
+      MP_UNROLL
+      for (int n = 0; n < kStates; ++n) {
+        StoreRounded(c, a.states[n] + i, states[n].v, state_words[n], j, count);
+      }
       StoreRounded(c, a.p + i, p.v, p_words, j, count);
       if (a.copy != nullptr) WriteUpTo(c, a.copy + i, p.v, count);
     }

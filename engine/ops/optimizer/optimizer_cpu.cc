@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <type_traits>
 #include <utility>
@@ -36,19 +37,36 @@ using runtime::StepContext;
 
 constexpr int64_t kUpdateGrain = 4096;  // elements
 
+template <typename T>
+using States = std::array<T*, kernels::kMaxStates>;
+
+template <typename T>
+States<T> StatesIn(const OpBinding& b, const plan::StateBuffers& buffers) {
+  States<T> states = {};
+  for (size_t i = 0; i < states.size(); ++i) states[i] = BufferOf<T>(b, buffers[i]);
+  return states;
+}
+
+template <typename T>
+T* Past(T* place, int64_t by) {
+  return place == nullptr ? place : place + by;
+}
+template <typename T>
+States<T> Past(States<T> states, int64_t by) {
+  for (T*& state : states) state = Past(state, by);
+  return states;
+}
+
 // Where one group's update works: element 0 of each is the shard's first.
 template <typename T>
 struct UpdatePlaces {
   float* master;
-  float* m;
-  float* v;  // null where the optimizer has none
+  States<float> states;  // null where the optimizer has no more
   const float* gradient;
   T* copy;  // null: the parameter is its own master
   // Where IsQuantized.
-  uint8_t* m_codes;
-  uint8_t* v_codes;
-  float* m_scale;
-  float* v_scale;
+  States<uint8_t> codes;
+  States<float> scales;
   const double* norms;  // StepNeeds::kTensorNorms: a pair for each tensor of the group
 };
 
@@ -65,21 +83,17 @@ const runtime::CpuOptimizer& CpuOptimizerOf(plan::Optimizer optimizer) {
 template <typename T>
 void Update(const plan::FlatGroup& group, const StepContext& c, const Segment& segment,
             int64_t from, int64_t to, const UpdatePlaces<T>& at) {
-  const auto past = [](auto* place, int64_t by) { return place == nullptr ? place : place + by; };
   const int64_t block = from / plan::kQuantizedBlock;
   CpuOptimizerOf(group.optimizer)(CpuUpdate<T>{.step = c,
                                                .group = group,
                                                .segment = segment,
                                                .n = to - from,
-                                               .master = past(at.master, from),
-                                               .m = past(at.m, from),
-                                               .v = past(at.v, from),
-                                               .gradient = past(at.gradient, from),
-                                               .copy = past(at.copy, from),
-                                               .m_codes = past(at.m_codes, from),
-                                               .v_codes = past(at.v_codes, from),
-                                               .m_scale = past(at.m_scale, block),
-                                               .v_scale = past(at.v_scale, block),
+                                               .master = Past(at.master, from),
+                                               .states = Past(at.states, from),
+                                               .gradient = Past(at.gradient, from),
+                                               .copy = Past(at.copy, from),
+                                               .codes = Past(at.codes, from),
+                                               .scales = Past(at.scales, block),
                                                .norms = at.norms});
 }
 
@@ -92,7 +106,7 @@ struct Bf16Places {
               int64_t from, int64_t to, const UpdatePlaces<T>& at) const {
     constexpr int64_t kPiece = 1024;  // whole blocks of quantized states
     static_assert(kPiece % plan::kQuantizedBlock == 0);
-    float values[4][kPiece];
+    float values[2 + kernels::kMaxStates][kPiece];
     for (int64_t i = from; i < to; i += kPiece) {
       const int64_t n = std::min(kPiece, to - i);
       UpdatePlaces<T> here = From(at, i);
@@ -102,8 +116,9 @@ struct Bf16Places {
       };
       if (gradient != nullptr) here.gradient = widen(gradient, 0);
       if (master != nullptr) here.master = widen(master, 1);
-      if (m != nullptr) here.m = widen(m, 2);
-      if (v != nullptr) here.v = widen(v, 3);
+      for (int s = 0; s < kernels::kMaxStates; ++s) {
+        if (states[s] != nullptr) here.states[s] = widen(states[s], 2 + s);
+      }
       cpu::Update(group, c, segment, 0, n, here);
       const auto round = [&](RandomPurpose purpose, int which, bf16* bits) {
         const auto tensor = static_cast<uint32_t>(segment.parameter);
@@ -117,37 +132,30 @@ struct Bf16Places {
                                      bits + i);
       };
       round(RandomPurpose::kRoundMaster, 1, master);
-      round(RandomPurpose::kRoundM, 2, m);
-      round(RandomPurpose::kRoundV, 3, v);
+      for (int s = 0; s < kernels::kMaxStates; ++s) {
+        round(runtime::RoundsState(s), 2 + s, states[s]);
+      }
     }
   }
 
-  bool any() const {
-    return master != nullptr || m != nullptr || v != nullptr || gradient != nullptr;
-  }
+  bool any() const { return master != nullptr || states[0] != nullptr || gradient != nullptr; }
 
   bf16* master = nullptr;
-  bf16* m = nullptr;
-  bf16* v = nullptr;
+  States<bf16> states = {};
   const bf16* gradient = nullptr;
 
  private:
   // The same places from element `i` on, which is the first of a block where states are quantized.
   template <typename T>
-  static UpdatePlaces<T> From(UpdatePlaces<T> at, int64_t i) {
-    const auto move = [](auto*& place, int64_t by) {
-      if (place != nullptr) place += by;
-    };
-    move(at.master, i);
-    move(at.m, i);
-    move(at.v, i);
-    move(at.gradient, i);
-    move(at.copy, i);
-    move(at.m_codes, i);
-    move(at.v_codes, i);
-    move(at.m_scale, i / plan::kQuantizedBlock);
-    move(at.v_scale, i / plan::kQuantizedBlock);
-    return at;
+  static UpdatePlaces<T> From(const UpdatePlaces<T>& at, int64_t i) {
+    const int64_t block = i / plan::kQuantizedBlock;
+    return {.master = Past(at.master, i),
+            .states = Past(at.states, i),
+            .gradient = Past(at.gradient, i),
+            .copy = Past(at.copy, i),
+            .codes = Past(at.codes, i),
+            .scales = Past(at.scales, block),
+            .norms = at.norms};
   }
 };
 
@@ -155,8 +163,7 @@ Bf16Places Bf16PlacesOf(const OpBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   Bf16Places places;
   if (group.state_dtype == DType::kBf16) {
-    places.m = BufferOf<bf16>(b, group.m_buffer);
-    places.v = BufferOf<bf16>(b, group.v_buffer);
+    places.states = StatesIn<bf16>(b, group.state_buffers);
   }
   if (group.master_dtype == DType::kBf16) places.master = ShardParameters<bf16>(b);
   if (b.plan.options.RoundsGradients()) places.gradient = ShardGradient<bf16>(b);
@@ -219,14 +226,11 @@ absl::StatusOr<BoundOp> OptimizerOf(const OpBinding& b) {
   const int64_t begin = ShardBegin(b);
   T* parameter = UpdatedParameters<T>(b);
   UpdatePlaces<T> at = {.master = BufferOf<float>(b, group.master_buffer),
-                        .m = BufferOf<float>(b, group.m_buffer),
-                        .v = BufferOf<float>(b, group.v_buffer),
+                        .states = StatesIn<float>(b, group.state_buffers),
                         .gradient = UpdateGradient(b),
                         .copy = parameter,
-                        .m_codes = BufferOf<uint8_t>(b, group.m_buffer),
-                        .v_codes = BufferOf<uint8_t>(b, group.v_buffer),
-                        .m_scale = BufferOf<float>(b, group.m_scale_buffer),
-                        .v_scale = BufferOf<float>(b, group.v_scale_buffer),
+                        .codes = StatesIn<uint8_t>(b, group.state_buffers),
+                        .scales = StatesIn<float>(b, group.scale_buffers),
                         .norms = NormsOf(b)};
   if constexpr (std::is_same_v<T, float>) {
     if (at.master == nullptr) {  // the parameter is its own master

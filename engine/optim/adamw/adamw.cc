@@ -3,6 +3,6 @@
 
 namespace milepost::optim {
 
-constinit const OptimizerDefinition kAdamW = {.name = "adamw", .moments = 2};
+constinit const OptimizerDefinition kAdamW = {.name = "adamw", .states = {"m", "v"}};
 
 }  // namespace milepost::optim

@@ -7,7 +7,7 @@ namespace {
 
 template <typename T>
 void AdamWUpdate(const CpuUpdate<T>& u) {
-  kernels::AdamW<T>(AdamWParamsOf(u), u.n, u.master, u.m, u.v, u.gradient, u.copy);
+  kernels::AdamW<T>(AdamWParamsOf(u), u.n, u.master, u.states[0], u.states[1], u.gradient, u.copy);
 }
 
 }  // namespace

@@ -8,7 +8,11 @@
 namespace milepost::kernels::cuda {
 
 struct AdamWRule {
-  static constexpr bool kHasV = true;
+  static constexpr int kStates = 2;
+  MP_DEVICE static void Apply(const StepFactors& s, const SegmentFactors& f, float scale, float g,
+                              float& p, float (&state)[kStates]) {
+    Apply(s, f, scale, g, p, state[0], state[1]);
+  }
   MP_DEVICE static void Apply(const StepFactors& s, const SegmentFactors& f, float scale, float g,
                               float& p, float& m, float& v) {
     const float grad = g * scale;

@@ -119,8 +119,8 @@ void UpdateOnHost(const Params& params, const std::vector<float>& gradient, bool
   for (size_t i = 0; i < kRanges.size(); ++i) {
     segments.push_back(SegmentFactorsOf(OfSegment(params, i)));
     segments[i].element_offset = kFirstElement[i] - kRanges[i].begin;
-    segments[i].round_m = PhiloxKey(kSeed, StreamOf(0, i));
-    segments[i].round_v = PhiloxKey(kSeed, StreamOf(1, i));
+    segments[i].round_states[0] = PhiloxKey(kSeed, StreamOf(0, i));
+    segments[i].round_states[1] = PhiloxKey(kSeed, StreamOf(1, i));
   }
   StepFactors step_factors = StepFactorsOf(params);
   step_factors.step = kStep;
@@ -132,8 +132,14 @@ void UpdateOnHost(const Params& params, const std::vector<float>& gradient, bool
   HostArray<float> p(at->p), g(gradient);
   HostArray<S> m(at->m), v(at->v);
   HostArray<T> copy(at->copy);
-  RunKernel(FlatUpdateKernel<Rule, T, S>{{chunks.data(), chunks.size(), factors.data(), step.data(),
-                                          control.data(), p.data(), m.data(), v.data(), g.data(),
+  RunKernel(FlatUpdateKernel<Rule, T, S>{{chunks.data(),
+                                          chunks.size(),
+                                          factors.data(),
+                                          step.data(),
+                                          control.data(),
+                                          p.data(),
+                                          {m.data(), v.data()},
+                                          g.data(),
                                           copy.data()}});
   at->p = p.values();
   at->m = m.values();

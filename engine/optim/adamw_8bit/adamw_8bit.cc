@@ -4,6 +4,6 @@
 namespace milepost::optim {
 
 constinit const OptimizerDefinition kAdamW8Bit = {
-    .name = "adamw_8bit", .moments = 2, .quantized = true, .updates = Updates::kMatrices};
+    .name = "adamw_8bit", .states = {"m", "v"}, .quantized = true, .updates = Updates::kMatrices};
 
 }  // namespace milepost::optim

@@ -8,7 +8,7 @@ namespace {
 template <typename T>
 void AdamW8BitUpdate(const CpuUpdate<T>& u) {
   kernels::AdamW8Bit<T>(AdamWParamsOf(u), u.n, u.master,
-                        {u.m_codes, u.m_scale, u.v_codes, u.v_scale}, u.gradient, u.copy);
+                        {u.codes[0], u.scales[0], u.codes[1], u.scales[1]}, u.gradient, u.copy);
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ struct Quantized {
     using Update = cuda::QuantizedUpdate<T, P, G>;
     MP_ASSIGN_OR_RETURN(Update update, runtime::StartUpdate<Update>(b, runtime::ChunksOf(b)));
     MP_RETURN_IF_ERROR(runtime::SetParameters<T>(b, update));
-    update.state = {BufferOf<uint8_t>(b, group.m_buffer), BufferOf<float>(b, group.m_scale_buffer),
-                    BufferOf<uint8_t>(b, group.v_buffer), BufferOf<float>(b, group.v_scale_buffer)};
+    update.state = {
+        BufferOf<uint8_t>(b, group.state_buffers[0]), BufferOf<float>(b, group.scale_buffers[0]),
+        BufferOf<uint8_t>(b, group.state_buffers[1]), BufferOf<float>(b, group.scale_buffers[1])};
     update.g = runtime::ShardGradient<G>(b);
     return [update, stream = b.stream()](const StepContext&) {
       return cuda::AdamW8Bit(update, stream);

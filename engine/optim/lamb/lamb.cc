@@ -4,6 +4,6 @@
 namespace milepost::optim {
 
 constinit const OptimizerDefinition kLamb = {
-    .name = "lamb", .moments = 2, .needs = StepNeeds::kTensorNorms};
+    .name = "lamb", .states = {"m", "v"}, .needs = StepNeeds::kTensorNorms};
 
 }  // namespace milepost::optim

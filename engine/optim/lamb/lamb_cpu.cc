@@ -24,7 +24,7 @@ template <typename T>
 void LambUpdate(const CpuUpdate<T>& u) {
   kernels::AdamWParams params = AdamWParamsOf(u);
   params.learning_rate *= TrustRatio(u.segment, u.norms);
-  kernels::LambApply<T>(params, u.n, u.master, u.m, u.v, u.copy);
+  kernels::LambApply<T>(params, u.n, u.master, u.states[0], u.states[1], u.copy);
 }
 
 }  // namespace
@@ -54,9 +54,9 @@ absl::StatusOr<BoundOp> BindUpdateNorms(const Binding& b) {
   const int64_t count = group.shard_elements;
   MP_RETURN_IF_ERROR(b.RequireWorkspace(kernels::LambWorkspaceBytes(count)));
   return [segments = SegmentsOf(group, ShardBegin(b), count), p = ShardMaster(b),
-          m = BufferOf<float>(b, group.m_buffer), v = BufferOf<float>(b, group.v_buffer),
-          g = ShardGradient(b), norms = NormsOf(b), tensors = group.parameters.size(),
-          workspace = b.Workspace()](const StepContext& c) {
+          m = BufferOf<float>(b, group.state_buffers[0]),
+          v = BufferOf<float>(b, group.state_buffers[1]), g = ShardGradient(b), norms = NormsOf(b),
+          tensors = group.parameters.size(), workspace = b.Workspace()](const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
     std::fill(norms, norms + 2 * tensors, 0.0);
     for (const Segment& s : segments) {

@@ -25,8 +25,8 @@ absl::StatusOr<BoundOp> LambOf(const CudaBinding& b) {
   using Update = cuda::FlatUpdate<T>;
   MP_ASSIGN_OR_RETURN(Update update, StartUpdate<Update>(b, ChunksOf(b)));
   MP_RETURN_IF_ERROR(SetParameters<T>(b, update));
-  update.m = BufferOf<float>(b, GroupOf(b).m_buffer);
-  update.v = BufferOf<float>(b, GroupOf(b).v_buffer);
+  update.states[0] = BufferOf<float>(b, GroupOf(b).state_buffers[0]);
+  update.states[1] = BufferOf<float>(b, GroupOf(b).state_buffers[1]);
   return [update, norms = NormsOf(b), stream = b.stream()](const StepContext&) {
     return cuda::LambApply(update, norms, stream);
   };
@@ -72,8 +72,8 @@ absl::StatusOr<BoundOp> BindUpdateNorms(const CudaBinding& b) {
                       StartUpdate<cuda::FlatUpdate<float>>(b, chunks));
   MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::LambWorkspaceBytes(update.chunk_count)));
   update.p = ShardMaster(b);
-  update.m = BufferOf<float>(b, group.m_buffer);
-  update.v = BufferOf<float>(b, group.v_buffer);
+  update.states[0] = BufferOf<float>(b, group.state_buffers[0]);
+  update.states[1] = BufferOf<float>(b, group.state_buffers[1]);
   update.g = ShardGradient(b);
   // Of each tensor's chunks; of one that has no part in the shard none, and its sums are zeros.
   std::vector<cuda::FlatRange> ranges(group.parameters.size());

@@ -34,8 +34,8 @@ struct LambMomentsKernel {
       const int64_t i = chunk.begin + at, count = chunk.count - at;
       const auto p = ReadUpTo<4>(c, a.p + i, count);
       const auto g = ReadUpTo<4>(c, a.g + i, count);
-      auto m = ReadUpTo<4>(c, a.m + i, count);
-      auto v = ReadUpTo<4>(c, a.v + i, count);
+      auto m = ReadUpTo<4>(c, a.states[0] + i, count);
+      auto v = ReadUpTo<4>(c, a.states[1] + i, count);
       MP_UNROLL
       for (int k = 0; k < 4; ++k) {
         float unused = p.v[k];
@@ -45,8 +45,8 @@ struct LambMomentsKernel {
         p_sum = fma(static_cast<double>(p.v[k]), static_cast<double>(p.v[k]), p_sum);
         u_sum = fma(u, u, u_sum);
       }
-      WriteUpTo(c, a.m + i, m.v, count);
-      WriteUpTo(c, a.v + i, v.v, count);
+      WriteUpTo(c, a.states[0] + i, m.v, count);
+      WriteUpTo(c, a.states[1] + i, v.v, count);
     }
     p_sum = BlockSum<kThreads, 0>(c, p_sum);
     u_sum = BlockSum<kThreads, 0>(c, u_sum);
@@ -104,8 +104,8 @@ struct LambApplyKernel {
     for (int at = c.thread() * 4; at < chunk.count; at += kThreads * 4) {
       const int64_t i = chunk.begin + at, count = chunk.count - at;
       auto p = ReadUpTo<4>(c, a.p + i, count);
-      const auto m = ReadUpTo<4>(c, a.m + i, count);
-      const auto v = ReadUpTo<4>(c, a.v + i, count);
+      const auto m = ReadUpTo<4>(c, a.states[0] + i, count);
+      const auto v = ReadUpTo<4>(c, a.states[1] + i, count);
       MP_UNROLL
       for (int k = 0; k < 4; ++k) {
         p.v[k] = fmaf(-rate, LambUpdate(s, f, p.v[k], m.v[k], v.v[k]), p.v[k]);

@@ -11,7 +11,7 @@ void LionUpdate(const CpuUpdate<T>& u) {
                     .beta2 = u.step.beta2,
                     .weight_decay = u.WeightDecay(),
                     .gradient_scale = u.step.clip_factor},
-                   u.n, u.master, u.m, u.gradient, u.copy);
+                   u.n, u.master, u.states[0], u.gradient, u.copy);
 }
 
 }  // namespace

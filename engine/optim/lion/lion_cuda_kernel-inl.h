@@ -8,9 +8,10 @@
 namespace milepost::kernels::cuda {
 
 struct LionRule {
-  static constexpr bool kHasV = false;
+  static constexpr int kStates = 1;
   MP_DEVICE static void Apply(const StepFactors& s, const SegmentFactors& f, float scale, float g,
-                              float& p, float& m, float&) {
+                              float& p, float (&state)[kStates]) {
+    float& m = state[0];
     const float grad = g * scale;
     const float mixed = fmaf(s.beta1, m, (1.0f - s.beta1) * grad);
     p = p * f.shrink - (mixed == 0.0f ? 0.0f : copysignf(f.rate, mixed));

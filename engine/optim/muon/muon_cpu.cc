@@ -49,8 +49,8 @@ float* UpdateOf(const Binding& b) { return BufferOf<float>(b, GroupOf(b).update_
 
 absl::StatusOr<BoundOp> BindMuonMomentum(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
-  return [n = group.shard_elements, m = BufferOf<float>(b, group.m_buffer), g = ShardGradient(b),
-          u = UpdateOf(b) + ShardBegin(b)](const StepContext& c) {
+  return [n = group.shard_elements, m = BufferOf<float>(b, group.state_buffers[0]),
+          g = ShardGradient(b), u = UpdateOf(b) + ShardBegin(b)](const StepContext& c) {
     if (c.skip_update) return absl::OkStatus();
     kernels::MuonMomentum(
         {.momentum = c.momentum, .nesterov = c.nesterov, .gradient_scale = c.clip_factor}, n, m, g,

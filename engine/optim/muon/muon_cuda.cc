@@ -160,7 +160,7 @@ class Orthogonalizer {
 absl::StatusOr<BoundOp> BindMuonMomentum(const CudaBinding& b) {
   const plan::FlatGroup& group = GroupOf(b);
   return [step = &b.control()->factors, control = b.memory.update, n = group.shard_elements,
-          m = BufferOf<float>(b, group.m_buffer), g = ShardGradient(b),
+          m = BufferOf<float>(b, group.state_buffers[0]), g = ShardGradient(b),
           u = BufferOf<float>(b, group.update_buffer) + ShardBegin(b),
           stream = b.stream()](const StepContext& c) {
     return cuda::MuonMomentum(step, c.nesterov, control, n, m, g, u, stream);

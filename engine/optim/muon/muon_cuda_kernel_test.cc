@@ -141,8 +141,8 @@ TYPED_TEST(OtherOptimizers, LambIsTheCpus) {
   HostArray<double> sums(2 * tables.chunks.size()), got_norms(norms.size());
   FlatUpdate<float> moments = tables.Update<float>();
   moments.p = p.data();
-  moments.m = m.data();
-  moments.v = v.data();
+  moments.states[0] = m.data();
+  moments.states[1] = v.data();
   moments.g = g.data();
   RunKernel(LambMomentsKernel{moments, sums.data()});
   RunKernel(LambNormsKernel{tables.control.data(), ranges.data(), ranges.size(), sums.data(),
@@ -152,8 +152,8 @@ TYPED_TEST(OtherOptimizers, LambIsTheCpus) {
   }
   FlatUpdate<T> apply = tables.Update<T>();
   apply.p = p.data();
-  apply.m = m.data();
-  apply.v = v.data();
+  apply.states[0] = m.data();
+  apply.states[1] = v.data();
   apply.copy = copy.data();
   RunKernel(LambApplyKernel<T>{apply, got_norms.data()});
   EXPECT_TRUE(SameBits(m.values(), want_m));

@@ -10,7 +10,7 @@ void SgdUpdate(const CpuUpdate<T>& u) {
                    .momentum = u.step.momentum,
                    .weight_decay = u.WeightDecay(),
                    .gradient_scale = u.step.clip_factor},
-                  u.n, u.master, u.m, u.gradient, u.copy);
+                  u.n, u.master, u.states[0], u.gradient, u.copy);
 }
 
 }  // namespace

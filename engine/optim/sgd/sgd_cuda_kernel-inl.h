@@ -8,9 +8,10 @@
 namespace milepost::kernels::cuda {
 
 struct SgdRule {
-  static constexpr bool kHasV = false;
+  static constexpr int kStates = 1;
   MP_DEVICE static void Apply(const StepFactors& s, const SegmentFactors& f, float scale, float g,
-                              float& p, float& m, float&) {
+                              float& p, float (&state)[kStates]) {
+    float& m = state[0];
     m = fmaf(s.momentum, m, fmaf(f.decay, p, g * scale));
     p = fmaf(-f.rate, m, p);
   }

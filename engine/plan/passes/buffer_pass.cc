@@ -198,9 +198,9 @@ Memory MemoryOfState(const PlanOptions& options) {
 
 // Where master, m, v and scales lie: each in memory of its own or, where they are on disk, in what
 // groups of the same turn share.
-class StateBuffers {
+class PersistentStates {
  public:
-  explicit StateBuffers(StepPlan& plan) : plan_(plan) {
+  explicit PersistentStates(StepPlan& plan) : plan_(plan) {
     if (!plan.options.offload_disk) return;
     int updated = 0;
     for (FlatGroup& group : plan.groups)
@@ -231,33 +231,28 @@ class StateBuffers {
   std::map<std::string, BufferId> shared_;
 };
 
-void AddQuantizedState(FlatGroup& group, StateBuffers& states) {
-  const int64_t scales = group.shard_elements / kQuantizedBlock * ByteSize(DType::kF32);
-  group.m_buffer = states.Add(group, "m", group.shard_elements);
-  group.m_scale_buffer = states.Add(group, "m.scale", scales);
-  group.v_buffer = states.Add(group, "v", group.shard_elements);
-  group.v_scale_buffer = states.Add(group, "v.scale", scales);
+// Those of its optimizer.
+void AddOptimizerStates(FlatGroup& group, PersistentStates& states) {
+  const optim::OptimizerDefinition& definition = optim::DefinitionOf(group.optimizer);
+  const int64_t item = definition.quantized ? 1 : ByteSize(group.state_dtype);
+  for (int i = 0; i < definition.StateCount(); ++i) {
+    const char* kind = definition.states[i];
+    group.state_buffers[i] = states.Add(group, kind, group.shard_elements * item);
+    if (!definition.quantized) continue;
+    const int64_t scales = group.shard_elements / kQuantizedBlock * ByteSize(DType::kF32);
+    group.scale_buffers[i] = states.Add(group, absl::StrCat(kind, ".scale"), scales);
+  }
 }
 
-// Master, m, v.
 void AddStates(StepPlan& plan) {
-  StateBuffers states(plan);
-  const auto add = [&](const FlatGroup& group, absl::string_view kind, DType dtype) {
-    return states.Add(group, kind, group.shard_elements * ByteSize(dtype));
-  };
+  PersistentStates states(plan);
   for (FlatGroup& group : plan.groups) {
     const bool on_the_host = plan.options.offload_optimizer && !group.frozen;
     if (plan.options.HasMasters() || on_the_host) {
-      group.master_buffer = add(group, "master", DType::kF32);
+      group.master_buffer =
+          states.Add(group, "master", group.shard_elements * ByteSize(DType::kF32));
     }
-    if (group.frozen) continue;
-    if (IsQuantized(group.optimizer)) {
-      AddQuantizedState(group, states);
-      continue;
-    }
-    group.m_buffer = add(group, "m", group.state_dtype);
-    if (optim::DefinitionOf(group.optimizer).moments > 1)
-      group.v_buffer = add(group, "v", group.state_dtype);
+    if (!group.frozen) AddOptimizerStates(group, states);
   }
 }
 

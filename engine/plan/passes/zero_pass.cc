@@ -238,9 +238,10 @@ class TrainingOps {
     switch (definition.needs) {
       case optim::StepNeeds::kElement:
         return GradientBytes() + master +
-               2 * definition.moments * (definition.quantized ? 1 + 4.0 / kQuantizedBlock : state);
-      case optim::StepNeeds::kTensorNorms:  // the moments read
-        return 4 * definition.moments + master;
+               2 * definition.StateCount() *
+                   (definition.quantized ? 1 + 4.0 / kQuantizedBlock : state);
+      case optim::StepNeeds::kTensorNorms:  // the states read
+        return 4 * definition.StateCount() + master;
       case optim::StepNeeds::kWholeMatrices:  // the update read
         return 4 + master;
     }

@@ -216,7 +216,7 @@ TEST(DiskPlan, WhatIsNotWrittenYetIsNotOverwritten) {
   plan.disk_bytes -= kDiskBlock;
   ExpectRefused(plan, "a file that is too small", "does not hold every state once");
   plan = valid;
-  plan.buffers[plan.groups[0].v_buffer].memory = Memory::kDevice;
+  plan.buffers[plan.groups[0].state_buffers[1]].memory = Memory::kDevice;
   ExpectRefused(plan, "v on the device");
 }
 

@@ -190,7 +190,7 @@ TEST(OffloadPlan, EveryMissingAndEveryRepeatedOpIsSeen) {
 TEST(OffloadPlan, TheWrongMemoryIsSeen) {
   const StepPlan valid = PlanOffloaded(Offloaded(2, 1));
   StepPlan plan = valid;
-  plan.buffers[plan.groups[0].m_buffer].memory = Memory::kDevice;
+  plan.buffers[plan.groups[0].state_buffers[0]].memory = Memory::kDevice;
   ExpectRefused(plan, "m on the device");
   plan = valid;
   plan.train.ops[FindOp(plan.train, OpKind::kOptimizer)].stream = Stream::kCompute;
@@ -199,7 +199,8 @@ TEST(OffloadPlan, TheWrongMemoryIsSeen) {
   plan.host_arena_bytes -= 64;
   ExpectRefused(plan, "an arena that is too small");
   plan = valid;
-  plan.buffers[plan.groups[0].v_buffer].offset = plan.buffers[plan.groups[0].m_buffer].offset;
+  plan.buffers[plan.groups[0].state_buffers[1]].offset =
+      plan.buffers[plan.groups[0].state_buffers[0]].offset;
   ExpectRefused(plan, "v over m", "overlaps");
 }
 

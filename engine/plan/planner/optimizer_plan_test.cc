@@ -60,7 +60,7 @@ TEST(OptimizerPlan, MuonUpdatesTheMatricesOfLayers) {
   int64_t state = 0;
   for (const FlatGroup& group : plan.groups) {
     const bool muon = group.optimizer == Optimizer::kMuon;
-    EXPECT_EQ(group.v_buffer == kNoBuffer, muon) << group.name;
+    EXPECT_EQ(group.state_buffers[1] == kNoBuffer, muon) << group.name;
     state += group.shard_elements * 4 * (muon ? 2 : 3);
     for (const GroupParameter& p : group.parameters) {
       const bool hidden = p.name.find(".h.") != std::string::npos && p.shape.size() == 2;
@@ -188,7 +188,7 @@ TEST(OptimizerPlan, BytesThatDoNotFitAreRefused) {
   plan.buffers[plan.update_norms].bytes -= 8;
   ExpectRefused(plan, "short norms", "norms");
   plan = PlanUpdate(OptionsFor(Optimizer::kAdamW8Bit, 2, 1));
-  plan.buffers[plan.groups[0].v_scale_buffer].bytes -= 4;
+  plan.buffers[plan.groups[0].scale_buffers[1]].bytes -= 4;
   ExpectRefused(plan, "short scales", "v.scale");
 }
 

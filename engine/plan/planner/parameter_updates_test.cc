@@ -162,7 +162,7 @@ TEST(ParameterUpdates, FrozenParametersCostTheirParametersAndTheMaster) {
           shards += group.shard_elements;
           if (group.frozen) {
             EXPECT_EQ(group.gradient_buffer, kNoBuffer);
-            EXPECT_EQ(group.m_buffer, kNoBuffer);
+            EXPECT_EQ(group.state_buffers[0], kNoBuffer);
           } else {
             trained += group.shard_elements;
           }
@@ -199,7 +199,7 @@ TEST(ParameterUpdates, FrozenGroupsWithStateAreRefused) {
   for (size_t i = 0; i < valid->groups.size(); ++i) {
     if (!valid->groups[i].frozen) continue;
     StepPlan plan = *valid;
-    plan.groups[i].m_buffer = plan.groups[i].master_buffer;
+    plan.groups[i].state_buffers[0] = plan.groups[i].master_buffer;
     EXPECT_THAT(Verify(plan).message(), HasSubstr("is frozen"));
     plan = *valid;
     PlannedOp gather;

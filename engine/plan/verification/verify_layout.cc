@@ -77,7 +77,7 @@ absl::Status VerifyBuffers(const StepPlan& plan) {
   return VerifyBytes(plan.host_bytes_by_class, plan.host_slack_bytes, plan.host_arena_bytes);
 }
 
-absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const char* what,
+absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, absl::string_view what,
                           BufferId buffer, int64_t bytes) {
   if (buffer < 0 || buffer >= static_cast<BufferId>(plan.buffers.size())) {
     return Violation("group ", group.name, " has no buffer for ", what);
@@ -106,16 +106,35 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, const ch
 
 // Not taken from the optimizers' definitions, which the planner reads.
 bool KeepsCodes(Optimizer optimizer) { return optimizer == Optimizer::kAdamW8Bit; }
-bool KeepsV(Optimizer optimizer) {
-  return optimizer == Optimizer::kAdamW || optimizer == Optimizer::kLamb;
+int StatesKept(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::kAdamW:
+    case Optimizer::kAdamW8Bit:
+    case Optimizer::kLamb:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+// `bytes`: of each. There are no more of them than the optimizer keeps.
+absl::Status VerifyStates(const StepPlan& plan, const FlatGroup& group, const StateBuffers& buffers,
+                          absl::string_view what, int64_t bytes) {
+  const int kept = StatesKept(group.optimizer);
+  for (int i = 0; i < kernels::kMaxStates; ++i) {
+    if (i < kept) {
+      MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, absl::StrCat(what, " ", i), buffers[i], bytes));
+    } else if (buffers[i] != kNoBuffer) {
+      return Violation("group ", group.name, " has a ", what, " that its optimizer does not use");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status VerifyQuantizedBuffers(const StepPlan& plan, const FlatGroup& group) {
   const int64_t blocks = group.shard_elements / kQuantizedBlock;
-  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, group.shard_elements));
-  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "v", group.v_buffer, group.shard_elements));
-  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "scales of m", group.m_scale_buffer, 4 * blocks));
-  return ExpectBuffer(plan, group, "scales of v", group.v_scale_buffer, 4 * blocks);
+  MP_RETURN_IF_ERROR(VerifyStates(plan, group, group.state_buffers, "state", group.shard_elements));
+  return VerifyStates(plan, group, group.scale_buffers, "scale of state", 4 * blocks);
 }
 
 absl::Status VerifyUpdateBuffers(const StepPlan& plan, const FlatGroup& group) {
@@ -188,8 +207,12 @@ absl::Status VerifyDisk(const StepPlan& plan) {
 }
 
 absl::Status VerifyFrozenBuffers(const FlatGroup& group) {
-  for (BufferId buffer : {group.gradient_buffer, group.gradient_shard_buffer, group.m_buffer,
-                          group.v_buffer, group.host_gradient_buffer}) {
+  std::vector<BufferId> buffers = {group.gradient_buffer, group.gradient_shard_buffer,
+                                   group.host_gradient_buffer};
+  for (const StateBuffers& more : {group.state_buffers, group.scale_buffers}) {
+    buffers.insert(buffers.end(), more.begin(), more.end());
+  }
+  for (const BufferId buffer : buffers) {
     if (buffer != kNoBuffer) {
       return Violation("group ", group.name, " has a gradient or a state, but is frozen");
     }
@@ -234,12 +257,10 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
                      " is made orthogonal in another type than the options say");
   }
   const int64_t state = group.shard_elements * ByteSize(plan.options.state_dtype);
-  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "m", group.m_buffer, state));
-  if (KeepsV(group.optimizer)) {
-    return ExpectBuffer(plan, group, "v", group.v_buffer, state);
+  if (group.scale_buffers != kNoBuffers) {
+    return Violation("group ", group.name, " has scales, but its states are no codes");
   }
-  if (group.v_buffer == kNoBuffer) return absl::OkStatus();
-  return Violation("group ", group.name, " has a v that its optimizer does not use");
+  return VerifyStates(plan, group, group.state_buffers, "state", state);
 }
 
 absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,

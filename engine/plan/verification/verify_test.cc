@@ -280,7 +280,7 @@ TEST(Verify, SeesWrongGroups) {
       {"overlap", [](FlatGroup& g) { g.parameters[1].begin -= kParameterAlignment; }},
       {"size", [](FlatGroup& g) { g.parameters[0].elements -= 1; }},
       {"no gradient", [](FlatGroup& g) { g.gradient_buffer = kNoBuffer; }},
-      {"shared m and v", [](FlatGroup& g) { g.m_buffer = g.parameter_buffer; }},
+      {"shared m and v", [](FlatGroup& g) { g.state_buffers[0] = g.parameter_buffer; }},
       {"no master", [](FlatGroup& g) { g.master_buffer = kNoBuffer; }},
   };
   for (size_t i = 0; i < valid.groups.size(); ++i) {

@@ -1,13 +1,13 @@
 // Internal to the CPU's backend and to the rooms of optimizers: what the CPU does for each
 // optimizer.
 //
-//   constinit const CpuOptimizer kLion = MP_CPU_OPTIMIZER(LionUpdate);   //
-// engine/optim/lion/lion_cpu.cc
+//   constinit const CpuOptimizer kLion = MP_CPU_OPTIMIZER(LionUpdate);   // lion/lion_cpu.cc
 //
 // An optimizer without one does not link.
 #ifndef MILEPOST_ENGINE_RUNTIME_CPU_CPU_OPTIMIZER_H_
 #define MILEPOST_ENGINE_RUNTIME_CPU_CPU_OPTIMIZER_H_
 
+#include <array>
 #include <cstdint>
 
 #include "engine/dtype/half.h"
@@ -26,15 +26,13 @@ struct CpuUpdate {
   const Segment& segment;
   int64_t n = 0;
   float* master = nullptr;
-  float* m = nullptr;
-  float* v = nullptr;  // null: the optimizer has one moment
+  // The optimizer's, in its definition's order; null: it keeps no more. Where they are quantized
+  // `codes` and `scales` are set instead, and the first element begins a block.
+  std::array<float*, kernels::kMaxStates> states = {};
   const float* gradient = nullptr;
   T* copy = nullptr;  // null: the parameter is its own master
-  // Of quantized moments. The first element begins a block.
-  uint8_t* m_codes = nullptr;
-  uint8_t* v_codes = nullptr;
-  float* m_scale = nullptr;
-  float* v_scale = nullptr;
+  std::array<uint8_t*, kernels::kMaxStates> codes = {};
+  std::array<float*, kernels::kMaxStates> scales = {};
   const double* norms = nullptr;  // StepNeeds::kTensorNorms: a pair for each tensor of the group
 
   float LearningRate() const { return segment.LearningRate(step); }

@@ -14,7 +14,16 @@ enum class RandomPurpose : uint32_t {
   kRoundM = 4,       // tensor: the parameter's index
   kRoundV = 5,       // the same
   kRoundMaster = 6,  // the same: parameters that are their own masters
+  kRoundState2 = 7,  // the same: an optimizer's third and fourth state
+  kRoundState3 = 8,
 };
+
+// Of an optimizer's state, by its place among them.
+constexpr RandomPurpose RoundsState(int state) {
+  constexpr RandomPurpose kPurposes[] = {RandomPurpose::kRoundM, RandomPurpose::kRoundV,
+                                         RandomPurpose::kRoundState2, RandomPurpose::kRoundState3};
+  return kPurposes[state];
+}
 
 constexpr uint64_t RandomStream(RandomPurpose purpose, uint32_t tensor) {
   return (uint64_t{static_cast<uint32_t>(purpose)} << 32) | tensor;

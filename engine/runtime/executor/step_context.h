@@ -42,6 +42,7 @@ struct StepContext {
   float learning_rate = 0;
   float beta1 = 0;
   float beta2 = 0;
+  float beta3 = 0;
   float epsilon = 0;
   float weight_decay = 0;
   float momentum = 0;

@@ -40,7 +40,7 @@ class StateDiskTest : public testing::Test {
     return arena_->data() + plan_.buffers[plan_.groups[group].master_buffer].offset;
   }
   char* V(int group) const {
-    return arena_->data() + plan_.buffers[plan_.groups[group].v_buffer].offset;
+    return arena_->data() + plan_.buffers[plan_.groups[group].state_buffers[1]].offset;
   }
 
   TinyJob job_;

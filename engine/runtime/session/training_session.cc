@@ -288,6 +288,7 @@ void TrainingSession::SetUpdate() {
   context_.learning_rate = static_cast<float>(schedule_.LrAt(state_.schedule_step()));
   context_.beta1 = static_cast<float>(hyper_.beta1);
   context_.beta2 = static_cast<float>(hyper_.beta2);
+  context_.beta3 = static_cast<float>(hyper_.beta3);
   context_.epsilon = static_cast<float>(hyper_.epsilon);
   context_.weight_decay = static_cast<float>(hyper_.weight_decay);
   context_.momentum = static_cast<float>(hyper_.momentum);

@@ -101,8 +101,9 @@ struct FlatOptimizer {
       using Update = kernels::cuda::FlatUpdate<T, S, P, G>;
       MP_ASSIGN_OR_RETURN(Update update, StartUpdate<Update>(b, ChunksOf(b)));
       MP_RETURN_IF_ERROR(SetParameters<T>(b, update));
-      update.m = BufferOf<S>(b, GroupOf(b).m_buffer);
-      update.v = BufferOf<S>(b, GroupOf(b).v_buffer);
+      for (int i = 0; i < kernels::kMaxStates; ++i) {
+        update.states[i] = BufferOf<S>(b, GroupOf(b).state_buffers[i]);
+      }
       update.g = ShardGradient<G>(b);
       return [update, stream = b.stream()](const StepContext&) { return Launch()(update, stream); };
     }

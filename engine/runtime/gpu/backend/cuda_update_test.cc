@@ -214,8 +214,8 @@ class UpdateBench {
   char* CpuAt(plan::BufferId id) const { return cpu_arena_->data() + cpu_plan.buffers[id].offset; }
 
   static std::vector<plan::BufferId> StatesOf(const plan::FlatGroup& group) {
-    return {group.parameter_buffer, group.master_buffer,  group.m_buffer,
-            group.v_buffer,         group.m_scale_buffer, group.v_scale_buffer};
+    return {group.parameter_buffer, group.master_buffer,    group.state_buffers[0],
+            group.state_buffers[1], group.scale_buffers[0], group.scale_buffers[1]};
   }
   static plan::BufferId Gradient(const plan::FlatGroup& group) {
     return group.gradient_shard_buffer != plan::kNoBuffer ? group.gradient_shard_buffer
@@ -259,15 +259,15 @@ class UpdateBench {
     } else {
       Fill<float>(group, Gradient, floats(kGradient));
     }
-    const auto m = [](const Group& g) { return g.m_buffer; };
-    const auto v = [](const Group& g) { return g.v_buffer; };
+    const auto m = [](const Group& g) { return g.state_buffers[0]; };
+    const auto v = [](const Group& g) { return g.state_buffers[1]; };
     if (plan::IsQuantized(group.optimizer)) {
       Fill<uint8_t>(group, m, code);
       Fill<uint8_t>(group, v, code);
       Fill<float>(
-          group, [](const Group& g) { return g.m_scale_buffer; }, positive);
+          group, [](const Group& g) { return g.scale_buffers[0]; }, positive);
       Fill<float>(
-          group, [](const Group& g) { return g.v_scale_buffer; }, positive);
+          group, [](const Group& g) { return g.scale_buffers[1]; }, positive);
     } else if (group.state_dtype == DType::kBf16) {
       Fill<bf16>(group, m, [](float x) { return ToBf16(0.01F * x); });
       Fill<bf16>(group, v, [](float x) { return ToBf16(1e-3F * x * x); });

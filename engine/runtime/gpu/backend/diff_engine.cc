@@ -46,7 +46,7 @@ std::map<plan::BufferId, DType> TypesOf(const plan::StepPlan& plan) {
   std::map<plan::BufferId, DType> types;
   for (const plan::FlatGroup& group : plan.groups) {
     const DType state = plan::IsQuantized(group.optimizer) ? DType::kU8 : group.state_dtype;
-    types[group.m_buffer] = types[group.v_buffer] = state;
+    for (const plan::BufferId buffer : group.state_buffers) types[buffer] = state;
     types[group.parameter_buffer] = plan.options.compute_dtype;
     types[group.gradient_shard_buffer] = plan.options.grad_dtype;
   }

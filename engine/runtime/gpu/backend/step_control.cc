@@ -1,5 +1,6 @@
 #include "engine/runtime/gpu/backend/step_control.h"
 
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 
@@ -32,14 +33,19 @@ SegmentFactors FactorsOf(const plan::FlatGroup& group, const Segment& segment,
     return PhiloxKey(c.seed, RandomStream(purpose, static_cast<uint32_t>(segment.parameter)));
   };
   factors.round_master = key(RandomPurpose::kRoundMaster);
-  factors.round_m = key(RandomPurpose::kRoundM);
-  factors.round_v = key(RandomPurpose::kRoundV);
+  for (int i = 0; i < kernels::kMaxStates; ++i) factors.round_states[i] = key(RoundsState(i));
   return factors;
 }
 
 StepFactors StepFactorsOf(const StepContext& c) {
   StepFactors factors = kernels::cuda::StepFactorsOf(kernels::AdamWParams{
       .beta1 = c.beta1, .beta2 = c.beta2, .epsilon = c.epsilon, .step = c.update});
+  factors.beta3 = c.beta3;
+  factors.root3 =
+      static_cast<float>(1.0 / std::sqrt(kernels::cuda::BiasCorrection(c.beta3, c.update)));
+  factors.second = static_cast<float>(c.beta2 * kernels::cuda::BiasCorrection(c.beta1, c.update) /
+                                      kernels::cuda::BiasCorrection(c.beta2, c.update));
+  factors.past = c.update == 1 ? 0.0F : 1.0F;
   factors.momentum = c.momentum;
   factors.step = static_cast<uint64_t>(c.step);
   return factors;

@@ -111,10 +111,10 @@ TEST(StepControl, EverySegmentHasAPlaceOfItsOwn) {
         EXPECT_EQ(factors.shrink,
                   static_cast<float>(1 - double{rate} * (segments[i].decay ? 0.1F : 0.0F)));
         EXPECT_EQ(factors.element_offset + segments[i].begin, segments[i].element);
-        EXPECT_EQ(factors.round_v,
+        EXPECT_EQ(factors.round_states[1],
                   PhiloxKey(5, RandomStream(RandomPurpose::kRoundV,
                                             static_cast<uint32_t>(segments[i].parameter))));
-        EXPECT_NE(factors.round_m, factors.round_v);
+        EXPECT_NE(factors.round_states[0], factors.round_states[1]);
         end += sizeof(SegmentFactors);
       }
     }
