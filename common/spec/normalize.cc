@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "common/spec/model_sizes.h"
+#include "common/spec/optimizer_fields.h"
 #include "common/spec/orthogonalization.h"
 #include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -119,23 +120,18 @@ void NormalizeOptimizer(v1::Precision precision, v1::OptimizerSpec* optimizer) {
     MP_DEFAULT(&group, lr_scale, 1.0);
     MP_DEFAULT(&group, freeze, false);
   }
-  const bool sgd = optimizer->type() == v1::OptimizerSpec::TYPE_SGD;
-  const bool lion = optimizer->type() == v1::OptimizerSpec::TYPE_LION;
   MP_DEFAULT_ENUM(optimizer, state_dtype, v1::STATE_DTYPE_FP32);
   MP_DEFAULT_ENUM(optimizer, master, v1::MASTER_DTYPE_FP32);
-  const bool lamb = optimizer->type() == v1::OptimizerSpec::TYPE_LAMB;
-  const bool muon = optimizer->type() == v1::OptimizerSpec::TYPE_MUON;
-  MP_DEFAULT(optimizer, lr, sgd ? 0.01 : lion ? 1e-4 : lamb ? 2e-3 : 6e-4);
-  MP_DEFAULT(optimizer, weight_decay, sgd ? 0.0 : lamb ? 0.01 : 0.1);
-  if (sgd) {
-    MP_DEFAULT(optimizer, momentum, 0.9);
-    return;
-  }
-  MP_DEFAULT(optimizer, beta1, 0.9);
-  MP_DEFAULT(optimizer, beta2, lion ? 0.99 : lamb ? 0.999 : 0.95);
-  if (!lion) MP_DEFAULT(optimizer, epsilon, lamb ? 1e-6 : 1e-8);
-  if (!muon) return;
-  MP_DEFAULT(optimizer, momentum, 0.95);
+  const OptimizerFields* fields = FieldsOf(optimizer->type());
+  if (fields == nullptr) return;
+  MP_DEFAULT(optimizer, lr, fields->lr);
+  MP_DEFAULT(optimizer, weight_decay, fields->weight_decay);
+  if (fields->beta1) MP_DEFAULT(optimizer, beta1, *fields->beta1);
+  if (fields->beta2) MP_DEFAULT(optimizer, beta2, *fields->beta2);
+  if (fields->beta3) MP_DEFAULT(optimizer, beta3, *fields->beta3);
+  if (fields->epsilon) MP_DEFAULT(optimizer, epsilon, *fields->epsilon);
+  if (fields->momentum) MP_DEFAULT(optimizer, momentum, *fields->momentum);
+  if (!fields->orthogonalizes) return;
   MP_DEFAULT(optimizer, nesterov, true);
   MP_DEFAULT(optimizer, adamw_lr, optimizer->lr());
   MP_DEFAULT_ENUM(optimizer, orthogonalization, DefaultOrthogonalization(precision));

@@ -2,25 +2,26 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/auto_fields.h"
+#include "common/spec/optimizer_fields.h"
 
 namespace milepost {
 namespace {
 
-// Why neither may be anything but fp32; null: it may.
-const char* Obstacle(const v1::TrainSpec& train) {
+// Why neither may be anything but fp32; empty: it may.
+std::string Obstacle(const v1::TrainSpec& train) {
   if (train.precision() != v1::PRECISION_BF16 && train.precision() != v1::PRECISION_FP8) {
     return " is for train.precision bf16 and fp8";
   }
-  if (train.optimizer().type() == v1::OptimizerSpec::TYPE_LAMB ||
-      train.optimizer().type() == v1::OptimizerSpec::TYPE_MUON) {
-    return " is for adamw, adamw_8bit, sgd and lion";
+  const OptimizerFields* fields = FieldsOf(train.optimizer().type());
+  if (fields != nullptr && !fields->by_element) {
+    return absl::StrCat(" is for ", OptimizersWith(&OptimizerFields::by_element, "and"));
   }
   if (train.offload().optimizer() > v1::OFFLOAD_TARGET_NONE) {
     return " does not work with train.offload.optimizer, by which masters and gradients are in "
            "host "
            "memory: keep one of them";
   }
-  return nullptr;
+  return "";
 }
 
 std::string GradientProblem(const v1::TrainSpec& train) {
@@ -28,7 +29,9 @@ std::string GradientProblem(const v1::TrainSpec& train) {
     return "expected fp32 or bf16";
   }
   if (train.grad_dtype() != v1::GRAD_DTYPE_BF16) return "";
-  if (const char* obstacle = Obstacle(train)) return absl::StrCat("bf16", obstacle);
+  if (const std::string obstacle = Obstacle(train); !obstacle.empty()) {
+    return absl::StrCat("bf16", obstacle);
+  }
   if (train.batch().micro() == kAuto) {
     return "bf16 needs train.batch.accumulation: 1, which micro: auto may not leave: give it";
   }
@@ -40,8 +43,8 @@ std::string GradientProblem(const v1::TrainSpec& train) {
 std::string MasterProblem(const v1::TrainSpec& train) {
   const v1::MasterDType master = train.optimizer().master();
   if (!v1::MasterDType_IsValid(master) || master == 0) return "expected fp32 or none";
-  const char* obstacle = master == v1::MASTER_DTYPE_NONE ? Obstacle(train) : nullptr;
-  return obstacle == nullptr ? "" : absl::StrCat("none", obstacle);
+  const std::string obstacle = master == v1::MASTER_DTYPE_NONE ? Obstacle(train) : "";
+  return obstacle.empty() ? "" : absl::StrCat("none", obstacle);
 }
 
 }  // namespace

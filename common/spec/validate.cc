@@ -13,6 +13,7 @@
 #include "common/spec/auto_fields.h"
 #include "common/spec/labels.h"
 #include "common/spec/model_sizes.h"
+#include "common/spec/optimizer_fields.h"
 #include "common/spec/scheduling.h"
 #include "common/spec/sizes.h"
 #include "common/spec/storage_fields.h"
@@ -468,11 +469,10 @@ void CheckParameterGroups(const v1::OptimizerSpec& optimizer, Checker* check) {
 
 void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
   CheckParameterGroups(optimizer, check);
-  const bool sgd = optimizer.type() == v1::OptimizerSpec::TYPE_SGD;
-  const bool lion = optimizer.type() == v1::OptimizerSpec::TYPE_LION;
-  const bool muon = optimizer.type() == v1::OptimizerSpec::TYPE_MUON;
-  if (!v1::OptimizerSpec::Type_IsValid(optimizer.type()) || optimizer.type() == 0) {
-    check->Add("train.optimizer.type", "expected adamw, sgd, lion, lamb, muon or adamw_8bit");
+  const OptimizerFields* fields = FieldsOf(optimizer.type());
+  if (fields == nullptr) {
+    check->Add("train.optimizer.type",
+               absl::StrCat("expected ", OptimizersWith(&OptimizerFields::every, "or")));
     return;
   }
   const std::string type =
@@ -480,10 +480,10 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
   if (!v1::StateDType_IsValid(optimizer.state_dtype()) || optimizer.state_dtype() == 0) {
     check->Add("train.optimizer.state_dtype", "expected fp32 or bf16");
   }
-  const bool rounds = optimizer.type() == v1::OptimizerSpec::TYPE_ADAMW || sgd || lion;
-  if (!rounds && optimizer.state_dtype() == v1::STATE_DTYPE_BF16) {
+  if (!fields->bf16_states && optimizer.state_dtype() == v1::STATE_DTYPE_BF16) {
     check->Add("train.optimizer.state_dtype",
-               absl::StrCat("bf16 is for adamw, sgd and lion, not for ", type));
+               absl::StrCat("bf16 is for ", OptimizersWith(&OptimizerFields::bf16_states, "and"),
+                            ", not for ", type));
   }
   check->Real("train.optimizer.lr", optimizer.lr(), 0, 100, "(]");
   check->Real("train.optimizer.weight_decay", optimizer.weight_decay(), 0, 10);
@@ -497,10 +497,13 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker* check) {
       check->Add(path, absl::StrCat(type, " has none: remove it"));
     }
   };
-  field("beta1", !sgd, optimizer.has_beta1(), optimizer.beta1(), 1, "[)");
-  field("beta2", !sgd, optimizer.has_beta2(), optimizer.beta2(), 1, "[)");
-  field("epsilon", !sgd && !lion, optimizer.has_epsilon(), optimizer.epsilon(), 1, "(]");
-  field("momentum", sgd || muon, optimizer.has_momentum(), optimizer.momentum(), 1, "[)");
+  const auto of = [](const std::optional<double>& value) { return value.has_value(); };
+  const bool muon = fields->orthogonalizes;
+  field("beta1", of(fields->beta1), optimizer.has_beta1(), optimizer.beta1(), 1, "[)");
+  field("beta2", of(fields->beta2), optimizer.has_beta2(), optimizer.beta2(), 1, "[)");
+  field("beta3", of(fields->beta3), optimizer.has_beta3(), optimizer.beta3(), 1, "[)");
+  field("epsilon", of(fields->epsilon), optimizer.has_epsilon(), optimizer.epsilon(), 1, "(]");
+  field("momentum", of(fields->momentum), optimizer.has_momentum(), optimizer.momentum(), 1, "[)");
   field("adamw_lr", muon, optimizer.has_adamw_lr(), optimizer.adamw_lr(), 100, "(]");
   if (!muon && optimizer.has_nesterov()) {
     check->Add("train.optimizer.nesterov", absl::StrCat(type, " has none: remove it"));
@@ -584,15 +587,15 @@ void CheckRecomputeBudget(const v1::TrainSpec& train, Checker* check) {
 
 void CheckOffload(const v1::TrainSpec& train, Checker* check) {
   const v1::OffloadSpec& offload = train.offload();
-  const v1::OptimizerSpec::Type optimizer = train.optimizer().type();
+  const OptimizerFields* fields = FieldsOf(train.optimizer().type());
   if (!v1::OffloadTarget_IsValid(offload.optimizer()) || offload.optimizer() == 0) {
     check->Add("train.offload.optimizer", "expected none, host or nvme");
-  } else if (offload.optimizer() != v1::OFFLOAD_TARGET_NONE &&
-             (optimizer == v1::OptimizerSpec::TYPE_LAMB ||
-              optimizer == v1::OptimizerSpec::TYPE_MUON)) {
-    check->Add("train.offload.optimizer",
-               "host and nvme are not for lamb and muon: choose adamw, adamw_8bit, sgd or lion as "
-               "train.optimizer.type, or none here");
+  } else if (offload.optimizer() != v1::OFFLOAD_TARGET_NONE && fields != nullptr &&
+             !fields->by_element) {
+    check->Add(
+        "train.offload.optimizer",
+        absl::StrCat("host and nvme are for ", OptimizersWith(&OptimizerFields::by_element, "and"),
+                     ": choose one of them as train.optimizer.type, or none here"));
   }
   if (offload.path().empty()) return;
   CheckPath("train.offload.path", offload.path(), check);

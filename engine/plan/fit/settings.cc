@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/spec/auto_fields.h"
+#include "common/spec/optimizer_fields.h"
 #include "common/spec/sizes.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
@@ -86,9 +87,9 @@ std::vector<v1::JobSpec> StoragesOf(const v1::JobSpec& spec) {
     storages.push_back(std::move(next));
   };
   const bool adamw = given.type() == v1::OptimizerSpec::TYPE_ADAMW;
-  const bool one_state =
-      given.type() == v1::OptimizerSpec::TYPE_SGD || given.type() == v1::OptimizerSpec::TYPE_LION;
-  if ((adamw || one_state) && given.state_dtype() != v1::STATE_DTYPE_BF16) {
+  const OptimizerFields* fields = FieldsOf(given.type());
+  if (fields == nullptr) return storages;
+  if (fields->bf16_states && given.state_dtype() != v1::STATE_DTYPE_BF16) {
     add([](v1::TrainSpec& t) { t.mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16); });
   }
   if (adamw) {
@@ -99,9 +100,7 @@ std::vector<v1::JobSpec> StoragesOf(const v1::JobSpec& spec) {
   }
   const bool bf16 =
       train.precision() == v1::PRECISION_BF16 || train.precision() == v1::PRECISION_FP8;
-  const bool element_wise =
-      adamw || one_state || given.type() == v1::OptimizerSpec::TYPE_ADAMW_8BIT;
-  if (!bf16 || !element_wise || train.offload().optimizer() > v1::OFFLOAD_TARGET_NONE) {
+  if (!bf16 || !fields->by_element || train.offload().optimizer() > v1::OFFLOAD_TARGET_NONE) {
     return storages;
   }
   if (given.master() != v1::MASTER_DTYPE_NONE) {

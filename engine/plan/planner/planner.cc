@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
+#include "common/spec/optimizer_fields.h"
 #include "common/status_macros.h"
 #include "engine/graph/freeze.h"
 #include "engine/models/model.h"
@@ -41,8 +42,9 @@ absl::Status CheckFewerBits(const PlanOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(field, " is for train.precision bf16 and fp8"));
   }
   if (options.offload_optimizer || !StepsByElement(options.optimizer)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        field, " works with adamw, adamw_8bit, sgd and lion, where they are not offloaded"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " works with ", OptimizersWith(&OptimizerFields::by_element, "and"),
+                     ", where they are not offloaded"));
   }
   if (!options.RoundsGradients() || options.accumulation == 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -78,7 +80,7 @@ absl::Status CheckOptions(const PlanOptions& options) {
   if (options.offload_optimizer && !StepsByElement(options.optimizer)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "train.offload.optimizer: ", options.offload_disk ? "nvme" : "host", " does not work with ",
-        Name(options.optimizer), ": take adamw, adamw_8bit, sgd or lion"));
+        Name(options.optimizer), ": take ", OptimizersWith(&OptimizerFields::by_element, "or")));
   }
   MP_RETURN_IF_ERROR(CheckFewerBits(options));
   if (options.offload_disk && !options.offload_optimizer) {
