@@ -2,9 +2,10 @@
 // follow each other, each seeing what those before it have changed; one that is refused has changed
 // nothing. Internal to core/; decide.h is the entry.
 //
-// job_requests.cc has what users ask of jobs, job_flow.cc what happens to an attempt,
-// worker_flow.cc what happens to a worker, host_health.cc failures of its host, queue_flow.cc
-// queues, slot_flow.cc who gets slots.
+// job_requests.cc has what users ask of jobs, job_progress.cc what running jobs tell,
+// attempt_ranks.cc the ranks of an attempt, attempt_end.cc how it ends, worker_flow.cc what happens
+// to a worker, host_health.cc failures of its host, queue_flow.cc queues, slot_flow.cc who gets
+// slots.
 #ifndef MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 #define MILEPOST_COORDINATOR_CORE_TRANSITION_H_
 
@@ -48,10 +49,12 @@ class Transition {
   void Resume(const std::string& job, const std::string& request_id,
               std::optional<int64_t> new_steps);
 
-  // ---- job_flow.cc: events about jobs ----
+  // ---- job_progress.cc: what running jobs tell ----
   void Checkpoints(const std::string& job, const std::string& newest, int64_t newest_step);
   // True when the job is to go on elsewhere.
   bool Progressed(const std::string& worker, const v1::RankProgress& progress);
+
+  // ---- attempt_end.cc ----
   // Graceful stops and time limits that have run out.
   void StopOverdue();
 
@@ -122,8 +125,6 @@ class Transition {
   v1::JobRecord& Add(const JobSubmitted& event);
   absl::Status CheckNotNeeded(const JobDeleted& event) const;
   v1::SchedulingSpec LastingDependencies(const v1::Job& job) const;
-
-  // job_flow.cc
   absl::Status CheckScheduling(int64_t number, const v1::SchedulingSpec& scheduling,
                                const v1::ResourceSpec& resources) const;
   absl::Status CheckMove(const v1::JobRecord& record, const std::string& queue) const;
@@ -131,10 +132,14 @@ class Transition {
   absl::Status CheckUpdate(const JobUpdated& event, const v1::JobRecord& known) const;
   bool DependsOn(const v1::SchedulingSpec& scheduling, int64_t other) const;
   void ResumeSuspended(v1::JobRecord* record);
-  void StartAttempt(int64_t number, const std::vector<PlacedRank>& placed);
+
+  // job_progress.cc
   void NoteProgress(const v1::Progress& progress, v1::JobRecord* record);
   bool NoteStragglers(int64_t number, v1::JobRecord* record);
   void ReplaceStraggler(int64_t number, const v1::Straggler& straggler);
+
+  // attempt_ranks.cc
+  void StartAttempt(int64_t number, const std::vector<PlacedRank>& placed);
   void SendStart(const v1::JobRecord& record, const v1::RankRecord& rank);
   void SendStop(const v1::JobRecord& record, const v1::RankRecord& rank);
   void SendForget(const std::string& worker, const v1::RankReport& report);
@@ -142,6 +147,8 @@ class Transition {
   void RankLost(int64_t number, int rank, const std::string& why);
   void GiveUpRanks(int64_t number);
   void NoteFailure(v1::JobRecord* record, v1::Failure failure, bool peer_lost);
+
+  // attempt_end.cc
   void BeginEnding(int64_t number, v1::AttemptEnding ending, v1::JobReason reason,
                    const std::string& detail);
   void AbortRanks(v1::JobRecord* record);
