@@ -1,0 +1,157 @@
+// Where a rank's state comes from, and what is kept of it for the next attempt.
+#include <spdlog/spdlog.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/data/training/training_data.h"
+#include "engine/runtime/executor/state_interval.h"
+#include "worker/memory_state/memory_state.h"
+#include "worker/trainer/checkpoint_reader.h"
+#include "worker/trainer/initial_weights.h"
+#include "worker/trainer/trainer.h"
+
+namespace milepost::worker {
+namespace {
+
+constexpr absl::Duration kRestorePatience = absl::Minutes(10);
+
+}  // namespace
+
+std::optional<TrainerExit> Trainer::Begin() {
+  // The first attempt has nobody before it that could have left something.
+  if (start_.generation() > 1) {
+    const absl::StatusOr<bool> restored = RestoreFromMemory();
+    if (!restored.ok()) return FailedSetUp(restored.status());
+    if (*restored) return std::nullopt;
+  }
+  if (!start_.checkpoint().empty()) return Restore();
+  if (absl::Status status = Initialize(); !status.ok()) return FailedSetUp(status);
+  return std::nullopt;
+}
+
+absl::StatusOr<bool> Trainer::RestoreFromMemory() {
+  const absl::Time begin = Now();
+  MP_ASSIGN_OR_RETURN(const std::optional<v1::TrainerState> state,
+                      TakeUpState(message_.memory_folder(), start_.uid(), start_.generation(),
+                                  start_.checkpoint_step(), *session_, *communicator_));
+  if (!state.has_value()) return false;
+  MP_RETURN_IF_ERROR(CheckData(*state));
+  MP_RETURN_IF_ERROR(session_->FinishRestore(*state));
+  restored_from_ = kFromMemory;
+  spdlog::info("step {}: restored from the hosts' memory in {:.2f} s", session_->step(),
+               absl::ToDoubleSeconds(Now() - begin));
+  return true;
+}
+
+absl::Status Trainer::CheckData(const v1::TrainerState& state) const {
+  if (!state.has_data()) return absl::OkStatus();
+  absl::Status status =
+      data::CheckSameData(state.data(), session_->trainer_state().data(),
+                          absl::StrCat("step ", state.step(), " of ", start_.job()));
+  if (status.ok()) return status;
+  return absl::FailedPreconditionError(absl::StrCat(
+      status.message(), ". Put back what was there; or go on with what is there now as a job of ",
+      "its own: milepost job fork --from ", start_.job()));
+}
+
+std::optional<TrainerExit> Trainer::Restore() {
+  // Asked before every try: a rank that waits for the coordinator does not hang.
+  CheckpointReader reader(coordinator_, kRestorePatience, [this] {
+    SettingUp();
+    return StopRequested() || AbortRequested();
+  });
+  const absl::Time begin = Now();
+  auto manifest = reader.Manifest(start_.checkpoint());
+  absl::Status status = manifest.status();
+  // A fork may be for the sake of other data.
+  if (status.ok() && manifest->checkpoint().job() == start_.job()) {
+    if (status = CheckData(manifest->state()); !status.ok()) return SetupFailure(status);
+  }
+  for (int part = 0; status.ok() && part < session_->state_parts(); ++part) {
+    SettingUp();
+    if (status = session_->FetchState(part); !status.ok()) return SetupFailure(status);
+    status = reader.Read(*manifest, session_->state_tensors(), session_->RestoreTargets(part),
+                         [this] { SettingUp(); });
+    if (!status.ok()) break;
+    if (status = session_->StoreState(part); !status.ok()) return SetupFailure(status);
+  }
+  if (absl::IsCancelled(status) && AbortRequested()) return SetupFailure(Aborted());
+  if (absl::IsCancelled(status)) return TrainerExit{.code = kExitStopped};
+  if (!status.ok()) return RestoreFailure(status);
+  // With the other ranks: here an error may mean that one of them is gone.
+  status = AwaitOthers();
+  if (status.ok()) status = session_->FinishRestore(manifest->state());
+  if (!status.ok()) return FailedSetUp(status);
+  restored_from_ = start_.checkpoint();
+  spdlog::info("step {}: restored {} in {:.2f} s", session_->step(), start_.checkpoint(),
+               absl::ToDoubleSeconds(Now() - begin));
+  return std::nullopt;
+}
+
+absl::Status Trainer::Initialize() {
+  MP_RETURN_IF_ERROR(session_->InitializeParameters());
+  const std::string& folder = spec_.train().init_from();
+  if (folder.empty()) return absl::OkStatus();
+  const absl::Time begin = Now();
+  MP_ASSIGN_OR_RETURN(const InitialWeights weights,
+                      InitialWeights::Open(folder, spec_.model(), session_->state_tensors()));
+  // What the folder does not hold stays as it was initialised.
+  for (int part = 0; part < session_->state_parts(); ++part) {
+    SettingUp();
+    MP_RETURN_IF_ERROR(session_->FetchState(part));
+    MP_RETURN_IF_ERROR(weights.Read(session_->RestoreTargets(part)));
+    MP_RETURN_IF_ERROR(session_->StoreState(part));
+  }
+  MP_RETURN_IF_ERROR(AwaitOthers());
+  MP_RETURN_IF_ERROR(session_->FinishRestore(session_->trainer_state()));
+  spdlog::info("initial parameters of {} in {:.2f} s", folder,
+               absl::ToDoubleSeconds(Now() - begin));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<absl::Duration> Trainer::SaveState(bool final) {
+  using Copy = absl::FunctionRef<void(const std::vector<runtime::StateInterval>&)>;
+  const auto parts = [this](Copy copy) {
+    for (int part = 0; part < session_->state_parts(); ++part) {
+      MP_RETURN_IF_ERROR(session_->FetchState(part));
+      copy(session_->SaveSources(part));
+    }
+    return absl::OkStatus();
+  };
+  return uploader_->Save(parts, session_->trainer_state(), final);
+}
+
+// As soon as this attempt's own can stand in for it.
+void Trainer::ForgetOlderState() {
+  const int64_t begin = progress_.progress().start_step();
+  const bool replaced =
+      copies_ == nullptr ? session_->step() > begin : copies_->copied_step() > begin;
+  if (!replaced || forgot_older_state_) return;
+  forgot_older_state_ = true;
+  ForgetState(message_.memory_folder(), start_.generation());
+}
+
+void Trainer::KeepWhatIsLeft() {
+  if (copies_ != nullptr) return;  // its newest copy is what all have
+  const absl::Status kept =
+      KeepState(message_.memory_folder(),
+                {start_.uid(), start_.generation(), start_.rank(), "left"}, *session_);
+  if (kept.ok()) {
+    spdlog::info("step {}: left the state in memory", session_->step());
+  } else {
+    spdlog::info("step {}: leaves no state in memory: {}", session_->step(),
+                 std::string(kept.message()));
+  }
+}
+
+void Trainer::ForgetAllState() {
+  if (copies_ != nullptr) copies_->Finish();
+  ForgetState(message_.memory_folder(), start_.generation() + 1);
+}
+
+}  // namespace milepost::worker
