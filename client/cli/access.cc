@@ -166,4 +166,13 @@ absl::StatusOr<std::string> ResolveJob(JobClient jobs, const std::string& typed)
       "several jobs are called '", typed, "': ", absl::StrJoin(found, ", "), "; name one of them"));
 }
 
+absl::StatusOr<std::vector<std::string>> ResolveJobs(JobClient jobs,
+                                                     const std::vector<std::string>& typed) {
+  std::vector<std::string> names;
+  for (const std::string& one : typed) {
+    MP_ASSIGN_OR_RETURN(names.emplace_back(), ResolveJob(jobs, one));
+  }
+  return names;
+}
+
 }  // namespace milepost::client

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -73,6 +74,9 @@ class Access {
 // be the name in exactly one job's spec. INVALID_ARGUMENT: several jobs have it; the message lists
 // them. NOT_FOUND: none has it; the message has the nearest name.
 absl::StatusOr<std::string> ResolveJob(JobClient jobs, const std::string& typed);
+// All of them before anything is done with one: then what is typed for another may mean a third.
+absl::StatusOr<std::vector<std::string>> ResolveJobs(JobClient jobs,
+                                                     const std::vector<std::string>& typed);
 
 // The flag that lets another command find the same run. Empty for the default directory, unless the
 // user has logged in somewhere, where commands would go instead. Reads the login.
