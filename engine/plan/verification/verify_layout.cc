@@ -112,6 +112,8 @@ int StatesKept(Optimizer optimizer) {
     case Optimizer::kAdamW8Bit:
     case Optimizer::kLamb:
       return 2;
+    case Optimizer::kAdan:
+      return 4;
     default:
       return 1;
   }
