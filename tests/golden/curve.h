@@ -132,6 +132,7 @@ class GoldenCurve : public testing::Test {
         {"adamw", v1::OptimizerSpec::TYPE_ADAMW},
         {"sgd", v1::OptimizerSpec::TYPE_SGD},
         {"lion", v1::OptimizerSpec::TYPE_LION},
+        {"adan", v1::OptimizerSpec::TYPE_ADAN},
         {"lamb", v1::OptimizerSpec::TYPE_LAMB},
         {"muon", v1::OptimizerSpec::TYPE_MUON},
         {"adamw_8bit", v1::OptimizerSpec::TYPE_ADAMW_8BIT},
@@ -141,6 +142,7 @@ class GoldenCurve : public testing::Test {
     optimizer.set_weight_decay(train["weight_decay"]);
     if (train.contains("beta1")) optimizer.set_beta1(train["beta1"]);
     if (train.contains("beta2")) optimizer.set_beta2(train["beta2"]);
+    if (train.contains("beta3")) optimizer.set_beta3(train["beta3"]);
     if (train.contains("epsilon")) optimizer.set_epsilon(train["epsilon"]);
     if (train.contains("momentum")) optimizer.set_momentum(train["momentum"]);
     if (train.contains("adamw_lr")) optimizer.set_adamw_lr(train["adamw_lr"]);

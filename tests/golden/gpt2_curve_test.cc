@@ -33,6 +33,7 @@ TEST_F(Gpt2Curve, Muon) { Expect("gpt2_muon_curve.json", 1, 8); }
 
 TEST_F(Gpt2Curve, AdamW8Bit) { Expect("gpt2_adamw_8bit_curve.json", 1, 4); }
 
+TEST_F(Gpt2Curve, Adan) { Expect("gpt2_adan_curve.json", 0, 8); }
 TEST_F(Gpt2Curve, Lion) { Expect("gpt2_lion_curve.json", 0, 8); }
 
 }  // namespace

@@ -6,9 +6,10 @@
     python3 tests/golden/make_gpt2_curve.py lion > tests/golden/gpt2_lion_curve.json
     python3 tests/golden/make_gpt2_curve.py lamb > tests/golden/gpt2_lamb_curve.json
     python3 tests/golden/make_gpt2_curve.py muon > tests/golden/gpt2_muon_curve.json
+    python3 tests/golden/make_gpt2_curve.py adan > tests/golden/gpt2_adan_curve.json
     python3 tests/golden/make_gpt2_curve.py adamw_8bit > tests/golden/gpt2_adamw_8bit_curve.json
 
-Needs torch only. Lion, LAMB and 8-bit AdamW, which torch does not have, follow their papers. Muon
+Needs torch only. Lion, LAMB, Adan and 8-bit AdamW, which torch does not have, follow their papers. Muon
 is torch's, but for its iterations, which are done in fp32 instead of bf16. The model is written out
 here, independently of Milepost. Initial weights and tokens come from integer formulas (see
 `uniform` and `token`) that gpt2_curve_test.cc repeats, so nothing but the figures needs to be
@@ -30,6 +31,9 @@ OPTIMIZERS = {
     "sgd": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
     "lion": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1},
     "lamb": {"lr": 0.02, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-6, "weight_decay": 0.05},
+    # With a smaller epsilon elements whose gradient is nothing but rounding take whole steps.
+    "adan": {"lr": 5e-3, "beta1": 0.98, "beta2": 0.92, "beta3": 0.99, "epsilon": 1e-8,
+             "weight_decay": 0.02},
     "muon": {"lr": 5e-3, "momentum": 0.9, "adamw_lr": 4e-3, "beta1": 0.9, "beta2": 0.95,
              "epsilon": 1e-8, "weight_decay": 0.1},
     # With a small epsilon elements with small m and v take steps as large as the others', and there
@@ -185,6 +189,30 @@ class Lamb(torch.optim.Optimizer):
                 p.sub_(group["lr"] * ratio * update)
 
 
+class Adan(torch.optim.Optimizer):
+    """Xie et al., "Adan: Adaptive Nesterov Momentum Algorithm" (2022), algorithm 1 without restarts,
+    with the bias corrections, and with 1 minus the paper's betas, of the authors' own code."""
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            betas = [group[f"beta{i}"] for i in (1, 2, 3)]
+            for p in group["params"]:
+                state, g = self.state[p], p.grad
+                if not state:
+                    state.update(t=0, g=g.clone(), **{k: torch.zeros_like(p) for k in "mvn"})
+                state["t"] += 1
+                diff = g - state["g"]
+                state["m"] = betas[0] * state["m"] + (1 - betas[0]) * g
+                state["v"] = betas[1] * state["v"] + (1 - betas[1]) * diff
+                state["n"] = betas[2] * state["n"] + (1 - betas[2]) * (g + betas[1] * diff) ** 2
+                state["g"] = g.clone()
+                left = [1 - beta ** state["t"] for beta in betas]
+                eta = group["lr"] / ((state["n"] / left[2]).sqrt() + group["epsilon"])
+                p.sub_(eta * (state["m"] / left[0] + betas[1] * state["v"] / left[1]))
+                p.div_(1 + group["lr"] * group["weight_decay"])
+
+
 def newton_schulz(grad, coefficients, steps, eps):
     """torch's iterations, in fp32."""
     a, b, c = coefficients
@@ -295,6 +323,9 @@ def make_optimizer(kind, weights, layers=(".h.",)):
         return torch.optim.SGD(groups, lr=TRAIN["lr"], momentum=TRAIN["momentum"])
     if kind == "lion":
         return Lion(groups, {"lr": 0.0, "beta1": TRAIN["beta1"], "beta2": TRAIN["beta2"]})
+    if kind == "adan":
+        return Adan(groups, {"lr": 0.0, **{k: TRAIN[k] for k in
+                                           ("beta1", "beta2", "beta3", "epsilon")}})
     if kind in ("lamb", "adamw_8bit"):
         return (Lamb if kind == "lamb" else AdamW8Bit)(
             groups, {"lr": 0.0, **{k: TRAIN[k] for k in ("beta1", "beta2", "epsilon")}})
