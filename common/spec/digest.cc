@@ -25,7 +25,10 @@ std::string Digest(const google::protobuf::Message& message) {
 
 // What was made before there was a choice goes on: a default that was added later is left out.
 void ClearLaterDefaults(v1::ModelSpec* model) {
-  if (model->has_llama() && !model->llama().qk_norm()) model->mutable_llama()->clear_qk_norm();
+  if (!model->has_llama()) return;
+  v1::LlamaSpec* llama = model->mutable_llama();
+  if (!llama->qk_norm()) llama->clear_qk_norm();
+  if (llama->activation() == v1::LlamaSpec::ACTIVATION_SWIGLU) llama->clear_activation();
 }
 
 void ClearLaterDefaults(v1::TrainSpec* train) {

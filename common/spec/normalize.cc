@@ -67,6 +67,7 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   MP_DEFAULT(llama, tied, false);
   MP_DEFAULT(llama, qkv_bias, false);
   MP_DEFAULT(llama, qk_norm, false);
+  MP_DEFAULT_ENUM(llama, activation, v1::LlamaSpec::ACTIVATION_SWIGLU);
 }
 
 // Layers of the four stages of the well-known depths.

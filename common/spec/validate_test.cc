@@ -105,7 +105,7 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
                   "milepost.v1.OptimizerSpec.momentum", "milepost.v1.OptimizerSpec.nesterov",
                   "milepost.v1.OptimizerSpec.adamw_lr",
-                  "milepost.v1.OptimizerSpec.orthogonalization",
+                  "milepost.v1.OptimizerSpec.orthogonalization", "milepost.v1.OptimizerSpec.beta3",
                   "milepost.v1.TrainSpec.recompute_budget", "milepost.v1.ResourceSpec.memory",
                   "milepost.v1.ResourceSpec.min_ranks", "milepost.v1.ResourceSpec.max_ranks"));
   const JobSpec once = spec;
@@ -157,6 +157,10 @@ TEST(NormalizeTest, GivesEachOptimizerItsOwnDefaults) {
   EXPECT_EQ(muon.beta2(), 0.95);
   EXPECT_EQ(muon.orthogonalization(), v1::ORTHOGONALIZATION_BF16);
   EXPECT_FALSE(optimizer(v1::OptimizerSpec::TYPE_ADAMW_8BIT).has_momentum());
+  const v1::OptimizerSpec adan = optimizer(v1::OptimizerSpec::TYPE_ADAN);
+  EXPECT_EQ(adan.beta1(), 0.98);
+  EXPECT_EQ(adan.beta3(), 0.99);
+  EXPECT_FALSE(adan.has_momentum() || muon.has_beta3());
 }
 
 TEST(NormalizeTest, FillsInLlamasDefaults) {
@@ -172,7 +176,7 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
                   "milepost.v1.OptimizerSpec.momentum", "milepost.v1.OptimizerSpec.nesterov",
                   "milepost.v1.OptimizerSpec.adamw_lr",
-                  "milepost.v1.OptimizerSpec.orthogonalization",
+                  "milepost.v1.OptimizerSpec.orthogonalization", "milepost.v1.OptimizerSpec.beta3",
                   "milepost.v1.TrainSpec.recompute_budget", "milepost.v1.TrainSpec.loss_scale",
                   "milepost.v1.ResourceSpec.memory", "milepost.v1.ResourceSpec.min_ranks",
                   "milepost.v1.ResourceSpec.max_ranks"));
@@ -686,12 +690,16 @@ TEST(DigestTest, ADefaultThatCameLaterIsNoChange) {
   });
   const JobSpec spec = older;
   older.mutable_model()->mutable_llama()->clear_qk_norm();
+  older.mutable_model()->mutable_llama()->clear_activation();
   older.mutable_train()->clear_max_skipped_steps();
   EXPECT_EQ(StateDigest(older), StateDigest(spec));
   EXPECT_EQ(LineageDigest(older), LineageDigest(spec));
   JobSpec patient = spec;
   patient.mutable_train()->set_max_skipped_steps(100);
   EXPECT_NE(LineageDigest(patient), LineageDigest(spec));
+  JobSpec gelu = spec;
+  gelu.mutable_model()->mutable_llama()->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
+  EXPECT_NE(StateDigest(gelu), StateDigest(spec));
   older.mutable_model()->mutable_llama()->set_qk_norm(true);
   EXPECT_NE(StateDigest(older), StateDigest(spec));
   EXPECT_NE(LineageDigest(older), LineageDigest(spec));

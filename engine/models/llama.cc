@@ -12,6 +12,7 @@
 #include "engine/models/task_heads.h"
 #include "engine/ops/attention/attention.h"
 #include "engine/ops/embedding/embedding.h"
+#include "engine/ops/geglu/geglu.h"
 #include "engine/ops/linear/linear.h"
 #include "engine/ops/lm_head/lm_head.h"
 #include "engine/ops/norm/norm.h"
@@ -42,6 +43,9 @@ absl::Status CheckSizes(const v1::LlamaSpec& spec, const ModelOptions& options) 
   }
   if (spec.heads() % spec.kv_heads() != 0) {
     return invalid("kv_heads", spec.kv_heads(), " does not divide heads ", spec.heads());
+  }
+  if (!v1::LlamaSpec::Activation_IsValid(spec.activation())) {
+    return invalid("activation", "expected swiglu or geglu");
   }
   const int64_t positions = std::max(options.sequence, options.cached_positions);
   if (positions > spec.context()) {
@@ -162,7 +166,9 @@ class LlamaBuilder {
                                           Weight(hf + ".up_proj", hidden, width, kLlamaStddev)};
     const ValueId down = Weight(hf + ".down_proj", width, hidden, residual_stddev_);
     const ValueId both = ops::LinearRows(b_, name + ".gate_up", y_, weights);
-    const ValueId active = ops::SwiGlu(b_, name + ".swiglu", both);
+    const ValueId active = spec_.activation() == v1::LlamaSpec::ACTIVATION_GEGLU
+                               ? ops::GeGlu(b_, name + ".geglu", both)
+                               : ops::SwiGlu(b_, name + ".swiglu", both);
     delta_ = ops::LinearRows(b_, name + ".delta", active, {down});
   }
 

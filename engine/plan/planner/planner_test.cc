@@ -192,7 +192,7 @@ TEST(Planner, FewerBitsTakeFewerBytes) {
   options.masters = false;
   options.optimizer = Optimizer::kMuon;
   EXPECT_THAT(PlanTraining(SpecOf({}), options).status().message(),
-              HasSubstr("works with adamw, adamw_8bit, sgd and lion"));
+              HasSubstr("works with adamw, adamw_8bit, sgd, lion and adan"));
 }
 
 // Stage 2 pays the reduction in every micro-step; stage 3 pays a gather there in the forward and in
