@@ -100,6 +100,7 @@ Family Llama(const v1::LlamaSpec& spec) {
   const auto field = [](absl::string_view name) { return absl::StrCat("model.llama.", name); };
   const bool qwen2 = spec.qkv_bias();
   const bool qwen3 = spec.qk_norm();
+  const bool geglu = spec.activation() == v1::LlamaSpec::ACTIVATION_GEGLU;
   const char* type = qwen2 ? "qwen2" : qwen3 ? "qwen3" : "llama";
   const char* architecture = qwen2   ? "Qwen2ForCausalLM"
                              : qwen3 ? "Qwen3ForCausalLM"
@@ -132,7 +133,7 @@ Family Llama(const v1::LlamaSpec& spec) {
           {"vocab_size", field("vocabulary"), spec.vocabulary(), Required()},
           {"rms_norm_eps", field("norm_epsilon"), spec.norm_epsilon(), 1e-6},
           {"tie_word_embeddings", field("tied"), spec.tied(), false},
-          {"hidden_act", "", "silu", "silu"},
+          {"hidden_act", field("activation"), geglu ? "gelu_pytorch_tanh" : "silu", "silu"},
           {"attention_bias", "", false, false},
           {"mlp_bias", "", false, false},
           {"attention_dropout", "", 0.0, 0.0, Rule::kWrite},

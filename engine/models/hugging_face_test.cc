@@ -195,6 +195,18 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
   EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("Qwen3ForCausalLM"));
 }
 
+TEST(HuggingFaceTest, TheActivationIsTheSpecs) {
+  v1::ModelSpec model = Llama();
+  const std::string silu = *HfConfig(model, "float32");
+  EXPECT_THAT(silu, HasSubstr("\"hidden_act\": \"silu\""));
+  model.mutable_llama()->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
+  EXPECT_EQ(CheckHfConfig(model, silu).message(),
+            "hidden_act is \"silu\", model.llama.activation needs \"gelu_pytorch_tanh\"");
+  const std::string gelu = *HfConfig(model, "float32");
+  EXPECT_THAT(gelu, HasSubstr("\"hidden_act\": \"gelu_pytorch_tanh\""));
+  EXPECT_EQ(CheckHfConfig(model, gelu), absl::OkStatus());
+}
+
 TEST(HuggingFaceTest, ReadsAndWritesBert) {
   v1::ModelSpec model;
   v1::BertSpec& bert = *model.mutable_bert();

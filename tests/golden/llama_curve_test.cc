@@ -25,6 +25,9 @@ class LlamaCurve : public GoldenCurve {
     llama.set_tied(golden["tied"]);
     llama.set_qkv_bias(golden["qkv_bias"]);
     llama.set_qk_norm(golden.value("qk_norm", false));
+    if (golden.value("activation", "swiglu") == "geglu") {
+      llama.set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
+    }
     if (!golden.contains("rope_scaling")) return model;
     const json& scaling = golden["rope_scaling"];
     llama.mutable_rope_scaling()->set_factor(scaling["factor"]);
@@ -51,6 +54,8 @@ TEST_F(LlamaCurve, TiedHeadAndOneHeadOfKeys) { Expect("llama-tied", 0, 4); }
 TEST_F(LlamaCurve, Qwen2Biases) { Expect("qwen2", 1, 8); }
 
 TEST_F(LlamaCurve, Qwen3NormsOfQueriesAndKeys) { Expect("qwen3", 3, 4); }
+
+TEST_F(LlamaCurve, GatedByGelu) { Expect("geglu", 2, 4); }
 
 TEST_F(LlamaCurve, EveryOptimizer) {
   for (const char* optimizer : {"sgd", "lion", "lamb", "muon", "adamw_8bit"}) {

@@ -5,10 +5,10 @@
     python3 tests/golden/make_llama_curve.py KIND > tests/golden/llama_KIND_curve.json
 
 Needs torch and transformers. Each case is a transformers model: LlamaForCausalLM with grouped-query
-attention and Llama 3's rotary scaling, its head tied and not, and Qwen2ForCausalLM, which has
-biases on q, k and v, and Qwen3ForCausalLM, which normalises the heads of q and k. Initial weights
-and tokens come from the integer formulas of make_gpt2_curve.py, which llama_curve_test.cc repeats,
-so nothing but the figures needs to be stored. Every step trains on all samples, so the order in
+attention and Llama 3's rotary scaling, its head tied and not, and one whose MLP is gated by GELU;
+Qwen2ForCausalLM, which has biases on q, k and v; Qwen3ForCausalLM, which normalises the heads of q
+and k. Initial weights and tokens come from the integer formulas of make_gpt2_curve.py, which
+llama_curve_test.cc repeats, so nothing but the figures needs to be stored. Every step trains on all samples, so the order in
 which a data loader visits them does not matter.
 """
 import json
@@ -29,6 +29,7 @@ CASES = {
     "llama": MODEL | {"rope_scaling": SCALING, "tied": False, "qkv_bias": False},
     "llama-tied": MODEL | {"rope_scaling": SCALING, "kv_heads": 1, "tied": True, "qkv_bias": False},
     "qwen2": MODEL | {"head_dim": 8, "kv_heads": 4, "tied": True, "qkv_bias": True},
+    "geglu": MODEL | {"tied": False, "qkv_bias": False, "activation": "geglu"},
     "qwen3": MODEL | {"tied": True, "qkv_bias": False, "qk_norm": True},
 }
 # Behind a norm of the heads some gradients of q's weights are nothing but rounding. With an epsilon
@@ -54,6 +55,7 @@ def build(model):
                  head_dim=model["head_dim"], intermediate_size=model["hidden"],
                  max_position_embeddings=model["context"], vocab_size=model["vocabulary"],
                  rms_norm_eps=model["norm_epsilon"], rope_parameters=rope,
+                 hidden_act="gelu_pytorch_tanh" if model.get("activation") == "geglu" else "silu",
                  tie_word_embeddings=model["tied"], attn_implementation="eager", use_cache=False)
     if model.get("qk_norm"):
         return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes))
