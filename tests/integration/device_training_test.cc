@@ -327,7 +327,8 @@ TEST_P(Optimizers, TrainAsOnTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(All, Optimizers,
                          testing::Values(v1::OptimizerSpec::TYPE_SGD, v1::OptimizerSpec::TYPE_LION,
-                                         v1::OptimizerSpec::TYPE_LAMB, v1::OptimizerSpec::TYPE_MUON,
+                                         v1::OptimizerSpec::TYPE_ADAN, v1::OptimizerSpec::TYPE_LAMB,
+                                         v1::OptimizerSpec::TYPE_MUON,
                                          v1::OptimizerSpec::TYPE_ADAMW_8BIT));
 
 // Optimizer states in host memory, updated by the host beside the device's copies: the same bits as

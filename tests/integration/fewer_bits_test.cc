@@ -49,6 +49,7 @@ const FewerBits kAll[] = {
     {.type = v1::OptimizerSpec::TYPE_ADAMW_8BIT},
     {.type = v1::OptimizerSpec::TYPE_SGD},
     {.type = v1::OptimizerSpec::TYPE_LION, .states = true},
+    {.type = v1::OptimizerSpec::TYPE_ADAN, .states = true},
     {.type = v1::OptimizerSpec::TYPE_ADAMW_8BIT, .precision = v1::PRECISION_FP8},
 };
 

@@ -111,7 +111,7 @@ TEST(OffloadOptimizer, EveryOptimizerHasTheBitsOfNone) {
   const TinyOptions options = {
       .ranks = 2, .stage = 2, .precision = v1::PRECISION_BF16, .global_batch = 4, .steps = 3};
   for (const auto type : {v1::OptimizerSpec::TYPE_SGD, v1::OptimizerSpec::TYPE_LION,
-                          v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {
+                          v1::OptimizerSpec::TYPE_ADAN, v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {
     SCOPED_TRACE(v1::OptimizerSpec::Type_Name(type));
     const v1::JobSpec spec = WithOptimizer(job.Spec(options), type);
     const OffloadRun want = Train(spec);

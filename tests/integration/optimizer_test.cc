@@ -124,8 +124,8 @@ TEST(ParameterGroups, FrozenParametersKeepTheirBits) {
 
 TEST(ParameterGroups, EveryOptimizerFreezes) {
   TinyJob job;
-  for (Types::Type type : {Types::TYPE_SGD, Types::TYPE_LION, Types::TYPE_LAMB, Types::TYPE_MUON,
-                           Types::TYPE_ADAMW_8BIT}) {
+  for (Types::Type type : {Types::TYPE_SGD, Types::TYPE_LION, Types::TYPE_ADAN, Types::TYPE_LAMB,
+                           Types::TYPE_MUON, Types::TYPE_ADAMW_8BIT}) {
     const v1::JobSpec spec = Freezing(SpecOf(job, {3, 3, 0}, type));
     const Snapshot before = TrainWith(spec, 0).snapshot;
     const Snapshot after = TrainWith(spec, 3).snapshot;
@@ -158,8 +158,8 @@ TEST(ParameterGroups, TheNormIsThatOfTheOthers) {
 // Against the same thing said another way: not one bit is different.
 TEST(ParameterGroups, ScalesAndDecaysAreThoseOfTheOptimizer) {
   TinyJob job;
-  for (Types::Type type : {Types::TYPE_ADAMW, Types::TYPE_SGD, Types::TYPE_LION, Types::TYPE_LAMB,
-                           Types::TYPE_ADAMW_8BIT}) {
+  for (Types::Type type : {Types::TYPE_ADAMW, Types::TYPE_SGD, Types::TYPE_LION, Types::TYPE_ADAN,
+                           Types::TYPE_LAMB, Types::TYPE_ADAMW_8BIT}) {
     v1::JobSpec by_group = SpecOf(job, {2, 3, 0}, type);
     v1::OptimizerSpec& optimizer = *by_group.mutable_train()->mutable_optimizer();
     v1::JobSpec plain = by_group;
@@ -246,8 +246,9 @@ TEST_P(EveryOptimizer, ResumesAtAnyLayout) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryOptimizer,
-                         ::testing::Values(Types::TYPE_SGD, Types::TYPE_LION, Types::TYPE_LAMB,
-                                           Types::TYPE_MUON, Types::TYPE_ADAMW_8BIT),
+                         ::testing::Values(Types::TYPE_SGD, Types::TYPE_LION, Types::TYPE_ADAN,
+                                           Types::TYPE_LAMB, Types::TYPE_MUON,
+                                           Types::TYPE_ADAMW_8BIT),
                          [](const auto& info) { return Types::Type_Name(info.param); });
 
 // The codes themselves do not depend on how the parameters were cut.

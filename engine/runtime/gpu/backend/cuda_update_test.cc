@@ -214,8 +214,11 @@ class UpdateBench {
   char* CpuAt(plan::BufferId id) const { return cpu_arena_->data() + cpu_plan.buffers[id].offset; }
 
   static std::vector<plan::BufferId> StatesOf(const plan::FlatGroup& group) {
-    return {group.parameter_buffer, group.master_buffer,    group.state_buffers[0],
-            group.state_buffers[1], group.scale_buffers[0], group.scale_buffers[1]};
+    std::vector<plan::BufferId> states = {group.parameter_buffer, group.master_buffer};
+    for (const plan::StateBuffers& more : {group.state_buffers, group.scale_buffers}) {
+      states.insert(states.end(), more.begin(), more.end());
+    }
+    return states;
   }
   static plan::BufferId Gradient(const plan::FlatGroup& group) {
     return group.gradient_shard_buffer != plan::kNoBuffer ? group.gradient_shard_buffer
@@ -259,21 +262,19 @@ class UpdateBench {
     } else {
       Fill<float>(group, Gradient, floats(kGradient));
     }
-    const auto m = [](const Group& g) { return g.state_buffers[0]; };
-    const auto v = [](const Group& g) { return g.state_buffers[1]; };
-    if (plan::IsQuantized(group.optimizer)) {
-      Fill<uint8_t>(group, m, code);
-      Fill<uint8_t>(group, v, code);
-      Fill<float>(
-          group, [](const Group& g) { return g.scale_buffers[0]; }, positive);
-      Fill<float>(
-          group, [](const Group& g) { return g.scale_buffers[1]; }, positive);
-    } else if (group.state_dtype == DType::kBf16) {
-      Fill<bf16>(group, m, [](float x) { return ToBf16(0.01F * x); });
-      Fill<bf16>(group, v, [](float x) { return ToBf16(1e-3F * x * x); });
-    } else {
-      Fill<float>(group, m, floats(0.01F));
-      Fill<float>(group, v, positive);
+    // The first is an average of gradients; squares, among the others, are not negative.
+    for (int i = 0; i < kernels::kMaxStates; ++i) {
+      const auto state = [i](const Group& g) { return g.state_buffers[i]; };
+      const auto value = [i](float x) { return i == 0 ? 0.01F * x : 1e-3F * x * x; };
+      if (plan::IsQuantized(group.optimizer)) {
+        Fill<uint8_t>(group, state, code);
+        Fill<float>(
+            group, [i](const Group& g) { return g.scale_buffers[i]; }, positive);
+      } else if (group.state_dtype == DType::kBf16) {
+        Fill<bf16>(group, state, [&](float x) { return ToBf16(value(x)); });
+      } else {
+        Fill<float>(group, state, value);
+      }
     }
   }
 
@@ -295,8 +296,7 @@ class UpdateBench {
   }
   void ExpectSameStates(int32_t g) {
     const auto ours = StatesOf(plan.groups[g]), theirs = StatesOf(cpu_plan.groups[g]);
-    const char* names[] = {"parameters", "master", "m", "v", "m's scales", "v's scales"};
-    for (size_t i = 0; i < ours.size(); ++i) ExpectSame(ours[i], theirs[i], names[i]);
+    for (size_t i = 0; i < ours.size(); ++i) ExpectSame(ours[i], theirs[i], "after the update");
   }
   double* Scalars() const { return reinterpret_cast<double*>(At(plan.scalars)); }
   double* CpuScalars() const { return reinterpret_cast<double*>(CpuAt(cpu_plan.scalars)); }
@@ -389,8 +389,9 @@ class UpdateBench {
 };
 
 const v1::OptimizerSpec::Type kOptimizers[] = {
-    v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_SGD,  v1::OptimizerSpec::TYPE_LION,
-    v1::OptimizerSpec::TYPE_LAMB,  v1::OptimizerSpec::TYPE_MUON, v1::OptimizerSpec::TYPE_ADAMW_8BIT,
+    v1::OptimizerSpec::TYPE_ADAMW,      v1::OptimizerSpec::TYPE_SGD,  v1::OptimizerSpec::TYPE_LION,
+    v1::OptimizerSpec::TYPE_ADAN,       v1::OptimizerSpec::TYPE_LAMB, v1::OptimizerSpec::TYPE_MUON,
+    v1::OptimizerSpec::TYPE_ADAMW_8BIT,
 };
 
 // Ranks of worlds of 1, 2 and 3, and of replicas of shards.
@@ -442,8 +443,8 @@ TEST_F(CudaUpdate, OrthogonalizesInBf16AsTheCpu) {
 }
 
 TEST_F(CudaUpdate, RoundsStatesAsTheCpu) {
-  for (const auto optimizer :
-       {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_SGD, v1::OptimizerSpec::TYPE_LION}) {
+  for (const auto optimizer : {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_SGD,
+                               v1::OptimizerSpec::TYPE_LION, v1::OptimizerSpec::TYPE_ADAN}) {
     for (UpdateCase c : Layouts()) {
       c.optimizer = optimizer;
       c.rounded_states = true;
@@ -453,8 +454,9 @@ TEST_F(CudaUpdate, RoundsStatesAsTheCpu) {
 }
 
 TEST_F(CudaUpdate, RoundsParametersAndReadsGradientsInBf16AsTheCpu) {
-  for (const auto optimizer : {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_SGD,
-                               v1::OptimizerSpec::TYPE_LION, v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {
+  for (const auto optimizer :
+       {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_SGD, v1::OptimizerSpec::TYPE_LION,
+        v1::OptimizerSpec::TYPE_ADAN, v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {
     for (UpdateCase c : Layouts()) {
       for (const int bits : {1, 2, 3, 7}) {
         c.optimizer = optimizer;

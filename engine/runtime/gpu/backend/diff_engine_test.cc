@@ -101,9 +101,9 @@ TEST(DiffEngine, EveryOpOfAResNetIsTheCpus) {
 
 TEST(DiffEngine, UpdatesOfEveryOptimizerAreTheCpus) {
   const TinyJob job;
-  for (const auto type :
-       {v1::OptimizerSpec::TYPE_SGD, v1::OptimizerSpec::TYPE_LION, v1::OptimizerSpec::TYPE_LAMB,
-        v1::OptimizerSpec::TYPE_MUON, v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {
+  for (const auto type : {v1::OptimizerSpec::TYPE_SGD, v1::OptimizerSpec::TYPE_LION,
+                          v1::OptimizerSpec::TYPE_ADAN, v1::OptimizerSpec::TYPE_LAMB,
+                          v1::OptimizerSpec::TYPE_MUON, v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {
     v1::JobSpec spec = job.Spec(Tiny({.precision = v1::PRECISION_BF16}));
     spec.mutable_train()->mutable_optimizer()->set_type(type);
     ExpectAlike(Diffs(spec));
