@@ -78,20 +78,10 @@ absl::StatusOr<BoundOp> CachedAttentionOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindAttention(const Binding& b) { return MP_BIND_BY_DTYPE(AttentionOf, b); }
-
-absl::StatusOr<BoundOp> BindAttentionBackward(const Binding& b) {
-  return MP_BIND_BY_DTYPE(AttentionBackwardOf, b);
-}
-
-absl::StatusOr<BoundOp> BindCachedAttention(const Binding& b) {
-  return MP_BIND_BY_DTYPE(CachedAttentionOf, b);
-}
-
 }  // namespace
 
-constinit const CpuOp kAttention = {.bind = BindAttention};
-constinit const CpuOp kAttentionBackward = {.bind = BindAttentionBackward};
-constinit const CpuOp kCachedAttention = {.bind = BindCachedAttention};
+constinit const CpuOp kAttention = {.bind = MP_BY_DTYPE(AttentionOf)};
+constinit const CpuOp kAttentionBackward = {.bind = MP_BY_DTYPE(AttentionBackwardOf)};
+constinit const CpuOp kCachedAttention = {.bind = MP_BY_DTYPE(CachedAttentionOf)};
 
 }  // namespace milepost::ops::cpu

@@ -142,18 +142,6 @@ absl::StatusOr<BoundOp> CachedAttentionOf(const CudaBinding& b) {
        stream = b.stream()](const StepContext&) { return cuda::CachedAttention<T>(args, stream); };
 }
 
-absl::StatusOr<BoundOp> BindAttention(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(AttentionOf, b);
-}
-
-absl::StatusOr<BoundOp> BindAttentionBackward(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(AttentionBackwardOf, b);
-}
-
-absl::StatusOr<BoundOp> BindCachedAttention(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(CachedAttentionOf, b);
-}
-
 }  // namespace
 
 cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op& op) {
@@ -195,8 +183,8 @@ cuda::AttentionGraph BackwardCallOf(const cuda::AttentionGraph& graph,
   return call;
 }
 
-constinit const CudaOp kAttention = {.bind = BindAttention};
-constinit const CudaOp kAttentionBackward = {.bind = BindAttentionBackward};
-constinit const CudaOp kCachedAttention = {.bind = BindCachedAttention};
+constinit const CudaOp kAttention = {.bind = MP_BY_DTYPE(AttentionOf)};
+constinit const CudaOp kAttentionBackward = {.bind = MP_BY_DTYPE(AttentionBackwardOf)};
+constinit const CudaOp kCachedAttention = {.bind = MP_BY_DTYPE(CachedAttentionOf)};
 
 }  // namespace milepost::ops::gpu

@@ -82,10 +82,6 @@ absl::StatusOr<BoundOp> BatchNormBackwardOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindBatchNormSums(const Binding& b) {
-  return MP_BIND_F32_OR_BF16(BatchNormSumsOf, b);
-}
-
 absl::StatusOr<BoundOp> BindReduceStatistics(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
   return [call, from = b.Input<double>(0), sums = b.Output<double>(0),
@@ -121,18 +117,6 @@ absl::StatusOr<BoundOp> BindBatchNormRunning(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindBatchNorm(const Binding& b) {
-  return MP_BIND_F32_OR_BF16(BatchNormOf, b);
-}
-
-absl::StatusOr<BoundOp> BindBatchNormBackwardSums(const Binding& b) {
-  return MP_BIND_F32_OR_BF16(BatchNormBackwardSumsOf, b);
-}
-
-absl::StatusOr<BoundOp> BindBatchNormBackward(const Binding& b) {
-  return MP_BIND_F32_OR_BF16(BatchNormBackwardOf, b);
-}
-
 absl::StatusOr<BoundOp> BindAverageStatistics(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
   float* statistics = BufferOf<float>(b, b.plan.statistics);
@@ -147,13 +131,13 @@ absl::StatusOr<BoundOp> BindAverageStatistics(const Binding& b) {
 
 }  // namespace
 
-constinit const CpuOp kBatchNormSums = {.bind = BindBatchNormSums};
+constinit const CpuOp kBatchNormSums = {.bind = MP_F32_OR_BF16(BatchNormSumsOf)};
 constinit const CpuOp kReduceStatistics = {.bind = BindReduceStatistics};
 constinit const CpuOp kBatchNormStatistics = {.bind = BindBatchNormStatistics};
 constinit const CpuOp kBatchNormRunning = {.bind = BindBatchNormRunning};
-constinit const CpuOp kBatchNorm = {.bind = BindBatchNorm};
-constinit const CpuOp kBatchNormBackwardSums = {.bind = BindBatchNormBackwardSums};
-constinit const CpuOp kBatchNormBackward = {.bind = BindBatchNormBackward};
+constinit const CpuOp kBatchNorm = {.bind = MP_F32_OR_BF16(BatchNormOf)};
+constinit const CpuOp kBatchNormBackwardSums = {.bind = MP_F32_OR_BF16(BatchNormBackwardSumsOf)};
+constinit const CpuOp kBatchNormBackward = {.bind = MP_F32_OR_BF16(BatchNormBackwardOf)};
 constinit const CpuOp kAverageStatistics = {.bind = BindAverageStatistics};
 
 }  // namespace milepost::ops::cpu

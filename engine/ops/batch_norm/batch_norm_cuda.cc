@@ -124,31 +124,15 @@ absl::StatusOr<BoundOp> BindAverageStatistics(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindBatchNormSums(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16(BatchNormSumsOf, b);
-}
-
-absl::StatusOr<BoundOp> BindBatchNorm(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16(BatchNormOf, b);
-}
-
-absl::StatusOr<BoundOp> BindBatchNormBackwardSums(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16(BatchNormBackwardSumsOf, b);
-}
-
-absl::StatusOr<BoundOp> BindBatchNormBackward(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16(BatchNormBackwardOf, b);
-}
-
 }  // namespace
 
-constinit const CudaOp kBatchNormSums = {.bind = BindBatchNormSums};
+constinit const CudaOp kBatchNormSums = {.bind = MP_F32_OR_BF16(BatchNormSumsOf)};
 constinit const CudaOp kReduceStatistics = {.bind = BindReduceStatistics};
 constinit const CudaOp kBatchNormStatistics = {.bind = BatchNormStatisticsOf};
 constinit const CudaOp kBatchNormRunning = {.bind = BatchNormRunningOf};
-constinit const CudaOp kBatchNorm = {.bind = BindBatchNorm};
-constinit const CudaOp kBatchNormBackwardSums = {.bind = BindBatchNormBackwardSums};
-constinit const CudaOp kBatchNormBackward = {.bind = BindBatchNormBackward};
+constinit const CudaOp kBatchNorm = {.bind = MP_F32_OR_BF16(BatchNormOf)};
+constinit const CudaOp kBatchNormBackwardSums = {.bind = MP_F32_OR_BF16(BatchNormBackwardSumsOf)};
+constinit const CudaOp kBatchNormBackward = {.bind = MP_F32_OR_BF16(BatchNormBackwardOf)};
 constinit const CudaOp kAverageStatistics = {.bind = BindAverageStatistics};
 
 }  // namespace milepost::ops::gpu

@@ -68,13 +68,9 @@ absl::StatusOr<BoundOp> ClassifierLossOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindClassifierLoss(const Binding& b) {
-  return MP_BIND_F32_OR_BF16(ClassifierLossOf, b);
-}
-
 }  // namespace
 
-constinit const CpuOp kClassifierLoss = {.bind = BindClassifierLoss};
-constinit const CpuOp kClassifierLossBackward = {.bind = BindClassifierLoss};
+constinit const CpuOp kClassifierLoss = {.bind = MP_F32_OR_BF16(ClassifierLossOf)};
+constinit const CpuOp kClassifierLossBackward = {.bind = MP_F32_OR_BF16(ClassifierLossOf)};
 
 }  // namespace milepost::ops::cpu

@@ -38,13 +38,9 @@ absl::StatusOr<BoundOp> ClassifierLossOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindClassifierLoss(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16(ClassifierLossOf, b);
-}
-
 }  // namespace
 
-constinit const CudaOp kClassifierLoss = {.bind = BindClassifierLoss};
-constinit const CudaOp kClassifierLossBackward = {.bind = BindClassifierLoss};
+constinit const CudaOp kClassifierLoss = {.bind = MP_F32_OR_BF16(ClassifierLossOf)};
+constinit const CudaOp kClassifierLossBackward = {.bind = MP_F32_OR_BF16(ClassifierLossOf)};
 
 }  // namespace milepost::ops::gpu

@@ -69,10 +69,6 @@ absl::StatusOr<BoundOp> ConvolutionOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindConvolution(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16(ConvolutionOf, b);
-}
-
 }  // namespace
 
 int64_t ConvolutionBytesBeforeScratch(const graph::Graph& graph, const graph::Op& op) {
@@ -81,8 +77,8 @@ int64_t ConvolutionBytesBeforeScratch(const graph::Graph& graph, const graph::Op
                        ByteSize(graph.values[op.inputs[0]].dtype));
 }
 
-constinit const CudaOp kConvolution = {.bind = BindConvolution};
-constinit const CudaOp kConvolutionBackwardData = {.bind = BindConvolution};
-constinit const CudaOp kConvolutionBackwardWeights = {.bind = BindConvolution};
+constinit const CudaOp kConvolution = {.bind = MP_F32_OR_BF16(ConvolutionOf)};
+constinit const CudaOp kConvolutionBackwardData = {.bind = MP_F32_OR_BF16(ConvolutionOf)};
+constinit const CudaOp kConvolutionBackwardWeights = {.bind = MP_F32_OR_BF16(ConvolutionOf)};
 
 }  // namespace milepost::ops::gpu

@@ -18,10 +18,8 @@ absl::StatusOr<BoundOp> DropoutOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindDropout(const Binding& b) { return MP_BIND_BY_DTYPE(DropoutOf, b); }
-
 }  // namespace
 
-constinit const CpuOp kDropout = {.bind = BindDropout};
+constinit const CpuOp kDropout = {.bind = MP_BY_DTYPE(DropoutOf)};
 
 }  // namespace milepost::ops::cpu

@@ -17,10 +17,8 @@ absl::StatusOr<BoundOp> DropoutOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindDropout(const CudaBinding& b) { return MP_BIND_BY_DTYPE(DropoutOf, b); }
-
 }  // namespace
 
-constinit const CudaOp kDropout = {.bind = BindDropout};
+constinit const CudaOp kDropout = {.bind = MP_BY_DTYPE(DropoutOf)};
 
 }  // namespace milepost::ops::gpu

@@ -46,15 +46,9 @@ absl::StatusOr<BoundOp> EmbeddingBackwardOf(const Binding& b) {
       };
 }
 
-absl::StatusOr<BoundOp> BindEmbedding(const Binding& b) { return MP_BIND_BY_DTYPE(EmbeddingOf, b); }
-
-absl::StatusOr<BoundOp> BindEmbeddingBackward(const Binding& b) {
-  return MP_BIND_BY_DTYPE(EmbeddingBackwardOf, b);
-}
-
 }  // namespace
 
-constinit const CpuOp kEmbedding = {.bind = BindEmbedding};
-constinit const CpuOp kEmbeddingBackward = {.bind = BindEmbeddingBackward};
+constinit const CpuOp kEmbedding = {.bind = MP_BY_DTYPE(EmbeddingOf)};
+constinit const CpuOp kEmbeddingBackward = {.bind = MP_BY_DTYPE(EmbeddingBackwardOf)};
 
 }  // namespace milepost::ops::cpu

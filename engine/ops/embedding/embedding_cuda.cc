@@ -47,17 +47,9 @@ absl::StatusOr<BoundOp> EmbeddingBackwardOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindEmbedding(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(EmbeddingOf, b);
-}
-
-absl::StatusOr<BoundOp> BindEmbeddingBackward(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(EmbeddingBackwardOf, b);
-}
-
 }  // namespace
 
-constinit const CudaOp kEmbedding = {.bind = BindEmbedding};
-constinit const CudaOp kEmbeddingBackward = {.bind = BindEmbeddingBackward};
+constinit const CudaOp kEmbedding = {.bind = MP_BY_DTYPE(EmbeddingOf)};
+constinit const CudaOp kEmbeddingBackward = {.bind = MP_BY_DTYPE(EmbeddingBackwardOf)};
 
 }  // namespace milepost::ops::gpu

@@ -28,15 +28,9 @@ absl::StatusOr<BoundOp> GeGluBackwardOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindGeGlu(const Binding& b) { return MP_BIND_BY_DTYPE(GeGluOf, b); }
-
-absl::StatusOr<BoundOp> BindGeGluBackward(const Binding& b) {
-  return MP_BIND_BY_DTYPE(GeGluBackwardOf, b);
-}
-
 }  // namespace
 
-constinit const CpuOp kGeGlu = {.bind = BindGeGlu};
-constinit const CpuOp kGeGluBackward = {.bind = BindGeGluBackward};
+constinit const CpuOp kGeGlu = {.bind = MP_BY_DTYPE(GeGluOf)};
+constinit const CpuOp kGeGluBackward = {.bind = MP_BY_DTYPE(GeGluBackwardOf)};
 
 }  // namespace milepost::ops::cpu

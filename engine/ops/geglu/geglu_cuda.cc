@@ -26,11 +26,9 @@ absl::StatusOr<BoundOp> GeGluOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindGeGlu(const CudaBinding& b) { return MP_BIND_BY_DTYPE(GeGluOf, b); }
-
 }  // namespace
 
-constinit const CudaOp kGeGlu = {.bind = BindGeGlu};
-constinit const CudaOp kGeGluBackward = {.bind = BindGeGlu};
+constinit const CudaOp kGeGlu = {.bind = MP_BY_DTYPE(GeGluOf)};
+constinit const CudaOp kGeGluBackward = {.bind = MP_BY_DTYPE(GeGluOf)};
 
 }  // namespace milepost::ops::gpu

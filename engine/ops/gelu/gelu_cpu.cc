@@ -29,15 +29,9 @@ absl::StatusOr<BoundOp> GeluBackwardOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindGelu(const Binding& b) { return MP_BIND_BY_DTYPE(GeluOf, b); }
-
-absl::StatusOr<BoundOp> BindGeluBackward(const Binding& b) {
-  return MP_BIND_BY_DTYPE(GeluBackwardOf, b);
-}
-
 }  // namespace
 
-constinit const CpuOp kGelu = {.bind = BindGelu};
-constinit const CpuOp kGeluBackward = {.bind = BindGeluBackward};
+constinit const CpuOp kGelu = {.bind = MP_BY_DTYPE(GeluOf)};
+constinit const CpuOp kGeluBackward = {.bind = MP_BY_DTYPE(GeluBackwardOf)};
 
 }  // namespace milepost::ops::cpu

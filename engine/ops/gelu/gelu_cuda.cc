@@ -24,11 +24,9 @@ absl::StatusOr<BoundOp> GeluOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindGelu(const CudaBinding& b) { return MP_BIND_BY_DTYPE(GeluOf, b); }
-
 }  // namespace
 
-constinit const CudaOp kGelu = {.bind = BindGelu};
-constinit const CudaOp kGeluBackward = {.bind = BindGelu};
+constinit const CudaOp kGelu = {.bind = MP_BY_DTYPE(GeluOf)};
+constinit const CudaOp kGeluBackward = {.bind = MP_BY_DTYPE(GeluOf)};
 
 }  // namespace milepost::ops::gpu

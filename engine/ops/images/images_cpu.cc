@@ -29,12 +29,8 @@ absl::StatusOr<BoundOp> NormalizeImagesOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindNormalizeImages(const Binding& b) {
-  return MP_BIND_F32_OR_BF16(NormalizeImagesOf, b);
-}
-
 }  // namespace
 
-constinit const CpuOp kNormalizeImages = {.bind = BindNormalizeImages};
+constinit const CpuOp kNormalizeImages = {.bind = MP_F32_OR_BF16(NormalizeImagesOf)};
 
 }  // namespace milepost::ops::cpu

@@ -30,12 +30,8 @@ absl::StatusOr<BoundOp> NormalizeImagesOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindNormalizeImages(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16(NormalizeImagesOf, b);
-}
-
 }  // namespace
 
-constinit const CudaOp kNormalizeImages = {.bind = BindNormalizeImages};
+constinit const CudaOp kNormalizeImages = {.bind = MP_F32_OR_BF16(NormalizeImagesOf)};
 
 }  // namespace milepost::ops::gpu

@@ -245,10 +245,6 @@ absl::StatusOr<BoundOp> LmHeadLossOf(const Binding& b) {
   return [head = Head<T>(b)](const StepContext& context) { return head.Run(context); };
 }
 
-absl::StatusOr<BoundOp> BindLmHeadLoss(const Binding& b) {
-  return MP_BIND_BY_DTYPE(LmHeadLossOf, b);
-}
-
 absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
   MP_RETURN_IF_ERROR(PrepareProducts(b, LogitsMatmulSpecs(b.plan, b.program, b.planned.op), 0));
   const graph::Attributes& a = b.attributes();
@@ -270,8 +266,10 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
 
 }  // namespace
 
-constinit const CpuOp kLmHeadLoss = {.bind = BindLmHeadLoss, .products = HeadMatmulSpecs};
-constinit const CpuOp kLmHeadLossBackward = {.bind = BindLmHeadLoss, .products = HeadMatmulSpecs};
+constinit const CpuOp kLmHeadLoss = {.bind = MP_BY_DTYPE(LmHeadLossOf),
+                                     .products = HeadMatmulSpecs};
+constinit const CpuOp kLmHeadLossBackward = {.bind = MP_BY_DTYPE(LmHeadLossOf),
+                                             .products = HeadMatmulSpecs};
 constinit const CpuOp kLmHeadLogits = {.bind = BindLmHeadLogits, .products = LogitsMatmulSpecs};
 
 }  // namespace milepost::ops::cpu

@@ -267,18 +267,12 @@ absl::StatusOr<BoundOp> LmHeadLogitsOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindLmHeadLoss(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(LmHeadLossOf, b);
-}
-
-absl::StatusOr<BoundOp> BindLmHeadLogits(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(LmHeadLogitsOf, b);
-}
-
 }  // namespace
 
-constinit const CudaOp kLmHeadLoss = {.bind = BindLmHeadLoss, .products = HeadProducts};
-constinit const CudaOp kLmHeadLossBackward = {.bind = BindLmHeadLoss, .products = HeadProducts};
-constinit const CudaOp kLmHeadLogits = {.bind = BindLmHeadLogits, .products = HeadProducts};
+constinit const CudaOp kLmHeadLoss = {.bind = MP_BY_DTYPE(LmHeadLossOf), .products = HeadProducts};
+constinit const CudaOp kLmHeadLossBackward = {.bind = MP_BY_DTYPE(LmHeadLossOf),
+                                              .products = HeadProducts};
+constinit const CudaOp kLmHeadLogits = {.bind = MP_BY_DTYPE(LmHeadLogitsOf),
+                                        .products = HeadProducts};
 
 }  // namespace milepost::ops::gpu

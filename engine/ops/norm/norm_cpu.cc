@@ -115,34 +115,14 @@ absl::StatusOr<BoundOp> RmsNormBackwardOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindLayerNorm(const Binding& b) { return MP_BIND_BY_DTYPE(LayerNormOf, b); }
-
-absl::StatusOr<BoundOp> BindResidualLayerNorm(const Binding& b) {
-  return MP_BIND_BY_DTYPE(ResidualLayerNormOf, b);
-}
-
-absl::StatusOr<BoundOp> BindLayerNormBackward(const Binding& b) {
-  return MP_BIND_BY_DTYPE(LayerNormBackwardOf, b);
-}
-
-absl::StatusOr<BoundOp> BindRmsNorm(const Binding& b) { return MP_BIND_BY_DTYPE(RmsNormOf, b); }
-
-absl::StatusOr<BoundOp> BindResidualRmsNorm(const Binding& b) {
-  return MP_BIND_BY_DTYPE(ResidualRmsNormOf, b);
-}
-
-absl::StatusOr<BoundOp> BindRmsNormBackward(const Binding& b) {
-  return MP_BIND_BY_DTYPE(RmsNormBackwardOf, b);
-}
-
 }  // namespace
 
-constinit const CpuOp kLayerNorm = {.bind = BindLayerNorm};
-constinit const CpuOp kResidualLayerNorm = {.bind = BindResidualLayerNorm};
-constinit const CpuOp kLayerNormBackward = {.bind = BindLayerNormBackward};
-constinit const CpuOp kResidualLayerNormBackward = {.bind = BindLayerNormBackward};
-constinit const CpuOp kRmsNorm = {.bind = BindRmsNorm};
-constinit const CpuOp kResidualRmsNorm = {.bind = BindResidualRmsNorm};
-constinit const CpuOp kRmsNormBackward = {.bind = BindRmsNormBackward};
+constinit const CpuOp kLayerNorm = {.bind = MP_BY_DTYPE(LayerNormOf)};
+constinit const CpuOp kResidualLayerNorm = {.bind = MP_BY_DTYPE(ResidualLayerNormOf)};
+constinit const CpuOp kLayerNormBackward = {.bind = MP_BY_DTYPE(LayerNormBackwardOf)};
+constinit const CpuOp kResidualLayerNormBackward = {.bind = MP_BY_DTYPE(LayerNormBackwardOf)};
+constinit const CpuOp kRmsNorm = {.bind = MP_BY_DTYPE(RmsNormOf)};
+constinit const CpuOp kResidualRmsNorm = {.bind = MP_BY_DTYPE(ResidualRmsNormOf)};
+constinit const CpuOp kRmsNormBackward = {.bind = MP_BY_DTYPE(RmsNormBackwardOf)};
 
 }  // namespace milepost::ops::cpu

@@ -77,20 +77,14 @@ absl::StatusOr<BoundOp> NormBackwardOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindNorm(const CudaBinding& b) { return MP_BIND_BY_DTYPE(NormOf, b); }
-
-absl::StatusOr<BoundOp> BindNormBackward(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(NormBackwardOf, b);
-}
-
 }  // namespace
 
-constinit const CudaOp kLayerNorm = {.bind = BindNorm};
-constinit const CudaOp kResidualLayerNorm = {.bind = BindNorm};
-constinit const CudaOp kRmsNorm = {.bind = BindNorm};
-constinit const CudaOp kResidualRmsNorm = {.bind = BindNorm};
-constinit const CudaOp kLayerNormBackward = {.bind = BindNormBackward};
-constinit const CudaOp kResidualLayerNormBackward = {.bind = BindNormBackward};
-constinit const CudaOp kRmsNormBackward = {.bind = BindNormBackward};
+constinit const CudaOp kLayerNorm = {.bind = MP_BY_DTYPE(NormOf)};
+constinit const CudaOp kResidualLayerNorm = {.bind = MP_BY_DTYPE(NormOf)};
+constinit const CudaOp kRmsNorm = {.bind = MP_BY_DTYPE(NormOf)};
+constinit const CudaOp kResidualRmsNorm = {.bind = MP_BY_DTYPE(NormOf)};
+constinit const CudaOp kLayerNormBackward = {.bind = MP_BY_DTYPE(NormBackwardOf)};
+constinit const CudaOp kResidualLayerNormBackward = {.bind = MP_BY_DTYPE(NormBackwardOf)};
+constinit const CudaOp kRmsNormBackward = {.bind = MP_BY_DTYPE(NormBackwardOf)};
 
 }  // namespace milepost::ops::gpu

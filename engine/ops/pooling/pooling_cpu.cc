@@ -44,21 +44,11 @@ absl::StatusOr<BoundOp> AveragePoolOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindMaxPool(const Binding& b) { return MP_BIND_F32_OR_BF16(MaxPoolOf, b); }
-
-absl::StatusOr<BoundOp> BindMaxPoolBackward(const Binding& b) {
-  return MP_BIND_F32_OR_BF16(MaxPoolBackwardOf, b);
-}
-
-absl::StatusOr<BoundOp> BindAveragePool(const Binding& b) {
-  return MP_BIND_F32_OR_BF16(AveragePoolOf, b);
-}
-
 }  // namespace
 
-constinit const CpuOp kMaxPool = {.bind = BindMaxPool};
-constinit const CpuOp kMaxPoolBackward = {.bind = BindMaxPoolBackward};
-constinit const CpuOp kAveragePool = {.bind = BindAveragePool};
-constinit const CpuOp kAveragePoolBackward = {.bind = BindAveragePool};
+constinit const CpuOp kMaxPool = {.bind = MP_F32_OR_BF16(MaxPoolOf)};
+constinit const CpuOp kMaxPoolBackward = {.bind = MP_F32_OR_BF16(MaxPoolBackwardOf)};
+constinit const CpuOp kAveragePool = {.bind = MP_F32_OR_BF16(AveragePoolOf)};
+constinit const CpuOp kAveragePoolBackward = {.bind = MP_F32_OR_BF16(AveragePoolOf)};
 
 }  // namespace milepost::ops::cpu

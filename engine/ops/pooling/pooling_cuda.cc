@@ -39,23 +39,11 @@ absl::StatusOr<BoundOp> AveragePoolOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindMaxPool(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16(MaxPoolOf, b);
-}
-
-absl::StatusOr<BoundOp> BindMaxPoolBackward(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16(MaxPoolBackwardOf, b);
-}
-
-absl::StatusOr<BoundOp> BindAveragePool(const CudaBinding& b) {
-  return MP_BIND_F32_OR_BF16(AveragePoolOf, b);
-}
-
 }  // namespace
 
-constinit const CudaOp kMaxPool = {.bind = BindMaxPool};
-constinit const CudaOp kMaxPoolBackward = {.bind = BindMaxPoolBackward};
-constinit const CudaOp kAveragePool = {.bind = BindAveragePool};
-constinit const CudaOp kAveragePoolBackward = {.bind = BindAveragePool};
+constinit const CudaOp kMaxPool = {.bind = MP_F32_OR_BF16(MaxPoolOf)};
+constinit const CudaOp kMaxPoolBackward = {.bind = MP_F32_OR_BF16(MaxPoolBackwardOf)};
+constinit const CudaOp kAveragePool = {.bind = MP_F32_OR_BF16(AveragePoolOf)};
+constinit const CudaOp kAveragePoolBackward = {.bind = MP_F32_OR_BF16(AveragePoolOf)};
 
 }  // namespace milepost::ops::gpu

@@ -41,15 +41,9 @@ absl::StatusOr<BoundOp> QkNormBackwardOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindQkNorm(const Binding& b) { return MP_BIND_BY_DTYPE(QkNormOf, b); }
-
-absl::StatusOr<BoundOp> BindQkNormBackward(const Binding& b) {
-  return MP_BIND_BY_DTYPE(QkNormBackwardOf, b);
-}
-
 }  // namespace
 
-constinit const CpuOp kQkNorm = {.bind = BindQkNorm};
-constinit const CpuOp kQkNormBackward = {.bind = BindQkNormBackward};
+constinit const CpuOp kQkNorm = {.bind = MP_BY_DTYPE(QkNormOf)};
+constinit const CpuOp kQkNormBackward = {.bind = MP_BY_DTYPE(QkNormBackwardOf)};
 
 }  // namespace milepost::ops::cpu

@@ -39,15 +39,9 @@ absl::StatusOr<BoundOp> QkNormBackwardOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindQkNorm(const CudaBinding& b) { return MP_BIND_BY_DTYPE(QkNormOf, b); }
-
-absl::StatusOr<BoundOp> BindQkNormBackward(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(QkNormBackwardOf, b);
-}
-
 }  // namespace
 
-constinit const CudaOp kQkNorm = {.bind = BindQkNorm};
-constinit const CudaOp kQkNormBackward = {.bind = BindQkNormBackward};
+constinit const CudaOp kQkNorm = {.bind = MP_BY_DTYPE(QkNormOf)};
+constinit const CudaOp kQkNormBackward = {.bind = MP_BY_DTYPE(QkNormBackwardOf)};
 
 }  // namespace milepost::ops::gpu

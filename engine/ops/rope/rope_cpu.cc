@@ -20,8 +20,6 @@ absl::StatusOr<BoundOp> RopeOf(const Binding& b) {
       };
 }
 
-absl::StatusOr<BoundOp> BindRope(const Binding& b) { return MP_BIND_BY_DTYPE(RopeOf, b); }
-
 absl::StatusOr<BoundOp> BindRopeTable(const Binding& b) {
   const graph::Shape& shape = b.OutputShape(0);
   return [params = RopeParamsOf(b), positions = b.Input<int32_t>(0), rows = shape[0],
@@ -34,7 +32,7 @@ absl::StatusOr<BoundOp> BindRopeTable(const Binding& b) {
 }  // namespace
 
 constinit const CpuOp kRopeTable = {.bind = BindRopeTable};
-constinit const CpuOp kRope = {.bind = BindRope};
-constinit const CpuOp kRopeBackward = {.bind = BindRope};
+constinit const CpuOp kRope = {.bind = MP_BY_DTYPE(RopeOf)};
+constinit const CpuOp kRopeBackward = {.bind = MP_BY_DTYPE(RopeOf)};
 
 }  // namespace milepost::ops::cpu

@@ -19,8 +19,6 @@ absl::StatusOr<BoundOp> RopeOf(const CudaBinding& b) {
              const StepContext&) { return cuda::Rope<T>(shape, x, table, forward, out, stream); };
 }
 
-absl::StatusOr<BoundOp> BindRope(const CudaBinding& b) { return MP_BIND_BY_DTYPE(RopeOf, b); }
-
 absl::StatusOr<BoundOp> BindRopeTable(const CudaBinding& b) {
   const graph::Shape& shape = b.OutputShape(0);
   return
@@ -33,7 +31,7 @@ absl::StatusOr<BoundOp> BindRopeTable(const CudaBinding& b) {
 }  // namespace
 
 constinit const CudaOp kRopeTable = {.bind = BindRopeTable};
-constinit const CudaOp kRope = {.bind = BindRope};
-constinit const CudaOp kRopeBackward = {.bind = BindRope};
+constinit const CudaOp kRope = {.bind = MP_BY_DTYPE(RopeOf)};
+constinit const CudaOp kRopeBackward = {.bind = MP_BY_DTYPE(RopeOf)};
 
 }  // namespace milepost::ops::gpu

@@ -28,15 +28,9 @@ absl::StatusOr<BoundOp> SwiGluBackwardOf(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindSwiGlu(const Binding& b) { return MP_BIND_BY_DTYPE(SwiGluOf, b); }
-
-absl::StatusOr<BoundOp> BindSwiGluBackward(const Binding& b) {
-  return MP_BIND_BY_DTYPE(SwiGluBackwardOf, b);
-}
-
 }  // namespace
 
-constinit const CpuOp kSwiGlu = {.bind = BindSwiGlu};
-constinit const CpuOp kSwiGluBackward = {.bind = BindSwiGluBackward};
+constinit const CpuOp kSwiGlu = {.bind = MP_BY_DTYPE(SwiGluOf)};
+constinit const CpuOp kSwiGluBackward = {.bind = MP_BY_DTYPE(SwiGluBackwardOf)};
 
 }  // namespace milepost::ops::cpu

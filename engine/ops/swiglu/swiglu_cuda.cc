@@ -26,11 +26,9 @@ absl::StatusOr<BoundOp> SwiGluOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindSwiGlu(const CudaBinding& b) { return MP_BIND_BY_DTYPE(SwiGluOf, b); }
-
 }  // namespace
 
-constinit const CudaOp kSwiGlu = {.bind = BindSwiGlu};
-constinit const CudaOp kSwiGluBackward = {.bind = BindSwiGlu};
+constinit const CudaOp kSwiGlu = {.bind = MP_BY_DTYPE(SwiGluOf)};
+constinit const CudaOp kSwiGluBackward = {.bind = MP_BY_DTYPE(SwiGluOf)};
 
 }  // namespace milepost::ops::gpu

@@ -34,10 +34,6 @@ absl::StatusOr<BoundOp> AdamW8BitOf(const CudaBinding& b) {
   return runtime::BindByMasterAndGradient<Quantized, T>(b);
 }
 
-absl::StatusOr<BoundOp> BindAdamW8Bit(const CudaBinding& b) {
-  return MP_BIND_BY_DTYPE(AdamW8BitOf, b);
-}
-
 cuda::SegmentFactors AdamW8BitFactors(const plan::FlatGroup&, const runtime::Segment& segment,
                                       const StepContext& c) {
   return cuda::SegmentFactorsOf(kernels::AdamWParams{.learning_rate = segment.LearningRate(c),
@@ -50,6 +46,7 @@ cuda::SegmentFactors AdamW8BitFactors(const plan::FlatGroup&, const runtime::Seg
 
 }  // namespace
 
-constinit const CudaOptimizer kAdamW8Bit = {.bind = BindAdamW8Bit, .factors = AdamW8BitFactors};
+constinit const CudaOptimizer kAdamW8Bit = {.bind = MP_BY_DTYPE(AdamW8BitOf),
+                                            .factors = AdamW8BitFactors};
 
 }  // namespace milepost::optim::gpu

@@ -32,8 +32,6 @@ absl::StatusOr<BoundOp> LambOf(const CudaBinding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindLamb(const CudaBinding& b) { return MP_BIND_BY_DTYPE(LambOf, b); }
-
 // Vectors take AdamW's step.
 cuda::SegmentFactors LambFactors(const plan::FlatGroup&, const runtime::Segment& segment,
                                  const StepContext& c) {
@@ -44,7 +42,7 @@ cuda::SegmentFactors LambFactors(const plan::FlatGroup&, const runtime::Segment&
 
 }  // namespace
 
-constinit const CudaOptimizer kLamb = {.bind = BindLamb, .factors = LambFactors};
+constinit const CudaOptimizer kLamb = {.bind = MP_BY_DTYPE(LambOf), .factors = LambFactors};
 
 }  // namespace milepost::optim::gpu
 

@@ -34,8 +34,6 @@ absl::StatusOr<BoundOp> MuonOf(const CudaBinding& b) {
       [update, stream = b.stream()](const StepContext&) { return cuda::MuonApply(update, stream); };
 }
 
-absl::StatusOr<BoundOp> BindMuon(const CudaBinding& b) { return MP_BIND_BY_DTYPE(MuonOf, b); }
-
 cuda::SegmentFactors MuonFactors(const plan::FlatGroup& group, const runtime::Segment& segment,
                                  const StepContext& c) {
   const float rate = segment.LearningRate(c);
@@ -45,7 +43,7 @@ cuda::SegmentFactors MuonFactors(const plan::FlatGroup& group, const runtime::Se
 
 }  // namespace
 
-constinit const CudaOptimizer kMuon = {.bind = BindMuon, .factors = MuonFactors};
+constinit const CudaOptimizer kMuon = {.bind = MP_BY_DTYPE(MuonOf), .factors = MuonFactors};
 
 }  // namespace milepost::optim::gpu
 

@@ -35,4 +35,7 @@ inline absl::Status NoImageKernel(const OpBinding& b) {
        ? binder<float>(b)                                                                   \
        : ::milepost::runtime::NoImageKernel(b))
 
+// The same as a binder: {.bind = MP_F32_OR_BF16(MaxPoolOf)}.
+#define MP_F32_OR_BF16(binder) [](const auto& b) { return MP_BIND_F32_OR_BF16(binder, b); }
+
 #endif  // MILEPOST_ENGINE_RUNTIME_EXECUTOR_IMAGE_OPS_H_

@@ -87,4 +87,7 @@ struct OpBinding {
    : (b).plan.options.compute_dtype == ::milepost::DType::kF16 ? binder<::milepost::f16>(b)  \
                                                                : binder<float>(b))
 
+// The same as a binder: {.bind = MP_BY_DTYPE(GeluOf)}.
+#define MP_BY_DTYPE(binder) [](const auto& b) { return MP_BIND_BY_DTYPE(binder, b); }
+
 #endif  // MILEPOST_ENGINE_RUNTIME_EXECUTOR_OP_BINDING_H_
