@@ -156,8 +156,8 @@ struct FlatGroup {
   BufferId host_parameter_buffer = kNoBuffer;
   bool Offloaded() const { return host_gradient_buffer != kNoBuffer; }
   optim::StepNeeds Needs() const { return optim::DefinitionOf(optimizer).needs; }
-  // State on disk: which of the kDiskTurns places in host memory the buffers of master, states
-  // and scales are, which other groups use too: the group's state lies there from its kReadState to its
+  // State on disk: which of the kDiskTurns places in host memory the buffers of master, states and
+  // scales are. Other groups use them too: the group's state lies there from its kReadState to its
   // kWriteState. They have at least DiskBytes of the group's. -1: it is in memory for good.
   int disk_turn = -1;
   // LAMB: the group's first tensor among the pairs of plan.update_norms.

@@ -9,10 +9,10 @@
     python3 tests/golden/make_gpt2_curve.py adan > tests/golden/gpt2_adan_curve.json
     python3 tests/golden/make_gpt2_curve.py adamw_8bit > tests/golden/gpt2_adamw_8bit_curve.json
 
-Needs torch only. Lion, LAMB, Adan and 8-bit AdamW, which torch does not have, follow their papers. Muon
-is torch's, but for its iterations, which are done in fp32 instead of bf16. The model is written out
-here, independently of Milepost. Initial weights and tokens come from integer formulas (see
-`uniform` and `token`) that gpt2_curve_test.cc repeats, so nothing but the figures needs to be
+Needs torch only. Lion, LAMB, Adan and 8-bit AdamW, which torch does not have, follow their papers.
+Muon is torch's, but for its iterations, which are done in fp32 instead of bf16. The model is
+written out here, independently of Milepost. Initial weights and tokens come from integer formulas
+(see `uniform` and `token`) that gpt2_curve_test.cc repeats, so nothing but the figures needs to be
 stored. Every step trains on all samples, so the order in which a data loader visits them does not
 matter.
 """
@@ -190,8 +190,8 @@ class Lamb(torch.optim.Optimizer):
 
 
 class Adan(torch.optim.Optimizer):
-    """Xie et al., "Adan: Adaptive Nesterov Momentum Algorithm" (2022), algorithm 1 without restarts,
-    with the bias corrections, and with 1 minus the paper's betas, of the authors' own code."""
+    """Xie et al., "Adan: Adaptive Nesterov Momentum Algorithm" (2022), algorithm 1 without
+    restarts, with the bias corrections, and 1 minus the paper's betas, of the authors' own code."""
 
     @torch.no_grad()
     def step(self):

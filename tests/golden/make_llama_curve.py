@@ -8,8 +8,8 @@ Needs torch and transformers. Each case is a transformers model: LlamaForCausalL
 attention and Llama 3's rotary scaling, its head tied and not, and one whose MLP is gated by GELU;
 Qwen2ForCausalLM, which has biases on q, k and v; Qwen3ForCausalLM, which normalises the heads of q
 and k. Initial weights and tokens come from the integer formulas of make_gpt2_curve.py, which
-llama_curve_test.cc repeats, so nothing but the figures needs to be stored. Every step trains on all samples, so the order in
-which a data loader visits them does not matter.
+llama_curve_test.cc repeats, so nothing but the figures needs to be stored. Every step trains on all
+samples, so the order in which a data loader visits them does not matter.
 """
 import json
 import math

@@ -1,5 +1,5 @@
-// Gated activations on packed rows, for the rooms that differ in the activation alone. Included once
-// for each SIMD target, after simd-inl.h's conventions.
+// Gated activations on packed rows, for the rooms that differ in the activation alone. Included
+// once for each SIMD target, as simd-inl.h is.
 //
 //   struct SiluGate {
 //     static VF Value(DF d, VF gate);

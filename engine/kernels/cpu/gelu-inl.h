@@ -1,4 +1,4 @@
-// GELU's tanh form on vectors. Included once for each SIMD target, after simd-inl.h's conventions.
+// GELU's tanh form on vectors. Included once for each SIMD target, as simd-inl.h is.
 #if defined(MILEPOST_ENGINE_KERNELS_CPU_GELU_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MILEPOST_ENGINE_KERNELS_CPU_GELU_INL_H_
 #undef MILEPOST_ENGINE_KERNELS_CPU_GELU_INL_H_

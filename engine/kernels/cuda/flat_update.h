@@ -50,9 +50,9 @@ struct StepFactors {
   uint64_t step = 0;  // of random roundings
 };
 
-// T: the parameter's type. S: that of the optimizer's states, P: the master's, each float or (rounded at random)
-// bf16. G: the gradient's. All device memory and 16-byte aligned; element 0 is the shard's first.
-// Chunks begin at multiples of 4 elements.
+// T: the parameter's type. S: that of the optimizer's states, P: the master's, each float or
+// (rounded at random) bf16. G: the gradient's. All device memory and 16-byte aligned; element 0 is
+// the shard's first. Chunks begin at multiples of 4 elements.
 template <typename T, typename S = float, typename P = float, typename G = float>
 struct FlatUpdate {
   const FlatChunk* chunks = nullptr;

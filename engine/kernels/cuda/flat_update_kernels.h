@@ -1,5 +1,6 @@
 // The kernel behind optimizers that change each element by itself. A rule changes one: Apply(step,
-// segment, gradient scale, g, p, states), of which it has kStates. Its operations and the fused ones are the CPU's, in order.
+// segment, gradient scale, g, p, states), with kStates states. Its operations and the fused ones
+// are the CPU's, in order.
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_FLAT_UPDATE_KERNELS_H_
 #define MILEPOST_ENGINE_KERNELS_CUDA_FLAT_UPDATE_KERNELS_H_
 

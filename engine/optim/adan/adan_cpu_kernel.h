@@ -22,8 +22,8 @@ struct AdanStates {
 // With the scaled gradient x and d = x - g (0 in the first update):
 //   m = beta1 m + (1 - beta1) x;  v = beta2 v + (1 - beta2) d
 //   n = beta3 n + (1 - beta3) (x + beta2 d)^2;  g = x
-//   p = (p - lr (m / (1 - beta1^t) + beta2 v / (1 - beta2^t)) / (sqrt(n / (1 - beta3^t)) + epsilon))
-//       / (1 + lr weight_decay)
+//   u = m / (1 - beta1^t) + beta2 v / (1 - beta2^t)
+//   p = (p - lr u / (sqrt(n / (1 - beta3^t)) + epsilon)) / (1 + lr weight_decay)
 // (algorithm 1 of the paper, with the bias corrections of its authors' program). `copy` (nullable)
 // receives p as T.
 template <typename T>

@@ -1,0 +1,155 @@
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/spec/checker.h"
+#include "common/spec/model_sizes.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+namespace {
+
+void CheckTokenPath(absl::string_view field, const std::string& path, bool images, Checker* check) {
+  if (!CheckPath(field, path, check) || images) return;
+  if (!absl::EndsWith(path, ".npy") && !absl::EndsWith(path, ".bin")) {
+    check->Add(field, absl::StrCat("expected a .npy or .bin file of token ids, got '", path,
+                                   "'; `milepost dataset tokenize` makes one from text"));
+  }
+}
+
+constexpr int kMaxSources = 256;
+constexpr double kLeastShare = 1e-6;
+
+void CheckMixture(const v1::DataSpec& data, Checker* check) {
+  if (data.mixture_size() > kMaxSources) {
+    check->Add("data.mixture", absl::StrCat(data.mixture_size(), " files; at most ", kMaxSources));
+    return;
+  }
+  double sum = 0;
+  for (const v1::TokenSource& source : data.mixture()) sum += source.weight();
+  for (int i = 0; i < data.mixture_size(); ++i) {
+    const v1::TokenSource& source = data.mixture(i);
+    const std::string field = absl::StrCat("data.mixture[", i, "]");
+    if (source.path().empty()) {
+      check->Add(field + ".path", "required: a file of training tokens");
+    } else {
+      CheckTokenPath(field + ".path", source.path(), false, check);
+    }
+    const bool weight = check->Real(field + ".weight", source.weight(), 0, 1e9, "(]");
+    if (weight && source.weight() < kLeastShare * sum) {
+      check->Add(field + ".weight", absl::StrCat(source.weight(),
+                                                 " is less than a millionth of all "
+                                                 "weights together: raise it, or remove the file"));
+    }
+  }
+}
+
+void CheckImages(const v1::JobSpec& spec, Checker* check) {
+  const v1::ImageDataSpec& images = spec.data().images();
+  const auto range = [&](const std::string& field, double low, double high, double most) {
+    check->Real("data.images.min_" + field, low, 0, most, "(]");
+    if (check->Real("data.images.max_" + field, high, 0, most, "(]") && high < low) {
+      check->Add("data.images.max_" + field,
+                 absl::StrCat("must not be below min_", field, " (", low, "), got ", high));
+    }
+  };
+  if (!v1::ImageCrop_IsValid(images.crop()) || images.crop() == 0) {
+    check->Add("data.images.crop", "expected random or centre");
+  }
+  range("scale", images.min_scale(), images.max_scale(), 1);
+  range("ratio", images.min_ratio(), images.max_ratio(), 1000);
+  check->Real("data.images.flip", images.flip(), 0, 1);
+  check->Int("data.images.resize", images.resize(), spec.model().resnet().image_size(), 65535);
+  if (images.has_patch()) {
+    check->Int("data.images.patch.size", images.patch().size(), 1, 65535);
+    check->Int("data.images.patch.stride", images.patch().stride(), 1, images.patch().size());
+  }
+  check->Int("data.images.decode_threads", images.decode_threads(), 1, 256);
+  if (!v1::OnCorrupt_IsValid(images.on_corrupt()) || images.on_corrupt() == 0) {
+    check->Add("data.images.on_corrupt", "expected fail or skip");
+  }
+  check->Int("data.images.max_pixels", images.max_pixels(), 1, int64_t{1} << 32);
+}
+
+constexpr int kMaxSpecialTokens = 256;
+
+void CheckMasking(const v1::JobSpec& spec, int64_t vocabulary, Checker* check) {
+  const bool bert = spec.model().has_bert();
+  const v1::MaskingSpec& masking = spec.data().masking();
+  if (bert != spec.data().has_masking()) {
+    check->Add("data.masking", bert ? "required: BERT learns to find masked tokens again"
+                                    : "only BERT has it: this model predicts the next token");
+    return;
+  }
+  if (!bert) return;
+  check->Real("data.masking.probability", masking.probability(), 0, 1, "(]");
+  if (!masking.has_mask_token()) {
+    check->Add("data.masking.mask_token", "required: the id that stands for a masked token");
+  } else {
+    check->Int("data.masking.mask_token", masking.mask_token(), 0, vocabulary - 1);
+  }
+  if (masking.special_tokens_size() > kMaxSpecialTokens) {
+    check->Add("data.masking.special_tokens",
+               absl::StrCat(masking.special_tokens_size(), " ids; at most ", kMaxSpecialTokens));
+    return;
+  }
+  for (int i = 0; i < masking.special_tokens_size(); ++i) {
+    check->Int(absl::StrCat("data.masking.special_tokens[", i, "]"), masking.special_tokens(i), 0,
+               vocabulary - 1);
+  }
+}
+
+void CheckDocuments(const v1::JobSpec& spec, int64_t vocabulary, Checker* check) {
+  const v1::DataSpec& data = spec.data();
+  if (data.has_document_separator()) {
+    check->Int("data.document_separator", data.document_separator(), 0, vocabulary - 1);
+  }
+  if (data.has_padding()) check->Int("data.padding", data.padding(), 0, vocabulary - 1);
+  if (!data.has_segment_separator()) return;
+  check->Int("data.segment_separator", data.segment_separator(), 0, vocabulary - 1);
+  if (!spec.model().has_bert()) {
+    check->Add("data.segment_separator", "only BERT has segments");
+  }
+}
+
+}  // namespace
+
+void CheckData(const v1::JobSpec& spec, Checker* check) {
+  const v1::DataSpec& data = spec.data();
+  const bool images = SizesOf(spec.model()).images;
+  if (images && data.mixture_size() > 0) {
+    check->Add("data.mixture", "mixtures are of token files; give data.train a set of images");
+  } else if (data.mixture_size() > 0 && !data.train().empty()) {
+    check->Add("data.mixture", "given beside data.train: keep one of them");
+  } else if (data.mixture_size() > 0) {
+    CheckMixture(data, check);
+  } else if (data.train().empty()) {
+    check->Add("data.train", images ? "required: the training images"
+                                    : "required: the file of training tokens, .npy or .bin");
+  } else {
+    CheckTokenPath("data.train", data.train(), images, check);
+  }
+  if (!data.validation().empty()) {
+    CheckTokenPath("data.validation", data.validation(), images, check);
+  }
+  if (spec.model().family_case() == v1::ModelSpec::FAMILY_NOT_SET) return;
+  if (images) {
+    CheckImages(spec, check);
+  } else if (data.has_images()) {
+    check->Add("data.images", "the model is of tokens: remove it, or give model.resnet");
+  }
+  const ModelSizes model = SizesOf(spec.model());
+  if (model.vocabulary >= 2) {
+    CheckMasking(spec, model.vocabulary, check);
+    CheckDocuments(spec, model.vocabulary, check);
+  }
+  if (model.context == 0) return;  // which is told already
+  if (data.sequence_length() < 1 || data.sequence_length() > model.context) {
+    check->Add("data.sequence_length",
+               absl::StrCat("expected 1 to model.", model.family, ".context (", model.context,
+                            "), got ", data.sequence_length()));
+  }
+}
+
+}  // namespace milepost

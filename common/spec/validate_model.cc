@@ -1,0 +1,149 @@
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/spec/checker.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost {
+namespace {
+
+void CheckGpt2(const v1::Gpt2Spec& gpt2, Checker* check) {
+  check->Required("model.gpt2.layers", gpt2.layers(), 1, 1024);
+  const bool width = check->Required("model.gpt2.width", gpt2.width(), 1, 65536);
+  const bool heads = check->Required("model.gpt2.heads", gpt2.heads(), 1, 1024);
+  if (width && heads && gpt2.width() % gpt2.heads() != 0) {
+    check->Add("model.gpt2.heads", absl::StrCat("must divide the width: ", gpt2.width(),
+                                                " is not a multiple of ", gpt2.heads()));
+  }
+  check->Required("model.gpt2.context", gpt2.context(), 1, 1 << 20);
+  check->Required("model.gpt2.vocabulary", gpt2.vocabulary(), 2, 1 << 24);
+  check->Real("model.gpt2.dropout", gpt2.dropout(), 0, 1, "[)");
+}
+
+void CheckRopeScaling(const v1::RopeScalingSpec& scaling, Checker* check) {
+  check->Real("model.llama.rope_scaling.factor", scaling.factor(), 1, 1e6);
+  const bool low = check->Real("model.llama.rope_scaling.low_freq_factor",
+                               scaling.low_freq_factor(), 0, 1e6, "(]");
+  const bool high = check->Real("model.llama.rope_scaling.high_freq_factor",
+                                scaling.high_freq_factor(), 0, 1e6, "(]");
+  if (low && high && scaling.high_freq_factor() <= scaling.low_freq_factor()) {
+    check->Add("model.llama.rope_scaling.high_freq_factor",
+               absl::StrCat("must be above low_freq_factor (", scaling.low_freq_factor(), "), got ",
+                            scaling.high_freq_factor()));
+  }
+  check->Int("model.llama.rope_scaling.original_context", scaling.original_context(), 1, 1 << 24);
+}
+
+void CheckLlamaHeads(const v1::LlamaSpec& llama, Checker* check) {
+  const bool heads = check->Required("model.llama.heads", llama.heads(), 1, 1024);
+  // Defaults that follow from what is missing itself need not be told of.
+  const bool follows = llama.heads() == 0 && llama.kv_heads() == 0;
+  const bool kv = !follows && check->Int("model.llama.kv_heads", llama.kv_heads(), 1, 1024);
+  if (heads && kv && llama.heads() % llama.kv_heads() != 0) {
+    check->Add("model.llama.kv_heads", absl::StrCat("must divide heads: ", llama.heads(),
+                                                    " is not a multiple of ", llama.kv_heads()));
+  }
+  if (!llama.has_head_dim()) {  // the default is width / heads
+    if (llama.width() == 0 || llama.heads() == 0) return;
+    check->Add("model.llama.head_dim",
+               absl::StrCat("give it, as heads (", llama.heads(), ") does not divide the width (",
+                            llama.width(), ")"));
+  } else if (llama.head_dim() < 8 || llama.head_dim() > 256 || llama.head_dim() % 8 != 0) {
+    check->Add("model.llama.head_dim",
+               absl::StrCat("expected a multiple of 8 from 8 to 256, got ", llama.head_dim()));
+  }
+}
+
+void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
+  check->Required("model.llama.layers", llama.layers(), 1, 1024);
+  check->Required("model.llama.width", llama.width(), 1, 65536);
+  CheckLlamaHeads(llama, check);
+  check->Required("model.llama.hidden", llama.hidden(), 1, 1 << 20);
+  check->Required("model.llama.context", llama.context(), 1, 1 << 20);
+  check->Required("model.llama.vocabulary", llama.vocabulary(), 2, 1 << 24);
+  check->Real("model.llama.rope_theta", llama.rope_theta(), 1, 1e12);
+  if (llama.has_rope_scaling()) CheckRopeScaling(llama.rope_scaling(), check);
+  check->Real("model.llama.norm_epsilon", llama.norm_epsilon(), 0, 1, "(]");
+  if (llama.qk_norm() && llama.qkv_bias()) {
+    check->Add("model.llama.qk_norm", "no model has both qk_norm and qkv_bias: leave one out");
+  }
+}
+
+// Normalising has given a depth its stages: others beside it are a contradiction.
+void CheckResNetStages(const v1::ResNetSpec& resnet, Checker* check) {
+  if (resnet.depth() == 0 && resnet.stages_size() == 0) {
+    check->Add("model.resnet.depth", "required: 18, 34, 50, 101 or 152; or give stages");
+    return;
+  }
+  if (resnet.stages_size() > 5) {
+    check->Add("model.resnet.stages", absl::StrCat(resnet.stages_size(), " stages; at most 5"));
+    return;
+  }
+  int64_t layers = 0;
+  for (int i = 0; i < resnet.stages_size(); ++i) {
+    const int64_t own = resnet.stages(i).layers();
+    check->Required(absl::StrCat("model.resnet.stages[", i, "].layers"), own, 1, 256);
+    layers += own;
+  }
+  if (resnet.depth() == 0) return;
+  if (resnet.stages_size() == 0) {
+    check->Add("model.resnet.depth", absl::StrCat("expected 18, 34, 50, 101 or 152, got ",
+                                                  resnet.depth(), "; or give stages instead"));
+  } else if (resnet.depth() != (resnet.bottleneck() ? 3 : 2) * layers + 2) {
+    check->Add("model.resnet.stages",
+               absl::StrCat("are not those of depth ", resnet.depth(), ": keep one of the two"));
+  }
+}
+
+void CheckResNet(const v1::ResNetSpec& resnet, Checker* check) {
+  CheckResNetStages(resnet, check);
+  check->Required("model.resnet.classes", resnet.classes(), 1, 1 << 20);
+  check->Int("model.resnet.image_size", resnet.image_size(), 1, 8192);
+  check->Int("model.resnet.width", resnet.width(), 1, 4096);
+  check->Real("model.resnet.label_smoothing", resnet.label_smoothing(), 0, 1, "[)");
+  const auto rgb = [&](const std::string& field, const v1::RgbSpec& value, const char* brackets) {
+    check->Real(field + ".red", value.red(), 0, 1, brackets);
+    check->Real(field + ".green", value.green(), 0, 1, brackets);
+    check->Real(field + ".blue", value.blue(), 0, 1, brackets);
+  };
+  rgb("model.resnet.pixel_mean", resnet.pixel_mean(), "[]");
+  rgb("model.resnet.pixel_deviation", resnet.pixel_deviation(), "(]");
+}
+
+void CheckBert(const v1::BertSpec& bert, Checker* check) {
+  check->Required("model.bert.layers", bert.layers(), 1, 1024);
+  const bool width = check->Required("model.bert.width", bert.width(), 1, 65536);
+  const bool heads = check->Required("model.bert.heads", bert.heads(), 1, 1024);
+  if (width && heads && bert.width() % bert.heads() != 0) {
+    check->Add("model.bert.heads", absl::StrCat("must divide the width: ", bert.width(),
+                                                " is not a multiple of ", bert.heads()));
+  }
+  if (width) check->Int("model.bert.hidden", bert.hidden(), 1, 1 << 20);
+  check->Required("model.bert.context", bert.context(), 1, 1 << 20);
+  check->Required("model.bert.vocabulary", bert.vocabulary(), 2, 1 << 24);
+  check->Int("model.bert.segments", bert.segments(), 1, 1024);
+  check->Real("model.bert.dropout", bert.dropout(), 0, 1, "[)");
+  check->Real("model.bert.norm_epsilon", bert.norm_epsilon(), 0, 1, "(]");
+}
+
+}  // namespace
+
+void CheckModel(const v1::ModelSpec& model, Checker* check) {
+  switch (model.family_case()) {
+    case v1::ModelSpec::kGpt2:
+      return CheckGpt2(model.gpt2(), check);
+    case v1::ModelSpec::kLlama:
+      return CheckLlama(model.llama(), check);
+    case v1::ModelSpec::kBert:
+      return CheckBert(model.bert(), check);
+    case v1::ModelSpec::kResnet:
+      return CheckResNet(model.resnet(), check);
+    case v1::ModelSpec::FAMILY_NOT_SET:
+      break;
+  }
+  check->Add("model",
+             "expected a model family: give model.gpt2, model.llama, model.bert or model.resnet");
+}
+
+}  // namespace milepost
