@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "common/status_macros.h"
+#include "engine/ops/attention/attention_binding.h"
 #include "engine/ops/attention/attention_cpu_kernel.h"
 #include "engine/ops/attention/cached_attention_cpu_kernel.h"
 #include "engine/runtime/cpu/cpu_op.h"
@@ -52,15 +53,7 @@ absl::StatusOr<BoundOp> AttentionBackwardOf(const Binding& b) {
 
 template <typename T>
 absl::StatusOr<BoundOp> CachedAttentionOf(const Binding& b) {
-  const graph::Attributes& a = b.attributes();
-  const graph::Shape& cache = b.InputShape(2);
-  const kernels::CachedAttentionShape shape{
-      .positions = cache[2], .heads = a.heads, .head_dim = cache[3], .kv_heads = a.kv_heads};
-  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape({.batch = 1,
-                                                   .sequence = shape.positions,
-                                                   .heads = shape.heads,
-                                                   .head_dim = shape.head_dim,
-                                                   .kv_heads = shape.kv_heads}));
+  MP_ASSIGN_OR_RETURN(const kernels::CachedAttentionShape shape, CachedAttentionShapeOf(b));
   const int64_t most = b.OutputShape(0)[0];
   MP_RETURN_IF_ERROR(b.RequireWorkspace(
       kernels::CachedAttentionWorkspaceBytes(shape, most, kDTypeOf<T>, b.threads)));

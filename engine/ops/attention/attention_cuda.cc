@@ -2,6 +2,7 @@
 // that ops/attention/library_attention.h says; else by the own kernels, which also take
 // micro-batches with more documents than were planned for.
 #include "engine/ops/attention/attention_cuda.h"
+#include "engine/ops/attention/attention_binding.h"
 
 #include <utility>
 #include <vector>
@@ -122,15 +123,7 @@ absl::StatusOr<BoundOp> AttentionBackwardOf(const CudaBinding& b) {
 
 template <typename T>
 absl::StatusOr<BoundOp> CachedAttentionOf(const CudaBinding& b) {
-  const graph::Attributes& a = b.attributes();
-  const graph::Shape& cache = b.InputShape(2);
-  const kernels::CachedAttentionShape shape{
-      .positions = cache[2], .heads = a.heads, .head_dim = cache[3], .kv_heads = a.kv_heads};
-  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape({.batch = 1,
-                                                   .sequence = shape.positions,
-                                                   .heads = shape.heads,
-                                                   .head_dim = shape.head_dim,
-                                                   .kv_heads = shape.kv_heads}));
+  MP_ASSIGN_OR_RETURN(const kernels::CachedAttentionShape shape, CachedAttentionShapeOf(b));
   return
       [args = cuda::CachedAttentionArgs<T>{.shape = shape,
                                            .rows = b.OutputShape(0)[0],

@@ -1,6 +1,4 @@
-#include <utility>
-#include <vector>
-
+#include "engine/ops/images/images_binding.h"
 #include "engine/ops/pooling/pooling_cpu_kernel.h"
 #include "engine/runtime/cpu/cpu_op.h"
 #include "engine/runtime/executor/image_ops.h"
@@ -15,14 +13,7 @@ using runtime::StepContext;
 
 template <typename T>
 absl::StatusOr<BoundOp> NormalizeImagesOf(const Binding& b) {
-  const graph::ImageAttributes& a = b.attributes().image;
-  std::vector<T> table(256 * graph::kImageChannels);
-  for (size_t i = 0; i < table.size(); ++i) {
-    const double value =
-        (static_cast<double>(i % 256) / 255 - a.mean[i / 256]) / a.deviation[i / 256];
-    table[i] = FromFloat<T>(static_cast<float>(value));
-  }
-  return [x = b.Input<uint8_t>(0), y = b.Output<T>(0), table = std::move(table),
+  return [x = b.Input<uint8_t>(0), y = b.Output<T>(0), table = ChannelTable<T>(b),
           pixels = ImageRows(b.InputShape(0)).rows](const StepContext&) {
     kernels::LookUpChannels<T>(x, pixels, graph::kImageChannels, table.data(), y);
     return absl::OkStatus();

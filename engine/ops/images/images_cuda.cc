@@ -1,6 +1,5 @@
-#include <vector>
-
 #include "common/status_macros.h"
+#include "engine/ops/images/images_binding.h"
 #include "engine/ops/pooling/pooling_cuda_kernel.h"
 #include "engine/runtime/executor/image_ops.h"
 #include "engine/runtime/gpu/backend/cuda_op.h"
@@ -16,14 +15,7 @@ using runtime::StepContext;
 
 template <typename T>
 absl::StatusOr<BoundOp> NormalizeImagesOf(const CudaBinding& b) {
-  const graph::ImageAttributes& a = b.attributes().image;
-  std::vector<T> table(256 * graph::kImageChannels);
-  for (size_t i = 0; i < table.size(); ++i) {
-    const double value =
-        (static_cast<double>(i % 256) / 255 - a.mean[i / 256]) / a.deviation[i / 256];
-    table[i] = FromFloat<T>(static_cast<float>(value));
-  }
-  MP_ASSIGN_OR_RETURN(const T* uploaded, b.services.tables->Upload(table));
+  MP_ASSIGN_OR_RETURN(const T* uploaded, b.services.tables->Upload(ChannelTable<T>(b)));
   return [x = b.Input<uint8_t>(0), y = b.Output<T>(0), uploaded,
           pixels = ImageRows(b.InputShape(0)).rows, stream = b.stream()](const StepContext&) {
     return cuda::LookUpChannels(x, pixels, graph::kImageChannels, uploaded, y, stream);

@@ -17,6 +17,31 @@ inline kernels::QkNormShape QkNormShapeOf(const runtime::OpBinding& b) {
           .epsilon = static_cast<float>(b.attributes().epsilon)};
 }
 
+// The operands of the backward, and how it writes the gradients of the scales.
+template <typename T>
+struct QkNormBackwardOperands {
+  explicit QkNormBackwardOperands(const runtime::OpBinding& b)
+      : args{.qkv = b.Input<T>(0),
+             .gamma_q = b.Input<T>(1),
+             .gamma_k = b.Input<T>(2),
+             .dout = b.Input<T>(3),
+             .dqkv = b.Output<T>(0),
+             .dgamma_q = b.Output<float>(1),
+             .dgamma_k = b.Output<float>(2)},
+        q(b.OutputAccumulation(1)),
+        k(b.OutputAccumulation(2)) {}
+
+  kernels::QkNormBackwardArgs<T> At(const runtime::StepContext& context) const {
+    kernels::QkNormBackwardArgs<T> now = args;
+    now.accumulate_q = q.At(context);
+    now.accumulate_k = k.At(context);
+    return now;
+  }
+
+  kernels::QkNormBackwardArgs<T> args;
+  runtime::OpBinding::Accumulation q, k;
+};
+
 }  // namespace milepost::ops
 
 #endif  // MILEPOST_ENGINE_OPS_QK_NORM_QK_NORM_BINDING_H_

@@ -24,19 +24,9 @@ absl::StatusOr<BoundOp> QkNormBackwardOf(const Binding& b) {
   const kernels::QkNormShape shape = QkNormShapeOf(b);
   MP_RETURN_IF_ERROR(
       b.RequireWorkspace(kernels::QkNormBackwardWorkspaceBytes(shape.rows, shape.head_dim)));
-  const kernels::QkNormBackwardArgs<T> args{.qkv = b.Input<T>(0),
-                                            .gamma_q = b.Input<T>(1),
-                                            .gamma_k = b.Input<T>(2),
-                                            .dout = b.Input<T>(3),
-                                            .dqkv = b.Output<T>(0),
-                                            .dgamma_q = b.Output<float>(1),
-                                            .dgamma_k = b.Output<float>(2)};
-  return [shape, args, q = b.OutputAccumulation(1), k = b.OutputAccumulation(2),
+  return [shape, args = QkNormBackwardOperands<T>(b),
           workspace = b.Workspace()](const StepContext& context) {
-    kernels::QkNormBackwardArgs<T> now = args;
-    now.accumulate_q = q.At(context);
-    now.accumulate_k = k.At(context);
-    kernels::QkNormBackward<T>(shape, now, workspace);
+    kernels::QkNormBackward<T>(shape, args.At(context), workspace);
     return absl::OkStatus();
   };
 }

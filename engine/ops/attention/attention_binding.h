@@ -1,0 +1,29 @@
+// What the binders of attention share.
+#ifndef MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_BINDING_H_
+#define MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_BINDING_H_
+
+#include "absl/status/statusor.h"
+#include "common/status_macros.h"
+#include "engine/ops/attention/attention_contract.h"
+#include "engine/runtime/executor/op_binding.h"
+
+namespace milepost::ops {
+
+// INVALID_ARGUMENT for a shape that the kernels do not take.
+inline absl::StatusOr<kernels::CachedAttentionShape> CachedAttentionShapeOf(
+    const runtime::OpBinding& b) {
+  const graph::Attributes& a = b.attributes();
+  const graph::Shape& cache = b.InputShape(2);
+  const kernels::CachedAttentionShape shape{
+      .positions = cache[2], .heads = a.heads, .head_dim = cache[3], .kv_heads = a.kv_heads};
+  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape({.batch = 1,
+                                                   .sequence = shape.positions,
+                                                   .heads = shape.heads,
+                                                   .head_dim = shape.head_dim,
+                                                   .kv_heads = shape.kv_heads}));
+  return shape;
+}
+
+}  // namespace milepost::ops
+
+#endif  // MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_BINDING_H_
