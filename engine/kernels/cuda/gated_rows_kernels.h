@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "engine/kernels/cuda/context.h"
+#include "engine/kernels/cuda/stream.h"
 
 namespace milepost::kernels::cuda {
 
