@@ -1,10 +1,10 @@
 // The digests of validate.h.
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <xxhash.h>
 
 #include "absl/strings/str_format.h"
-#include "common/spec/orthogonalization.h"
 #include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -23,22 +23,29 @@ std::string Digest(const google::protobuf::Message& message) {
   return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
 }
 
-// What was made before there was a choice goes on: a default that was added later is left out.
-void ClearLaterDefaults(v1::ModelSpec* model) {
-  if (!model->has_llama()) return;
-  v1::LlamaSpec* llama = model->mutable_llama();
-  if (!llama->qk_norm()) llama->clear_qk_norm();
-  if (llama->activation() == v1::LlamaSpec::ACTIVATION_SWIGLU) llama->clear_activation();
+bool Same(const v1::JobSpec& a, const v1::JobSpec& b) {
+  return a.SerializeAsString() == b.SerializeAsString();
 }
 
-void ClearLaterDefaults(v1::TrainSpec* train) {
-  if (train->max_skipped_steps() == kDefaultSkippedSteps) train->clear_max_skipped_steps();
-  if (train->grad_dtype() == v1::GRAD_DTYPE_FP32) train->clear_grad_dtype();
-  if (train->memory() == v1::MEMORY_USE_EXACT) train->clear_memory();
-  v1::OptimizerSpec* optimizer = train->mutable_optimizer();
-  if (optimizer->master() == v1::MASTER_DTYPE_FP32) optimizer->clear_master();
-  if (optimizer->orthogonalization() == DefaultOrthogonalization(train->precision())) {
-    optimizer->clear_orthogonalization();
+// The last field of LlamaSpec that was there when the first checkpoints were stored.
+constexpr int kLastFirstLlamaField = v1::LlamaSpec::kQkvBiasFieldNumber;
+
+// Fields that came after checkpoints had been stored are left out where they have their defaults:
+// those checkpoints go on.
+void ClearLaterDefaults(v1::ModelSpec* model) {
+  if (!model->has_llama()) return;
+  v1::JobSpec given;
+  *given.mutable_model()->mutable_llama() = model->llama();
+  NormalizeJobSpec(&given);
+  const google::protobuf::Descriptor* fields = v1::LlamaSpec::descriptor();
+  for (int i = 0; i < fields->field_count(); ++i) {
+    if (fields->field(i)->number() <= kLastFirstLlamaField) continue;
+    v1::JobSpec without = given;
+    v1::LlamaSpec* llama = without.mutable_model()->mutable_llama();
+    llama->GetReflection()->ClearField(llama, fields->field(i));
+    NormalizeJobSpec(&without);
+    if (!Same(given, without)) continue;
+    model->mutable_llama()->GetReflection()->ClearField(model->mutable_llama(), fields->field(i));
   }
 }
 
@@ -65,13 +72,13 @@ std::string StateDigest(const v1::JobSpec& normalized) {
 
 std::string LineageDigest(const v1::JobSpec& normalized) {
   v1::JobSpec lineage = normalized;
+  // A job from before a field existed has its default now.
+  NormalizeJobSpec(&lineage);
   lineage.clear_name();
   lineage.clear_scheduling();  // when it runs is not what it computes
   // Nor where: on which devices, and in which pool.
   lineage.mutable_resources()->clear_device_model();
   lineage.mutable_resources()->clear_pool();
-  ClearLaterDefaults(lineage.mutable_model());
-  ClearLaterDefaults(lineage.mutable_train());
   lineage.mutable_train()->clear_steps();
   // Its default follows the steps.
   lineage.mutable_train()->mutable_schedule()->clear_decay_steps();

@@ -692,6 +692,7 @@ TEST(DigestTest, ADefaultThatCameLaterIsNoChange) {
   older.mutable_model()->mutable_llama()->clear_qk_norm();
   older.mutable_model()->mutable_llama()->clear_activation();
   older.mutable_train()->clear_max_skipped_steps();
+  older.mutable_train()->clear_determinism();
   EXPECT_EQ(StateDigest(older), StateDigest(spec));
   EXPECT_EQ(LineageDigest(older), LineageDigest(spec));
   JobSpec patient = spec;
@@ -703,6 +704,20 @@ TEST(DigestTest, ADefaultThatCameLaterIsNoChange) {
   older.mutable_model()->mutable_llama()->set_qk_norm(true);
   EXPECT_NE(StateDigest(older), StateDigest(spec));
   EXPECT_NE(LineageDigest(older), LineageDigest(spec));
+}
+
+// Checkpoints hold this one: another would refuse them all.
+TEST(DigestTest, ThatOfAStateStaysFromVersionToVersion) {
+  const JobSpec llama = Normalized([](JobSpec* s) {
+    s->mutable_model()->mutable_llama()->set_layers(2);
+    s->mutable_model()->mutable_llama()->set_width(64);
+    s->mutable_model()->mutable_llama()->set_heads(4);
+    s->mutable_model()->mutable_llama()->set_hidden(128);
+    s->mutable_model()->mutable_llama()->set_context(64);
+    s->mutable_model()->mutable_llama()->set_vocabulary(256);
+  });
+  EXPECT_EQ(StateDigest(llama), "8b4507c487527174cf4d989b542fbaa5");
+  EXPECT_EQ(StateDigest(Normalized()), "1095f7b6e4a59fafeb65aa85e29d2556");
 }
 
 TEST(DigestTest, MuonsDefaultCameLater) {

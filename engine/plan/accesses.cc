@@ -93,59 +93,73 @@ void AddGather(const StepPlan& plan, const Program& program, const graph::Op& op
   if (!in_place) AddBuffer(plan, program.places[op.outputs[0].value].buffer, true, accesses);
 }
 
-void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph::Op& op,
-                      std::vector<Access>& accesses) {
-  if (op.kind == OpKind::kReduceScalars) {
-    AddScalars(plan, 0, plan.ReducedScalars() + static_cast<int64_t>(plan.groups.size()), true,
-               accesses);
-    return;
+// Ops of the whole step, not of one group. False: the op is none of them.
+bool AddStepAccesses(const StepPlan& plan, OpKind kind, std::vector<Access>& accesses) {
+  switch (kind) {
+    case OpKind::kReduceScalars:
+      AddScalars(plan, 0, plan.ReducedScalars() + static_cast<int64_t>(plan.groups.size()), true,
+                 accesses);
+      return true;
+    case OpKind::kReduceUpdateNorms:
+      AddBuffer(plan, plan.update_norms, true, accesses);
+      return true;
+    case OpKind::kGatherAmaxes:
+      AddBuffer(plan, plan.amaxes, false, accesses);
+      AddBuffer(plan, plan.gathered_amaxes, true, accesses);
+      return true;
+    case OpKind::kUpdateScalings:
+      AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);  // whether the step is skipped
+      AddBuffer(plan, plan.gathered_amaxes, false, accesses);
+      AddBuffer(plan, plan.scalings, true, accesses);
+      return true;
+    case OpKind::kAverageStatistics:
+      AddBuffer(plan, plan.statistics, true, accesses);
+      return true;
+    case OpKind::kScalarsToHost:
+      AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
+      AddBuffer(plan, plan.host_scalars, true, accesses);
+      return true;
+    default:
+      return false;
   }
-  if (op.kind == OpKind::kReduceUpdateNorms) {
-    AddBuffer(plan, plan.update_norms, true, accesses);
-    return;
-  }
-  if (op.kind == OpKind::kGatherAmaxes) {
-    AddBuffer(plan, plan.amaxes, false, accesses);
-    AddBuffer(plan, plan.gathered_amaxes, true, accesses);
-    return;
-  }
-  if (op.kind == OpKind::kUpdateScalings) {
-    AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);  // whether the step is skipped
-    AddBuffer(plan, plan.gathered_amaxes, false, accesses);
-    AddBuffer(plan, plan.scalings, true, accesses);
-    return;
-  }
-  if (op.kind == OpKind::kAverageStatistics) {
-    AddBuffer(plan, plan.statistics, true, accesses);
-    return;
-  }
-  if (op.kind == OpKind::kScalarsToHost) {
-    AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
-    AddBuffer(plan, plan.host_scalars, true, accesses);
-    return;
-  }
-  const int32_t index = op.attributes.group;
-  if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return;
+}
+
+// Ops on a group's gradients, up to their norm. False: the op is none of them.
+bool AddGradientAccesses(const StepPlan& plan, OpKind kind, int32_t index,
+                         std::vector<Access>& accesses) {
   const FlatGroup& group = plan.groups[index];
-  switch (op.kind) {
+  switch (kind) {
     case OpKind::kReduceGradients:
       AddBuffer(plan, group.gradient_buffer, true, accesses);
-      if (plan.options.RoundsGradients()) break;  // that comes next
+      if (plan.options.RoundsGradients()) return true;  // that comes next
       AddBuffer(plan, group.gradient_shard_buffer, true, accesses);
-      break;
+      return true;
     case OpKind::kReduceReplicas:
       AddBuffer(plan,
                 plan.options.RoundsGradients() ? group.gradient_buffer : ReducedGradient(group),
                 true, accesses);
-      break;
+      return true;
     case OpKind::kRoundGradients:  // its padding becomes zeros first
       AddBuffer(plan, group.gradient_buffer, true, accesses);
       AddBuffer(plan, group.gradient_shard_buffer, true, accesses);
-      break;
+      return true;
     case OpKind::kGradNorm:
       AddBuffer(plan, ReducedGradient(group), false, accesses);
       AddScalars(plan, plan.ReducedScalars() + index, 1, true, accesses);
-      break;
+      return true;
+    case OpKind::kGradientsToHost:
+      AddBuffer(plan, ReducedGradient(group), false, accesses);
+      AddBuffer(plan, group.host_gradient_buffer, true, accesses);
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Ops that prepare or make the update of a group.
+void AddUpdateAccesses(const StepPlan& plan, OpKind kind, const FlatGroup& group,
+                       std::vector<Access>& accesses) {
+  switch (kind) {
     case OpKind::kUpdateNorms:
       AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
       AddBuffer(plan, ReducedGradient(group), false, accesses);
@@ -164,17 +178,9 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
     case OpKind::kScatterUpdates:
       AddBuffer(plan, group.update_buffer, true, accesses);
       break;
-    case OpKind::kGradientsToHost:
-      AddBuffer(plan, ReducedGradient(group), false, accesses);
-      AddBuffer(plan, group.host_gradient_buffer, true, accesses);
-      break;
-    case OpKind::kParametersToDevice:
-      AddHostParameters(plan, group, false, accesses);
-      AddBuffer(plan, group.parameter_buffer, true, accesses);
-      break;
     case OpKind::kReadState:
     case OpKind::kWriteState:
-      AddDiskStates(group, op.kind == OpKind::kReadState, accesses);
+      AddDiskStates(group, kind == OpKind::kReadState, accesses);
       break;
     case OpKind::kOptimizer:
       if (group.Offloaded()) {
@@ -184,11 +190,26 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
       AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
       AddOptimizer(plan, group, accesses);
       break;
-    case OpKind::kGatherParameters:
-      AddGather(plan, program, op, group, accesses);
-      break;
     default:
       break;
+  }
+}
+
+// What an op touches besides its operands.
+void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph::Op& op,
+                      std::vector<Access>& accesses) {
+  if (AddStepAccesses(plan, op.kind, accesses)) return;
+  const int32_t index = op.attributes.group;
+  if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return;
+  if (AddGradientAccesses(plan, op.kind, index, accesses)) return;
+  const FlatGroup& group = plan.groups[index];
+  if (op.kind == OpKind::kParametersToDevice) {
+    AddHostParameters(plan, group, false, accesses);
+    AddBuffer(plan, group.parameter_buffer, true, accesses);
+  } else if (op.kind == OpKind::kGatherParameters) {
+    AddGather(plan, program, op, group, accesses);
+  } else {
+    AddUpdateAccesses(plan, op.kind, group, accesses);
   }
 }
 

@@ -6,7 +6,6 @@
 // handler may run on a thread that computes. While oneDNN 2.6's fp32 products for AVX2
 // (jit_avx_gemm_f32) run, the stack pointer points into a heap block. The kernel would write the
 // handler's frame over whatever lies below it.
-// handler's frame over whatever lies below.
 #ifndef MILEPOST_WORKER_TRAINER_SIGNALS_H_
 #define MILEPOST_WORKER_TRAINER_SIGNALS_H_
 

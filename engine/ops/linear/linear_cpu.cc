@@ -17,7 +17,6 @@
 namespace milepost::ops::cpu {
 namespace {
 
-using graph::OpKind;
 using kernels::MatmulSpec;
 using runtime::BiasBytes;
 using runtime::BiasesOf;
@@ -40,19 +39,7 @@ struct Layer : LinearLayer {
 std::vector<MatmulSpec> LinearMatmulSpecs(const plan::StepPlan&, const plan::Program& program,
                                           const graph::Op& op) {
   if (op.attributes.fp8) return Fp8MatmulSpecs(program, op);
-  const Layer layer(program, op);
-  std::vector<MatmulSpec> specs;
-  for (const LinearLayer::Run& run : layer.runs) {
-    if (op.kind == OpKind::kLinear) {
-      specs.push_back(layer.Forward(run));
-    } else if (op.kind == OpKind::kLinearBackwardInput) {
-      specs.push_back(layer.InputGradient(run));
-    } else {
-      specs.push_back(layer.WeightGradient(run, false));
-      specs.push_back(layer.WeightGradient(run, true));
-    }
-  }
-  return specs;
+  return runtime::LayerProducts(Layer(program, op), op.kind);
 }
 
 // Asks for the primitives, so that none is created during a step.
@@ -158,6 +145,7 @@ absl::StatusOr<BoundOp> BindLinearBackwardInput(const Binding& b) {
 
 template <typename T>
 absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
+  MP_RETURN_IF_ERROR(runtime::CheckOneMode(b.planned.op));
   const Layer layer(b.program, b.planned.op);
   MP_RETURN_IF_ERROR(Prepare(b));
   const char* x = b.Input<char>(0);
@@ -170,10 +158,6 @@ absl::StatusOr<BoundOp> LinearBackwardWeightOf(const Binding& b) {
                         .a = layer.transposed ? columns : x,
                         .b = layer.transposed ? x : columns,
                         .c = b.ValueAt(layer.weights[run.first])});
-  }
-  for (size_t i = 1; i < b.planned.op.outputs.size(); ++i) {
-    if (b.planned.op.outputs[i].mode == b.planned.op.outputs[0].mode) continue;
-    return absl::InternalError("a layer's gradients are not all written in one mode");
   }
   BiasGradients<T> biases{.dy = b.Input<T>(1),
                           .rows = layer.rows,

@@ -12,7 +12,6 @@ namespace milepost::ops::gpu {
 namespace {
 
 namespace cuda = kernels::cuda;
-using graph::OpKind;
 using kernels::MatmulSpec;
 using kernels::cuda::DeviceProducts;
 using kernels::cuda::Epilogue;
@@ -56,19 +55,7 @@ struct Call {
 std::vector<Product> LinearProducts(const plan::StepPlan&, const plan::Program& program,
                                     const graph::Op& op) {
   if (op.attributes.fp8) return Fp8LayerProducts(program, op);
-  const Layer layer(program, op);
-  std::vector<Product> products;
-  for (const LinearLayer::Run& run : layer.runs) {
-    if (op.kind == OpKind::kLinear) {
-      products.push_back(layer.Forward(run));
-    } else if (op.kind == OpKind::kLinearBackwardInput) {
-      products.push_back(layer.InputGradient(run));
-    } else {
-      products.push_back(layer.WeightGradient(run, false));
-      products.push_back(layer.WeightGradient(run, true));
-    }
-  }
-  return products;
+  return runtime::LayerProducts(Layer(program, op), op.kind);
 }
 
 absl::StatusOr<BoundOp> BindLinear(const CudaBinding& b) {
@@ -142,14 +129,11 @@ struct Gradients {
 
 template <typename T>
 absl::StatusOr<BoundOp> LinearBackwardWeightOf(const CudaBinding& b) {
+  MP_RETURN_IF_ERROR(runtime::CheckOneMode(b.planned.op));
   const Layer layer(b.program, b.planned.op);
   DeviceProducts* products = b.services.products;
   const int64_t before = b.BytesBeforeScratch();
   MP_RETURN_IF_ERROR(b.RequireWorkspace(before + products->WorkspaceBytes()));
-  for (size_t i = 1; i < b.planned.op.outputs.size(); ++i) {
-    if (b.planned.op.outputs[i].mode == b.planned.op.outputs[0].mode) continue;
-    return absl::InternalError("a layer's gradients are not all written in one mode");
-  }
   const T* x = b.Input<T>(0);
   std::vector<Gradients<T>> runs;
   for (const LinearLayer::Run& run : layer.runs) {

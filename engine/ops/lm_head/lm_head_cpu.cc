@@ -7,6 +7,7 @@
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/ops/classifier/classifier_cpu_kernel.h"
+#include "engine/ops/lm_head/lm_head_binding.h"
 #include "engine/ops/lm_head/lm_head_workspace.h"
 #include "engine/runtime/cpu/cpu_op.h"
 
@@ -90,23 +91,12 @@ struct Head {
         whole(sizes.Products(sizes.chunk)),
         tail(sizes.Products(sizes.rows % sizes.chunk)),
         matmuls(&b.matmuls),
-        x(b.Input<T>(0)),
-        wte(b.Input<T>(1)),
-        targets(b.Input<int32_t>(2)),
-        bias(b.Input<T>(3)),
-        dsum(sizes.adds ? b.Input<T>(4) : nullptr),
+        io(sizes, b),
         head(b.attributes().head),
-        sums(b.Output<double>(0)),
-        sums_accumulation(b.OutputAccumulation(0)),
-        dx(b.Output<T>(1)),
-        dwte(b.Output<float>(2)),
-        dbias(b.Output<float>(3)),
         logits(reinterpret_cast<T*>(b.Workspace())),
         classifier(b.Workspace() + sizes.LogitsBytes()),
         bias_sums(classifier + sizes.ClassifierBytes()),
         scratch(b.Workspace() + sizes.Bytes()) {
-    if (dwte != nullptr) dwte_accumulation = b.OutputAccumulation(2);
-    if (dbias != nullptr) dbias_accumulation = b.OutputAccumulation(3);
     char* gathered = bias_sums + sizes.BiasGradientBytes();
     rows_x = reinterpret_cast<T*>(gathered);
     numbers = reinterpret_cast<int32_t*>(gathered + sizes.RowsBytes());
@@ -116,21 +106,23 @@ struct Head {
   absl::Status Run(const StepContext& context) const {
     kernels::LossSum sum;
     MP_RETURN_IF_ERROR(sizes.gathers ? RunGathered(context, &sum) : RunAll(context, &sum));
-    if (!sums_accumulation.At(context)) std::fill(sums, sums + graph::kLossSums, 0.0);
-    sums[graph::kLossSum] += sum.loss;
-    sums[graph::kLossTargets] += static_cast<double>(sum.targets);
-    sums[graph::kLossCorrect] += static_cast<double>(sum.correct);
+    if (!io.sums_accumulation.At(context)) std::fill_n(io.sums, graph::kLossSums, 0.0);
+    io.sums[graph::kLossSum] += sum.loss;
+    io.sums[graph::kLossTargets] += static_cast<double>(sum.targets);
+    io.sums[graph::kLossCorrect] += static_cast<double>(sum.correct);
     return absl::OkStatus();
   }
 
   absl::Status RunAll(const StepContext& context, kernels::LossSum* sum) const {
     for (int64_t row = 0; row < sizes.rows; row += sizes.chunk) {
       const int64_t at = row * sizes.width;
-      const Chunk chunk{std::min(sizes.chunk, sizes.rows - row), x + at, targets + row,
-                        dx == nullptr ? nullptr : dx + at, row > 0};
+      const Chunk chunk{std::min(sizes.chunk, sizes.rows - row), io.x + at, io.targets + row,
+                        io.dx == nullptr ? nullptr : io.dx + at, row > 0};
       MP_RETURN_IF_ERROR(RunChunk(chunk, context, sum));
-      if (dx == nullptr) continue;
-      if (dsum != nullptr && dsum != dx) std::copy_n(dsum + at, chunk.rows * sizes.width, chunk.dx);
+      if (io.dx == nullptr) continue;
+      if (io.dsum != nullptr && io.dsum != io.dx) {
+        std::copy_n(io.dsum + at, chunk.rows * sizes.width, chunk.dx);
+      }
       MP_RETURN_IF_ERROR(InputGradient(chunk));
     }
     return absl::OkStatus();
@@ -142,23 +134,23 @@ struct Head {
     for (int64_t row = 0, begin = 0; row < sizes.rows; begin = row) {
       int64_t count = 0;
       for (; row < sizes.rows && count < sizes.chunk; ++row) {
-        if (targets[row] < 0) continue;
+        if (io.targets[row] < 0) continue;
         numbers[count] = static_cast<int32_t>(row);
-        rows_targets[count] = targets[row];
-        std::copy_n(x + row * sizes.width, sizes.width, rows_x + count++ * sizes.width);
+        rows_targets[count] = io.targets[row];
+        std::copy_n(io.x + row * sizes.width, sizes.width, rows_x + count++ * sizes.width);
       }
       if (count > 0 || begin == 0) {  // without any, gradients still have to be assigned
         std::fill_n(rows_x + count * sizes.width, (sizes.chunk - count) * sizes.width, T{});
         std::fill_n(rows_targets + count, sizes.chunk - count, -1);
         const Chunk chunk{sizes.chunk, rows_x, rows_targets, rows_x, begin > 0};
         MP_RETURN_IF_ERROR(RunChunk(chunk, context, sum));
-        if (dx == nullptr) continue;
-        for (int64_t i = 0; dsum != nullptr && i < count; ++i) {
-          std::copy_n(dsum + numbers[i] * sizes.width, sizes.width, rows_x + i * sizes.width);
+        if (io.dx == nullptr) continue;
+        for (int64_t i = 0; io.dsum != nullptr && i < count; ++i) {
+          std::copy_n(io.dsum + numbers[i] * sizes.width, sizes.width, rows_x + i * sizes.width);
         }
         MP_RETURN_IF_ERROR(InputGradient(chunk));
       }
-      if (dx != nullptr) Scatter(begin, row, count);
+      if (io.dx != nullptr) Scatter(begin, row, count);
     }
     return absl::OkStatus();
   }
@@ -167,13 +159,13 @@ struct Head {
   void Scatter(int64_t begin, int64_t end, int64_t count) const {
     const int64_t at = begin * sizes.width;
     const int64_t elements = (end - begin) * sizes.width;
-    if (dsum == nullptr) {
-      std::fill_n(dx + at, elements, T{});
-    } else if (dsum != dx) {
-      std::copy_n(dsum + at, elements, dx + at);
+    if (io.dsum == nullptr) {
+      std::fill_n(io.dx + at, elements, T{});
+    } else if (io.dsum != io.dx) {
+      std::copy_n(io.dsum + at, elements, io.dx + at);
     }
     for (int64_t i = 0; i < count; ++i) {
-      std::copy_n(rows_x + i * sizes.width, sizes.width, dx + numbers[i] * sizes.width);
+      std::copy_n(rows_x + i * sizes.width, sizes.width, io.dx + numbers[i] * sizes.width);
     }
   }
 
@@ -188,25 +180,26 @@ struct Head {
   absl::Status RunChunk(const Chunk& chunk, const StepContext& context,
                         kernels::LossSum* sum) const {
     const HeadProducts& p = ProductsOf(chunk);
-    MP_RETURN_IF_ERROR(matmuls->Execute(p.logits, chunk.x, wte, bias, logits, scratch));
-    if (dwte == nullptr) {
+    MP_RETURN_IF_ERROR(matmuls->Execute(p.logits, chunk.x, io.wte, io.bias, logits, scratch));
+    if (io.dwte == nullptr) {
       kernels::ClassifierForward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary, classifier,
                                     sum);
       return absl::OkStatus();
     }
     kernels::ClassifierForwardBackward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary,
                                           context.gradient_factors[head], classifier, sum);
-    if (dbias != nullptr) {
-      const bool add = chunk.add || dbias_accumulation.At(context);
-      kernels::BiasGradient<T>(logits, chunk.rows, sizes.vocabulary, add, dbias, bias_sums);
+    if (io.dbias != nullptr) {
+      const bool add = chunk.add || io.dbias_accumulation.At(context);
+      kernels::BiasGradient<T>(logits, chunk.rows, sizes.vocabulary, add, io.dbias, bias_sums);
     }
-    const bool add = chunk.add || dwte_accumulation.At(context);
-    return matmuls->Execute(add ? p.dw_add : p.dw_assign, logits, chunk.x, nullptr, dwte, scratch);
+    const bool add = chunk.add || io.dwte_accumulation.At(context);
+    return matmuls->Execute(add ? p.dw_add : p.dw_assign, logits, chunk.x, nullptr, io.dwte,
+                            scratch);
   }
 
   // After RunChunk, which has read the chunk's x: dx may lie over it.
   absl::Status InputGradient(const Chunk& chunk) const {
-    return matmuls->Execute(ProductsOf(chunk).dx, logits, wte, nullptr, chunk.dx, scratch);
+    return matmuls->Execute(ProductsOf(chunk).dx, logits, io.wte, nullptr, chunk.dx, scratch);
   }
 
   const HeadProducts& ProductsOf(const Chunk& chunk) const {
@@ -216,18 +209,8 @@ struct Head {
   HeadSizes sizes;
   HeadProducts whole, tail;
   kernels::MatmulCache* matmuls;
-  const T* x;
-  const T* wte;
-  const int32_t* targets;
-  const T* bias;  // or null
-  const T* dsum;  // or null; may be dx
+  HeadOperands<T> io;
   int32_t head;
-  double* sums;
-  Binding::Accumulation sums_accumulation;
-  T* dx;
-  float* dwte;   // null: the loss alone
-  float* dbias;  // or null
-  Binding::Accumulation dwte_accumulation, dbias_accumulation;
   T* logits;
   char* classifier;
   char* bias_sums;

@@ -12,6 +12,7 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/rows.h"
 #include "engine/ops/classifier/classifier_cuda_kernel.h"
+#include "engine/ops/lm_head/lm_head_binding.h"
 #include "engine/ops/lm_head/lm_head_workspace.h"
 #include "engine/ops/qk_norm/qk_norm_cuda_kernel.h"
 #include "engine/runtime/gpu/backend/cuda_op.h"
@@ -104,17 +105,8 @@ struct Head {
         tail(sizes, sizes.rows % sizes.chunk),
         products(b.services.products),
         stream(b.stream()),
-        x(b.Input<T>(0)),
-        wte(b.Input<T>(1)),
-        targets(b.Input<int32_t>(2)),
-        bias(b.Input<T>(3)),
-        dsum(sizes.adds ? b.Input<T>(4) : nullptr),
+        io(sizes, b),
         factor(&b.control()->gradient_factors[b.attributes().head]),
-        sums(b.Output<double>(0)),
-        sums_accumulation(b.OutputAccumulation(0)),
-        dx(b.Output<T>(1)),
-        dwte(b.Output<float>(2)),
-        dbias(b.Output<float>(3)),
         logits(reinterpret_cast<T*>(b.Workspace())),
         classifier(b.Workspace() + sizes.LogitsBytes()),
         bias_sums(classifier + sizes.ClassifierBytes()),
@@ -122,20 +114,17 @@ struct Head {
         gathered_targets(
             reinterpret_cast<int32_t*>(bias_sums + sizes.BiasGradientBytes() + sizes.RowsBytes())),
         order(gathered_targets + sizes.TargetsBytes() / static_cast<int64_t>(sizeof(int32_t))),
-        scratch(b.Workspace() + sizes.Bytes()) {
-    if (dwte != nullptr) dwte_accumulation = b.OutputAccumulation(2);
-    if (dbias != nullptr) dbias_accumulation = b.OutputAccumulation(3);
-  }
+        scratch(b.Workspace() + sizes.Bytes()) {}
 
   absl::Status Run(const StepContext& context) const {
     if (sizes.gathers) return RunGathered(context);
     for (int64_t row = 0; row < sizes.rows; row += sizes.chunk) {
       const int64_t at = row * sizes.width;
       const Chunk chunk = {.rows = std::min(sizes.chunk, sizes.rows - row),
-                           .x = x + at,
-                           .targets = targets + row,
-                           .dx = dx == nullptr ? nullptr : dx + at,
-                           .addend = dsum == nullptr ? nullptr : dsum + at,
+                           .x = io.x + at,
+                           .targets = io.targets + row,
+                           .dx = io.dx == nullptr ? nullptr : io.dx + at,
+                           .addend = io.dsum == nullptr ? nullptr : io.dsum + at,
                            .add = row > 0};
       MP_RETURN_IF_ERROR(RunChunk(chunk, context));
     }
@@ -154,25 +143,25 @@ struct Head {
 
   // dx may lie over x: a row of it is written once that of x has been read.
   absl::Status RunGathered(const StepContext& context) const {
-    MP_RETURN_IF_ERROR(cuda::OrderByTarget(targets, sizes.rows, order, stream));
+    MP_RETURN_IF_ERROR(cuda::OrderByTarget(io.targets, sizes.rows, order, stream));
     const int64_t end = context.many_targets ? sizes.rows : sizes.chunk;
     for (int64_t row = 0; row < end; row += sizes.chunk) {
       const int64_t count = std::min(sizes.chunk, end - row);
       const int32_t* rows = order + row;
-      MP_RETURN_IF_ERROR(cuda::GatherRows<T>(x, rows, count, sizes.width, gathered, targets,
+      MP_RETURN_IF_ERROR(cuda::GatherRows<T>(io.x, rows, count, sizes.width, gathered, io.targets,
                                              gathered_targets, stream));
       const Chunk chunk = {
           .rows = count, .x = gathered, .targets = gathered_targets, .add = row > 0};
       MP_RETURN_IF_ERROR(RunChunk(chunk, context));
-      if (dx == nullptr) continue;
-      if (dsum != nullptr) {
-        MP_RETURN_IF_ERROR(cuda::GatherRows<T>(dsum, rows, count, sizes.width, gathered, nullptr,
+      if (io.dx == nullptr) continue;
+      if (io.dsum != nullptr) {
+        MP_RETURN_IF_ERROR(cuda::GatherRows<T>(io.dsum, rows, count, sizes.width, gathered, nullptr,
                                                nullptr, stream));
       }
-      MP_RETURN_IF_ERROR(InputGradient(count, dsum == nullptr ? nullptr : gathered, gathered));
+      MP_RETURN_IF_ERROR(InputGradient(count, io.dsum == nullptr ? nullptr : gathered, gathered));
       const int64_t total = context.many_targets ? count : sizes.rows;
       MP_RETURN_IF_ERROR(
-          cuda::ScatterRows<T>(gathered, rows, count, total, sizes.width, dsum, dx, stream));
+          cuda::ScatterRows<T>(gathered, rows, count, total, sizes.width, io.dsum, io.dx, stream));
     }
     return absl::OkStatus();
   }
@@ -181,32 +170,33 @@ struct Head {
 
   absl::Status RunChunk(const Chunk& chunk, const StepContext& context) const {
     const Products& p = ProductsOf(chunk.rows);
-    MP_RETURN_IF_ERROR(Execute(p.logits, {.a = chunk.x, .b = wte, .bias = bias, .c = logits}));
+    MP_RETURN_IF_ERROR(
+        Execute(p.logits, {.a = chunk.x, .b = io.wte, .bias = io.bias, .c = logits}));
     const cuda::ClassifierArgs<T> args{.logits = logits,
                                        .targets = chunk.targets,
                                        .rows = chunk.rows,
                                        .vocabulary = sizes.vocabulary,
                                        .scale = factor,
-                                       .sums = sums,
-                                       .accumulate = chunk.add || sums_accumulation.At(context),
+                                       .sums = io.sums,
+                                       .accumulate = chunk.add || io.sums_accumulation.At(context),
                                        .stride = sizes.Stride()};
-    if (dwte == nullptr) return cuda::ClassifierLoss<T>(args, classifier, stream);
+    if (io.dwte == nullptr) return cuda::ClassifierLoss<T>(args, classifier, stream);
     MP_RETURN_IF_ERROR(cuda::ClassifierLossAndGradient<T>(args, classifier, stream));
-    if (dbias != nullptr) {
-      const bool add = chunk.add || dbias_accumulation.At(context);
+    if (io.dbias != nullptr) {
+      const bool add = chunk.add || io.dbias_accumulation.At(context);
       MP_RETURN_IF_ERROR(cuda::BiasGradient<T>(logits, chunk.rows, sizes.vocabulary, sizes.Stride(),
-                                               add, dbias, bias_sums, stream));
+                                               add, io.dbias, bias_sums, stream));
     }
-    const bool add = chunk.add || dwte_accumulation.At(context);
+    const bool add = chunk.add || io.dwte_accumulation.At(context);
     MP_RETURN_IF_ERROR(
-        Execute(add ? p.dw_add : p.dw_assign, {.a = logits, .b = chunk.x, .c = dwte}));
+        Execute(add ? p.dw_add : p.dw_assign, {.a = logits, .b = chunk.x, .c = io.dwte}));
     return chunk.dx == nullptr ? absl::OkStatus()
                                : InputGradient(chunk.rows, chunk.addend, chunk.dx);
   }
 
   // Of what `logits` then hold; last, since dx may lie over x.
   absl::Status InputGradient(int64_t rows, const T* addend, T* to) const {
-    return Execute(ProductsOf(rows).dx, {.a = logits, .b = wte, .c = to, .addend = addend});
+    return Execute(ProductsOf(rows).dx, {.a = logits, .b = io.wte, .c = to, .addend = addend});
   }
 
   absl::Status Execute(const Product& product, const cuda::ProductArguments& arguments) const {
@@ -217,18 +207,8 @@ struct Head {
   Products whole, tail;
   DeviceProducts* products;
   cudaStream_t stream;
-  const T* x;
-  const T* wte;
-  const int32_t* targets;
-  const T* bias;        // or null
-  const T* dsum;        // or null; may be dx
+  HeadOperands<T> io;
   const float* factor;  // of gradients
-  double* sums;
-  OpBinding::Accumulation sums_accumulation;
-  T* dx;
-  float* dwte;   // null: the loss alone
-  float* dbias;  // or null
-  OpBinding::Accumulation dwte_accumulation, dbias_accumulation;
   T* logits;
   char* classifier;
   char* bias_sums;

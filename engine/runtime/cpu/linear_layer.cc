@@ -99,4 +99,12 @@ MatmulSpec LinearLayer::WeightGradient(const Run& run, bool accumulate) const {
   return spec;
 }
 
+absl::Status CheckOneMode(const graph::Op& op) {
+  for (const graph::Output& output : op.outputs) {
+    if (output.mode == op.outputs[0].mode) continue;
+    return absl::InternalError("a layer's gradients are not all written in one mode");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace milepost::runtime

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/plan/step_plan.h"
 
@@ -48,6 +49,28 @@ struct LinearLayer {
   // The width of what the run's columns lie in, where they are not all of it.
   int64_t Wide(const Run& run) const { return run.columns == out ? 0 : out; }
 };
+
+// The products of an op of `kind`, as `layer` makes them: one for each run; of weight gradients two,
+// which assign and which add. Layer: a LinearLayer, or a backend's own with its names.
+template <typename Layer>
+auto LayerProducts(const Layer& layer, graph::OpKind kind) {
+  std::vector<decltype(layer.Forward(layer.runs[0]))> products;
+  for (const LinearLayer::Run& run : layer.runs) {
+    if (kind == graph::OpKind::kLinear) {
+      products.push_back(layer.Forward(run));
+    } else if (kind == graph::OpKind::kLinearBackwardInput) {
+      products.push_back(layer.InputGradient(run));
+    } else {
+      products.push_back(layer.WeightGradient(run, false));
+      products.push_back(layer.WeightGradient(run, true));
+    }
+  }
+  return products;
+}
+
+// INTERNAL where one of a layer's gradients is assigned and another added to: its products would
+// have to differ.
+absl::Status CheckOneMode(const graph::Op& op);
 
 }  // namespace milepost::runtime
 
