@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -112,6 +113,21 @@ int64_t AvailableMemoryBytes(const std::string& root) {
 
 int64_t MemoryLimitBytes(const std::string& root) {
   return std::min(HostBytes(Part::kAll, root), CgroupBytes(Part::kAll, root));
+}
+
+int64_t CgroupOomKills() {
+  std::ifstream cgroup("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(cgroup, line)) {
+    if (!absl::StartsWith(line, "0::")) continue;
+    std::ifstream events("/sys/fs/cgroup" + line.substr(3) + "/memory.events");
+    std::string name;
+    int64_t count = 0;
+    while (events >> name >> count) {
+      if (name == "oom_kill") return count;
+    }
+  }
+  return 0;
 }
 
 }  // namespace milepost

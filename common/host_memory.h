@@ -18,6 +18,10 @@ int64_t AvailableMemoryBytes(const std::string& root = "");
 // The bytes if nothing else were running: the lesser of the host's MemTotal and the cgroup's limit.
 int64_t MemoryLimitBytes(const std::string& root = "");
 
+// The number of OOM kills so far in this process's cgroup (v2, memory.events). 0 when that cannot
+// be read.
+int64_t CgroupOomKills();
+
 }  // namespace milepost
 
 #endif  // MILEPOST_COMMON_HOST_MEMORY_H_

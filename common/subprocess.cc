@@ -93,7 +93,9 @@ struct ChildPlan {
   cpu_set_t cores;
   bool prefer_node = false;
   unsigned long nodes[kMostNodes / kBitsPerWord] = {};
-  int error_fd = -1;  // close-on-exec: closes when exec succeeds, else carries errno
+  const char* program = nullptr;
+  const char* folder = nullptr;  // or null
+  int error_fd = -1;             // close-on-exec: closes when exec succeeds, else carries errno
 };
 
 [[noreturn]] void FailInChild(int error_fd) {
@@ -135,7 +137,8 @@ void PlaceDescriptors(const ChildPlan& plan) {
   if (plan.prefer_node) {
     syscall(SYS_set_mempolicy, MPOL_PREFERRED, plan.nodes, static_cast<unsigned long>(kMostNodes));
   }
-  execve(plan.argv[0], plan.argv.data(), plan.env.data());
+  if (plan.folder != nullptr && chdir(plan.folder) != 0) FailInChild(plan.error_fd);
+  execve(plan.program, plan.argv.data(), plan.env.data());
   FailInChild(plan.error_fd);
 }
 
@@ -231,11 +234,13 @@ absl::StatusOr<Subprocess> Subprocess::Spawn(SpawnOptions options) {
   plan.fds.insert(plan.fds.end(), options.fds.begin(), options.fds.end());
   for (std::string& argument : options.argv) plan.argv.push_back(argument.data());
   plan.argv.push_back(nullptr);
+  plan.program = options.program.empty() ? plan.argv[0] : options.program.c_str();
   FillEnvironment(options.env, plan);
   FillCores(options.cores, plan);
   FillNode(options.memory_node, plan);
   plan.death_signal = options.death_signal;
   plan.own_process_group = options.own_process_group;
+  plan.folder = options.folder.empty() ? nullptr : options.folder.c_str();
   plan.parent = getpid();
   MP_ASSIGN_OR_RETURN(auto error_pipe, MakePipe());
   // Above the places the child's descriptors take.
@@ -253,6 +258,7 @@ absl::StatusOr<Subprocess> Subprocess::Spawn(SpawnOptions options) {
   error_fd.Reset();
   Subprocess child;
   child.pid_ = pid;
+  child.end_group_ = options.end_group && options.own_process_group;
   child.pidfd_.Reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   MP_CHECK(child.pidfd_.ok()) << "pidfd_open: " << strerror(errno);
   child.in_ = std::move(opened.ours[0]);
@@ -264,7 +270,7 @@ absl::StatusOr<Subprocess> Subprocess::Spawn(SpawnOptions options) {
     bytes = read(error_pipe.first.get(), &error, sizeof error);
   } while (bytes < 0 && errno == EINTR);
   if (bytes == sizeof error) {
-    return absl::ErrnoToStatus(error, absl::StrCat("cannot run ", options.argv[0]));
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot run ", plan.program));
   }
   return child;
 }
@@ -278,6 +284,7 @@ Subprocess& Subprocess::operator=(Subprocess&& other) noexcept {
   out_ = std::move(other.out_);
   err_ = std::move(other.err_);
   ended_ = other.ended_;
+  end_group_ = other.end_group_;
   result_ = other.result_;
   return *this;
 }
@@ -307,6 +314,8 @@ absl::StatusOr<ExitResult> Subprocess::Wait(absl::Time deadline) {
   if (!PollFd(pidfd_.get(), POLLIN, deadline)) {
     return absl::DeadlineExceededError(absl::StrCat("process ", pid_, " still runs"));
   }
+  // Until it is reaped no other group can have its number.
+  if (end_group_) kill(-pid_, SIGKILL);
   siginfo_t info = {};
   if (waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot wait for process ", pid_));

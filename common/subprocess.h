@@ -48,6 +48,7 @@ struct Redirect {
 
 struct SpawnOptions {
   std::vector<std::string> argv;  // argv[0] is the executable's path; PATH is not searched
+  std::string program;            // the executable's path where argv[0] is not; empty: it is
   // Added to this process's environment. Variables of the same name are replaced.
   std::vector<std::pair<std::string, std::string>> env;
   Redirect in = Redirect::Null();
@@ -62,6 +63,10 @@ struct SpawnOptions {
   // NUMA node, below 1024, whose memory the child takes first. -1: as this process. If the kernel
   // refuses this, the child runs without it.
   int memory_node = -1;
+  std::string folder;  // its current folder; empty: that of this process
+  // When the child has ended, what is left of its process group is killed (SIGKILL). It needs
+  // own_process_group.
+  bool end_group = false;
 };
 
 struct ExitResult {
@@ -112,6 +117,7 @@ class Subprocess {
   UniqueFd pidfd_;
   UniqueFd in_, out_, err_;
   bool ended_ = false;
+  bool end_group_ = false;
   ExitResult result_;
 };
 

@@ -1,6 +1,7 @@
 // milepost-trainer, milepost-trainer-cuda: one rank of a training attempt (started by
 // milepost-worker), or text generation from a checkpoint, or a measurement of the machine (for
 // `milepost bench device`).
+#include <fcntl.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -10,6 +11,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "common/exit_codes.h"
 #include "common/flags/number_range.h"
@@ -19,6 +21,7 @@
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "milepost/v1/job_spec.pb.h"
+#include "worker/script/script_rank.h"
 #include "worker/trainer/device.h"
 #include "worker/trainer/generate.h"
 #include "worker/trainer/measure.h"
@@ -86,6 +89,12 @@ int RunCheck(const TrainerDevice& device) {
   return ExitCodeOf(status);
 }
 
+// The worker's (RankProcess), where it gave one: whoever has it open counts as the rank's process.
+int HeldDescriptor() {
+  constexpr int kHeld = 4;
+  return fcntl(kHeld, F_GETFD) >= 0 ? kHeld : -1;
+}
+
 int Main(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_logger_mt("trainer"));
   spdlog::set_pattern("%H:%M:%S.%e %L %v");
@@ -124,7 +133,11 @@ int Main(int argc, char** argv) {
   if (generate->parsed()) return RunGenerate(request);
   if (check->parsed()) return RunCheck(device);
   if (measure->parsed()) return RunMeasure(device, name, measured_threads, disk_folder);
-  return Train(MessageChannel(UniqueFd(channel_fd)), device);
+  return RunRank(
+      MessageChannel(UniqueFd(channel_fd)), [&](v1::TrainerStart start, MessageChannel* channel) {
+        return start.start().spec().has_script() ? RunScript(start, channel, HeldDescriptor())
+                                                 : Train(std::move(start), channel, device);
+      });
 }
 
 }  // namespace

@@ -116,6 +116,9 @@ void AddLiveFlags(FlagTable* table, Flags* flags) {
                      "folders from which jobs may read (data, train.init_from), besides those they "
                      "may write to; default: wherever this worker's user may")
           ->delimiter(','));
+  table->Live(app.add_flag("--allow-scripts", flags->allow_scripts,
+                           "jobs may run programs of their own (script:), with the rights of this "
+                           "worker's user; default: they may not"));
   table->Live(app.add_option("--stop-seconds", flags->stop_seconds,
                              "on SIGTERM: time for ranks to checkpoint")
                   ->check(NumberRange(0, kMostFlagSeconds))
@@ -218,6 +221,7 @@ absl::StatusOr<AgentSettings> SettingsOf(const Flags& flags) {
   settings.stop_time = absl::Seconds(flags.stop_seconds);
   settings.spot_time = absl::Seconds(flags.spot_seconds);
   settings.hang_time = absl::Seconds(flags.hang_seconds);
+  settings.scripts_allowed = flags.allow_scripts;
   MP_ASSIGN_OR_RETURN(settings.path_roots, MakePathRoots(flags.write_roots, flags.data_roots));
   return settings;
 }

@@ -23,7 +23,7 @@ struct Flags {
   WorkerPagesOptions pages;  // not served while `listen` is empty
   std::vector<std::string> labels, write_roots, data_roots;
   double stop_seconds = 60, spot_seconds = 0, hang_seconds = 0;
-  bool spot_signal = false;
+  bool spot_signal = false, allow_scripts = false;
 };
 
 // `flags` must outlive the table.

@@ -119,7 +119,18 @@ absl::Status CheckInitFrom(const v1::JobSpec& spec, const std::string& folder) {
   return InvalidAt("train.init_from", state::SafetensorsFolder::Open(folder).status());
 }
 
+absl::Status CheckScriptFolder(const std::string& folder) {
+  std::error_code error;
+  if (folder.empty() || std::filesystem::is_directory(folder, error)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("script.folder: ", folder, " is not there, or is no folder"));
+}
+
 absl::Status Check(const v1::JobSpec& spec, bool here) {
+  if (spec.has_script()) {
+    const std::string& folder = spec.script().folder();
+    return here && !IsHere(folder) ? absl::OkStatus() : CheckScriptFolder(folder);
+  }
   // Folders of images are listed by the run alone: that may take minutes.
   const auto listed = [&](const std::string& path) {
     std::error_code error;

@@ -40,6 +40,7 @@ constexpr absl::Duration kWorkerPatience = absl::Seconds(75);
 constexpr absl::Duration kCoordinatorPatience = absl::Seconds(10);
 constexpr absl::Duration kSampleBudget = absl::Seconds(30);
 constexpr absl::Duration kEarlierRunBudget = absl::Seconds(15);
+constexpr absl::Duration kOutputBudget = absl::Seconds(3);
 constexpr int kSampleTokens = 240;
 constexpr int kBeginAttempts = 5;
 constexpr int kMostInBin = 10'000;
@@ -103,6 +104,7 @@ LocalRun::LocalRun(const GlobalOptions& global, const RunOptions& options, const
 
 LocalRun::~LocalRun() {
   watcher_.reset();
+  output_.reset();
   std::error_code ignored;
   if (supervisor_) fs::remove(dir_.address_file(), ignored);
 }
@@ -151,7 +153,8 @@ absl::Status LocalRun::StartProcesses() {
                                      "--id",
                                      absl::StrCat("local-", i),
                                      "--hang-seconds",
-                                     absl::StrCat(options_.hang_seconds)};
+                                     absl::StrCat(options_.hang_seconds),
+                                     "--allow-scripts"};  // whoever runs it starts it here
     const v1::DeviceKind device = spec_.resources().device();
     for (std::string& flag : SlotFlags(device, i, slots)) argv.push_back(std::move(flag));
     if (const std::string cores = CoreShare(i, options_.workers); !cores.empty()) {
@@ -177,6 +180,7 @@ absl::Status LocalRun::WaitUntilServing() {
 }
 
 absl::StatusOr<JobClient::Place> LocalRun::PlaceOfRanks() {
+  if (spec_.has_script()) return JobClient::Place{};  // nothing is planned
   MP_ASSIGN_OR_RETURN(const plan::RankPlace place, PlaceOnHost(spec_));
   if (place.host_memory) return JobClient::Place{place.memory_bytes, place.threads};
   // The workers tell what their GPUs have.
@@ -353,6 +357,9 @@ std::shared_ptr<Connection> LocalRun::Connect(absl::Duration reach) const {
 void LocalRun::Watch() {
   watcher_.reset();
   watcher_ = std::make_unique<JobWatcher>(Connect(absl::Minutes(1)), job_.name());
+  output_.reset();
+  if (!job_.spec().has_script()) return;
+  output_ = std::make_unique<LogFollower>(Connect(absl::Minutes(1)), job_.name(), absl::Now());
 }
 
 std::vector<WaitingJob> LocalRun::Waiting() {
@@ -432,12 +439,25 @@ void LocalRun::TakeNews() {
   if (!watcher_) return;
   if (std::optional<v1::Job> news = watcher_->Take()) job_ = *std::move(news);
   report_->Changed(job_, absl::Now());
+  if (!output_) return;
+  for (const v1::LogLine& line : output_->Take()) report_->Output(line);
+}
+
+// The job has ended: what its ranks wrote last is on its way.
+void LocalRun::FinishOutput() {
+  const absl::Time deadline = absl::Now() + kOutputBudget;
+  while (output_ && !output_->ended() && absl::Now() < deadline && !interrupted()) {
+    if (!Wait(absl::Now() + kLookAtEnding).ok()) break;
+    TakeNews();
+  }
+  TakeNews();
 }
 
 // Blocks until `until` or until something happens, and deals with it. The error is final.
 absl::Status LocalRun::Wait(absl::Time until) {
   std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0}};
   if (watcher_ && !watcher_->ended()) fds.push_back({watcher_->fd(), POLLIN, 0});
+  if (output_ && !output_->ended()) fds.push_back({output_->fd(), POLLIN, 0});
   // A pipe's end that is read no more is an error of the other end, whatever is waited for.
   const size_t output = fds.size();
   if (!output_gone_) fds.push_back({STDOUT_FILENO, 0, 0});
@@ -463,7 +483,10 @@ absl::Status LocalRun::FollowToEnd() {
   while (!already_done_) {
     TakeNews();
     // Somebody has suspended it: only somebody lets it go on.
-    if (IsTerminal(job_.state()) || IsSuspended(job_.state())) return absl::OkStatus();
+    if (IsTerminal(job_.state()) || IsSuspended(job_.state())) {
+      FinishOutput();
+      return absl::OkStatus();
+    }
     if (interrupted() && !supervisor_->AnyAlive("worker")) return absl::OkStatus();
     if (const auto ended = watcher_->ended(); ended && !ended->ok()) return *ended;
     MP_RETURN_IF_ERROR(Wait(absl::Now() + kTick));
@@ -495,6 +518,7 @@ void LocalRun::Stop() {
     if (last.ok()) job_ = *last;
   }
   watcher_.reset();
+  output_.reset();
   StopAndWait("coordinator", kCoordinatorPatience);
 }
 

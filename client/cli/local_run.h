@@ -23,6 +23,7 @@
 #include "client/cli/disk_needs.h"
 #include "client/cli/job_watcher.h"
 #include "client/cli/local_coordinator.h"
+#include "client/cli/log_follower.h"
 #include "client/cli/run_choice.h"
 #include "client/cli/run_report.h"
 #include "client/cli/supervisor.h"
@@ -93,6 +94,7 @@ class LocalRun {
   void OnSignals();
   void Interrupt(const std::string& why);
   void TakeNews();
+  void FinishOutput();
   void StopAndWait(const std::string& prefix, absl::Duration patience);
 
   const GlobalOptions global_;
@@ -109,7 +111,8 @@ class LocalRun {
   std::optional<HeldPort> port_;
   std::unique_ptr<Supervisor> supervisor_;
   std::unique_ptr<JobWatcher> watcher_;
-  std::unique_ptr<WebServer> page_;  // the page of this run; nullptr: there is none
+  std::unique_ptr<LogFollower> output_;  // of a script
+  std::unique_ptr<WebServer> page_;      // the page of this run; nullptr: there is none
   v1::Job job_;
   bool already_done_ = false;
   std::optional<std::set<std::string>> before_;  // jobs that existed before the run

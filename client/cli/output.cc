@@ -72,6 +72,7 @@ std::string QueueOf(const v1::Job& job) {
 }
 
 std::string StepsText(const v1::Job& job) {
+  if (job.spec().has_script()) return "-";
   return absl::StrCat(job.progress().step(), "/", job.spec().train().steps());
 }
 

@@ -62,6 +62,10 @@ int ThreadsOn(const plan::DeviceProfile& profile, const v1::JobSpec& spec) {
 
 // A rank of this host, or one of `device`.
 absl::StatusOr<plan::RankPlace> PlaceFor(const std::string& device, const v1::JobSpec& spec) {
+  if (spec.has_script()) {
+    return absl::InvalidArgumentError(
+        "script: there is no plan of it: nobody knows what a program of your own needs");
+  }
   MP_ASSIGN_OR_RETURN(plan::RankPlace place, PlaceOnHost(spec));
   if (device.empty()) return place;
   MP_ASSIGN_OR_RETURN(const plan::DeviceProfile profile, LoadDevice(device));

@@ -109,8 +109,16 @@ std::string ProgressBar(double share, size_t width) {
   return bar + "]";
 }
 
+// Of a script's steps nothing is known.
+std::vector<std::string> ScriptLines(const v1::Job& job) {
+  std::vector<std::string> lines = {absl::StrCat(job.name(), " ", StateName(job))};
+  if (!job.reason_detail().empty()) lines.push_back("  " + job.reason_detail());
+  return lines;
+}
+
 std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, size_t columns) {
   const v1::Progress& progress = job.progress();
+  if (job.spec().has_script()) return ScriptLines(job);
   const int64_t steps = std::max<int64_t>(job.spec().train().steps(), 1);
   const double share = static_cast<double>(progress.step()) / steps;
   const std::string head =

@@ -110,7 +110,9 @@ RunChoice ChooseRun(const v1::JobSpec& normalized, const std::vector<v1::Job>& n
   for (const v1::Job& job : newest_first) {
     // With what was left to choose still open, as in the file.
     const v1::JobSpec& submitted = job.has_submitted_spec() ? job.submitted_spec() : job.spec();
-    const bool same = LineageDigest(submitted) == lineage;
+    // What a script does may have changed: one that has ended well runs anew.
+    const bool over = normalized.has_script() && job.state() == v1::JOB_STATE_SUCCEEDED;
+    const bool same = !over && LineageDigest(submitted) == lineage;
     if (same && fresh) {
       choice.replaced.push_back(job);
     } else if (same && !found) {

@@ -111,6 +111,7 @@ std::string GenerateHint(const GlobalOptions& global, const v1::Job& job) {
 // `own`: of the spec or the first --job, and not one that was submitted beside it.
 void AdviseSucceeded(const GlobalOptions& global, const RunOptions& options, const v1::Job& job,
                      bool own) {
+  if (job.spec().has_script()) return;
   const std::string generate = WritesText(job.spec()) ? GenerateHint(global, job) : "";
   if (!generate.empty()) Hint(generate);
   if (own && options.jobs.empty() && options.spec != "-") {
@@ -179,6 +180,7 @@ void ExplainFailure(const v1::Job& job) {
 // Before anything is started.
 absl::StatusOr<DiskNeeds> CheckSpec(const v1::JobSpec& spec) {
   MP_RETURN_IF_ERROR(CheckReads(spec));
+  if (spec.has_script()) return DiskNeeds{};  // nobody knows
   MP_ASSIGN_OR_RETURN(const DiskNeeds needs, CheckMemory(spec));
   MP_RETURN_IF_ERROR(CheckStateFolder(spec, needs.state_bytes));
   MP_RETURN_IF_ERROR(CheckWrites(spec));
@@ -187,6 +189,7 @@ absl::StatusOr<DiskNeeds> CheckSpec(const v1::JobSpec& spec) {
 
 // On GPUs the workers find out what there is.
 void HintPrecision(const v1::JobSpec& spec) {
+  if (spec.has_script()) return;
   const auto place = PlaceOnHost(spec);
   if (!place.ok() || spec.resources().device() == v1::DEVICE_KIND_CUDA) return;
   const std::string faster = TellFasterPrecision(spec, *place, "this host");
@@ -222,6 +225,8 @@ RunSummary Summarize(LocalRun* run, absl::Time started, bool sample) {
   summary.run_started = started;
   const v1::JobSpec& spec = run->job().spec();
   const bool succeeded = run->job().state() == v1::JOB_STATE_SUCCEEDED;
+  summary.job = run->job();
+  if (spec.has_script()) return summary;
   if (sample && succeeded && IsByteLevel(spec)) summary.sample = run->Sample(PromptFrom(spec));
   summary.checkpoints = run->Checkpoints();
   // It is of the language model's loss alone.
@@ -229,7 +234,6 @@ RunSummary Summarize(LocalRun* run, absl::Time started, bool sample) {
   const auto unigram =
       UnigramLoss(spec.data().train(), spec.data().validation(), SizesOf(spec.model()).vocabulary);
   if (unigram.ok() && one_head) summary.unigram_loss = *unigram;
-  summary.job = run->job();
   return summary;
 }
 

@@ -76,6 +76,7 @@ absl::string_view WithoutStep(absl::string_view problem) {
 std::string SummaryText(const RunSummary& summary) {
   const v1::Job& job = summary.job;
   const v1::Progress& progress = job.progress();
+  if (job.spec().has_script()) return "";  // its state is told, and its output was shown
   std::string text = absl::StrCat("\n", job.name(), " ", StateName(job.state()), " at step ",
                                   progress.step(), "/", job.spec().train().steps(), "\n");
   if (progress.step() > 0) {
@@ -125,6 +126,11 @@ std::string SummaryText(const RunSummary& summary) {
 // Rank 0 tells of its first step before all ranks have done it, with which the job is RUNNING.
 bool ShowsSteps(const v1::Job& job) { return job.state() != v1::JOB_STATE_STARTING; }
 
+std::string OutputText(const v1::LogLine& line) {
+  if (line.dropped_lines() > 0) return Printable(line.text());
+  return absl::StrCat("rank ", line.rank(), " | ", Printable(line.text()));
+}
+
 class PlainReport : public RunReport {
  public:
   void Started(const v1::Job& job, const std::string& how, const std::string& address) override {
@@ -157,6 +163,7 @@ class PlainReport : public RunReport {
     step_ = progress.step();
     validation_step_ = progress.validation_step();
   }
+  void Output(const v1::LogLine& line) override { Print(OutputText(line) + "\n"); }
   void Restarting(const ProcessEvent& event) override { Print(RestartText(event) + "\n"); }
   void Note(absl::string_view text) override { client::Note(text); }
   void Finished(const RunSummary& summary) override { Print(SummaryText(summary)); }
@@ -192,6 +199,7 @@ class LiveReport : public RunReport {
     drawn_ = lines.size();
     Print(frame);
   }
+  void Output(const v1::LogLine& line) override { Above(OutputText(line)); }
   void Restarting(const ProcessEvent& event) override { Above(RestartText(event)); }
   void Note(absl::string_view text) override {
     Erase();
@@ -265,6 +273,9 @@ class JsonReport : public RunReport {
             {"checkpoint", checkpoint_},
             {"hold_seconds", Number(progress.checkpoint_hold_seconds())}});
     }
+  }
+  void Output(const v1::LogLine& line) override {
+    Emit({{"event", "output"}, {"rank", line.rank()}, {"text", line.text()}});
   }
   void Restarting(const ProcessEvent& event) override {
     Emit({{"event", "restart"}, {"process", event.name}, {"end", event.end.ToString()}});

@@ -1,9 +1,9 @@
 // The output of a running `milepost run`: a live display, plain lines, or one JSON object per line.
 //
 // JSON lines go to stdout, and all have "event". The events are started, state, progress,
-// validation, checkpoint, restart, sample and note. At a job's end comes finished (see
-// FinishedJson). When the run goes on with a job that was submitted beside its own, started comes
-// again, and finished comes last of all.
+// validation, checkpoint, restart, sample, note and, of a script's ranks, output. At a job's end
+// comes finished (see FinishedJson). When the run goes on with a job that was submitted beside its
+// own, started comes again, and finished comes last of all.
 #ifndef MILEPOST_CLIENT_CLI_RUN_REPORT_H_
 #define MILEPOST_CLIENT_CLI_RUN_REPORT_H_
 
@@ -46,6 +46,8 @@ class RunReport {
   virtual void Started(const v1::Job& job, const std::string& how, const std::string& address) = 0;
   // Called with every new state of the job, and about once a second with the same job.
   virtual void Changed(const v1::Job& job, absl::Time now) = 0;
+  // A line that a script's rank wrote.
+  virtual void Output(const v1::LogLine& line) = 0;
   virtual void Restarting(const ProcessEvent& event) = 0;
   virtual void Note(absl::string_view text) = 0;
   virtual void Finished(const RunSummary& summary) = 0;

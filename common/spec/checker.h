@@ -67,6 +67,8 @@ bool CheckPath(absl::string_view field, const std::string& path, Checker* check)
 void CheckModel(const v1::ModelSpec& model, Checker* check);  // validate_model.cc
 void CheckData(const v1::JobSpec& spec, Checker* check);      // validate_data.cc
 void CheckTrain(const v1::JobSpec& spec, Checker* check);     // validate_train.cc
+// Of a spec that has a script, and what it may not have besides.
+void CheckScript(const v1::JobSpec& spec, Checker* check);  // validate_script.cc
 
 }  // namespace milepost
 

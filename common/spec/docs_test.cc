@@ -33,7 +33,8 @@ void Collect(const google::protobuf::Descriptor& type, const std::string& prefix
   for (int i = 0; i < type.field_count(); ++i) {
     const std::string path = prefix + type.field(i)->name();
     (*fields)[path] = type.field(i);
-    if (type.field(i)->message_type() != nullptr) {
+    // A map's names are the user's.
+    if (type.field(i)->message_type() != nullptr && !type.field(i)->is_map()) {
       Collect(*type.field(i)->message_type(), path + ".", fields);
     }
   }
@@ -61,7 +62,18 @@ TEST(JobSpecDocTest, HasARowForEveryFieldAndNoOther) {
   for (const auto& [path, row] : rows) EXPECT_EQ(fields.count(path), 1u) << row;
 }
 
-// One example per model family; together they have every field.
+// As in a file that lies in "/".
+void AnchorPaths(v1::DataSpec* data) {
+  data->set_validation("/v.npy");
+  if (!data->train().empty()) data->set_train("/" + data->train());
+  for (v1::TokenSource& source : *data->mutable_mixture()) source.set_path("/" + source.path());
+  for (v1::LabelSource& labels : *data->mutable_labels()) {
+    labels.set_train("/" + labels.train());
+    labels.set_validation("/" + labels.validation());
+  }
+}
+
+// One example per model family, and a script; together they have every field.
 TEST(JobSpecDocTest, ExamplesHaveEveryFieldAndAreValid) {
   std::string text = ReadText("docs/use/job-spec.md");
   text.erase(0, text.find("## Every field in one example"));
@@ -74,21 +86,11 @@ TEST(JobSpecDocTest, ExamplesHaveEveryFieldAndAreValid) {
     auto spec = ParseJobSpecYaml(yaml.substr(5), "docs/use/job-spec.md", &of_one);
     ASSERT_TRUE(spec.ok()) << spec.status();
     spec->set_name("example");
-    if (!spec->data().train().empty()) {
-      spec->mutable_data()->set_train("/" + spec->data().train());
-    }
-    for (v1::TokenSource& source : *spec->mutable_data()->mutable_mixture()) {
-      source.set_path("/" + source.path());
-    }
-    for (v1::LabelSource& labels : *spec->mutable_data()->mutable_labels()) {
-      labels.set_train("/" + labels.train());
-      labels.set_validation("/" + labels.validation());
-    }
+    if (spec->has_data()) AnchorPaths(spec->mutable_data());
     if (!spec->train().init_from().empty()) spec->mutable_train()->set_init_from("/model");
     if (!spec->train().offload().path().empty()) {
       spec->mutable_train()->mutable_offload()->set_path("/nvme");
     }
-    spec->mutable_data()->set_validation("/v.npy");
     if (spec->has_report()) spec->mutable_report()->set_tensorboard("/runs");
     NormalizeJobSpec(&*spec);
     EXPECT_EQ(ValidateJobSpec(*spec), absl::OkStatus());

@@ -211,9 +211,8 @@ void NormalizeImages(int64_t image_size, v1::DataSpec* data) {
   MP_DEFAULT(images, max_pixels, int64_t{1} << 27);
 }
 
-}  // namespace
-
-void NormalizeJobSpec(v1::JobSpec* spec) {
+// What a script's job does not have.
+void NormalizeTraining(v1::JobSpec* spec) {
   v1::DataSpec* data = spec->mutable_data();
   for (v1::TokenSource& source : *data->mutable_mixture()) MP_DEFAULT(&source, weight, 1.0);
   NormalizeHeads(spec);
@@ -227,19 +226,23 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
   if (spec->model().family_case() != v1::ModelSpec::FAMILY_NOT_SET) {
     MP_DEFAULT(data, sequence_length, SizesOf(spec->model()).context);
   }
-
-  v1::ResourceSpec* resources = spec->mutable_resources();
-  MP_DEFAULT(resources, ranks, 1);
-  MP_DEFAULT_ENUM(resources, device, v1::DEVICE_KIND_CPU);
-  MP_DEFAULT(resources, threads_per_rank, 0);
-
-  NormalizeTrain(resources->ranks(), spec->mutable_train());
+  NormalizeTrain(spec->resources().ranks(), spec->mutable_train());
 
   v1::CheckpointSpec* checkpoint = spec->mutable_checkpoint();
   MP_DEFAULT(checkpoint, every, 0);
   MP_DEFAULT(checkpoint, keep_last, 3);
   MP_DEFAULT(checkpoint, keep_every, 0);
   MP_DEFAULT(checkpoint, redundancy, 0);
+}
+
+}  // namespace
+
+void NormalizeJobSpec(v1::JobSpec* spec) {
+  v1::ResourceSpec* resources = spec->mutable_resources();
+  MP_DEFAULT(resources, ranks, 1);
+  MP_DEFAULT_ENUM(resources, device, v1::DEVICE_KIND_CPU);
+  MP_DEFAULT(resources, threads_per_rank, 0);
+  if (!spec->has_script()) NormalizeTraining(spec);
 
   v1::SchedulingSpec* scheduling = spec->mutable_scheduling();
   if (scheduling->queue().empty()) scheduling->set_queue("default");

@@ -130,12 +130,44 @@ class Converter {
                            Join(path, other->name()), " is: keep one"));
       return;
     }
-    if (field->is_repeated()) {
+    if (field->is_map()) {
+      FillTexts(value, here, field, message);
+    } else if (field->is_repeated()) {
       FillList(value, here, field, message);
     } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       Fill(value, here, reflection->MutableMessage(message, field));
     } else {
       FillScalar(value, here, field, message);
+    }
+  }
+
+  // From names to texts: no field is a map of anything else. A number is the text that was written.
+  void FillTexts(const YamlNode& value, const std::string& path, const FieldDescriptor* field,
+                 Message* message) {
+    const auto* type = field->message_type();
+    MP_CHECK(type->map_key()->cpp_type() == FieldDescriptor::CPPTYPE_STRING &&
+             type->map_value()->cpp_type() == FieldDescriptor::CPPTYPE_STRING)
+        << field->full_name();
+    if (value.kind != YamlNode::Kind::kMapping) {
+      Problem(value.line, path,
+              absl::StrCat("expected a mapping of names to texts, got ", Shown(value)));
+      return;
+    }
+    std::set<std::string> seen;
+    for (const auto& [key, text] : value.fields) {
+      const std::string here = Join(path, key.scalar);
+      if (key.kind != YamlNode::Kind::kScalar) {
+        Problem(key.line, path, absl::StrCat("expected a name, got ", Shown(key)));
+      } else if (!seen.insert(key.scalar).second) {
+        Problem(key.line, here, "given twice: keep one");
+      } else if (text.kind != YamlNode::Kind::kScalar) {
+        Problem(text.line, here, absl::StrCat("expected text, got ", Shown(text)));
+      } else {
+        if (lines_ != nullptr) (*lines_)[here] = key.line;
+        Message* entry = message->GetReflection()->AddMessage(message, field);
+        entry->GetReflection()->SetString(entry, type->map_key(), key.scalar);
+        entry->GetReflection()->SetString(entry, type->map_value(), text.scalar);
+      }
     }
   }
 

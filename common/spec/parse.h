@@ -36,9 +36,9 @@ inline constexpr size_t kMaxTemplateBytes = 64 << 10;
 // The line of each field, counted from 1: "train.batch.micro" -> line.
 using FieldLines = std::map<std::string, int>;
 
-// Parses any message without map fields, whose lists hold messages, texts or int64. `filename` is
-// used only in messages. Absent fields stay absent: no default is filled in, and no rule is
-// checked. `lines`, when given, is filled in.
+// Parses any message whose lists hold messages, texts or int64, and whose maps hold texts by name.
+// `filename` is used only in messages. Absent fields stay absent: no default is filled in, and no
+// rule is checked. `lines`, when given, is filled in.
 absl::Status ParseYamlMessage(absl::string_view text, absl::string_view filename,
                               google::protobuf::Message* message, FieldLines* lines = nullptr);
 

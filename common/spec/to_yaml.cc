@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -102,7 +103,7 @@ Json FieldValue(const Message& message, const FieldDescriptor* field, int index,
 
 // By key, sorted.
 Json MapToJson(const Message& message, const FieldDescriptor* field, Absent absent) {
-  Json entries = Json::object();
+  std::map<std::string, Json> entries;
   const Reflection* reflection = message.GetReflection();
   for (int i = 0; i < reflection->FieldSize(message, field); ++i) {
     const Message& entry = reflection->GetRepeatedMessage(message, field, i);
@@ -111,7 +112,7 @@ Json MapToJson(const Message& message, const FieldDescriptor* field, Absent abse
     entries[key.is_string() ? key.get<std::string>() : key.dump()] =
         FieldValue(entry, type->map_value(), -1, absent);
   }
-  return entries;
+  return entries.empty() ? Json::object() : Json(entries);
 }
 
 // Shortest text that reads back as the same number.

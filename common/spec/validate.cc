@@ -52,7 +52,7 @@ void CheckSizes(const v1::JobSpec& spec, Checker* check) {
   bool valid = ranks >= 1 && ranks <= kMaxRanks;
   valid = check->Int("resources.min_ranks", LeastRanks(resources), 1, kMaxRanks) && valid;
   valid = check->Int("resources.max_ranks", MostRanks(resources), 1, kMaxRanks) && valid;
-  if (!valid || spec.train().batch().global() < 1) return;
+  if (!valid || (!spec.has_script() && spec.train().batch().global() < 1)) return;
   if (LeastRanks(resources) > ranks) {
     return check->Add("resources.min_ranks", absl::StrCat("must be at most resources.ranks (",
                                                           ranks, "), got ", LeastRanks(resources)));
@@ -145,12 +145,16 @@ bool CheckPath(absl::string_view field, const std::string& path, Checker* check)
 std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized) {
   Checker check;
   CheckName(normalized.name(), &check);
-  CheckModel(normalized.model(), &check);
-  CheckData(normalized, &check);
-  check.Add(CheckTaskHeads(normalized));
-  CheckTrain(normalized, &check);
+  if (normalized.has_script()) {
+    CheckScript(normalized, &check);
+  } else {
+    CheckModel(normalized.model(), &check);
+    CheckData(normalized, &check);
+    check.Add(CheckTaskHeads(normalized));
+    CheckTrain(normalized, &check);
+    CheckCheckpoint(normalized, &check);
+  }
   CheckResources(normalized, &check);
-  CheckCheckpoint(normalized, &check);
   check.Add(CheckScheduling(normalized.scheduling()));
   check.Int("restart.max_failures", normalized.restart().max_failures(), 0, 1000);
   check.Real("restart.backoff_seconds", normalized.restart().backoff_seconds(), 0, 60);

@@ -39,6 +39,26 @@ bool HoldsSlots(const v1::JobRecord& record) {
 
 constexpr int kMostResumeRequests = 16;
 
+absl::Status CheckNewSteps(const v1::JobRecord& record, std::optional<int64_t> new_steps) {
+  if (!new_steps.has_value()) return absl::OkStatus();
+  const v1::Job& job = record.job();
+  if (job.spec().has_script()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "new_steps: ", job.name(), " runs a script, which alone knows how many steps it makes"));
+  }
+  const int64_t done = std::max(record.newest_step(), job.progress().step());
+  if (*new_steps <= done) {
+    return absl::InvalidArgumentError(absl::StrCat("new_steps: must exceed the ", done,
+                                                   " steps that ", job.name(), " has done, not ",
+                                                   *new_steps));
+  }
+  if (*new_steps > kMostSteps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("new_steps: must be at most ", kMostSteps, ", not ", *new_steps));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckSameRequest(const v1::JobRecord& record, bool of_array, uint64_t digest) {
@@ -241,17 +261,10 @@ void Transition::Resume(const std::string& name, const std::string& request_id,
                 absl::StrCat(name, " is ", v1::JobState_Name(known_state).substr(10),
                              "; only a job that is suspended or has ended can be resumed")));
   }
-  const int64_t done = std::max(known->newest_step(), known->job().progress().step());
-  if (new_steps.has_value() && *new_steps <= done) {
-    return Refuse(absl::InvalidArgumentError(absl::StrCat(
-        "new_steps: must exceed the ", done, " steps that ", name, " has done, not ", *new_steps)));
-  }
-  if (new_steps.value_or(0) > kMostSteps) {
-    return Refuse(absl::InvalidArgumentError(
-        absl::StrCat("new_steps: must be at most ", kMostSteps, ", not ", *new_steps)));
-  }
+  absl::Status allowed = CheckNewSteps(*known, new_steps);
+  if (!allowed.ok()) return Refuse(std::move(allowed));
   const v1::SchedulingSpec scheduling = LastingDependencies(known->job());
-  absl::Status allowed = CheckScheduling(number, scheduling, known->job().spec().resources());
+  allowed = CheckScheduling(number, scheduling, known->job().spec().resources());
   if (!allowed.ok()) return Refuse(std::move(allowed));
   v1::JobRecord& record = Change(number);
   *record.mutable_job()->mutable_spec()->mutable_scheduling() = scheduling;

@@ -109,10 +109,27 @@ absl::StatusOr<CheckedSpec> CheckWithin(const v1::JobSpec& spec, const KnownPlac
                      std::move(sizes), checkpoint_bytes};
 }
 
+// Nothing is known of a script but what its spec says.
+CheckedSpec CheckScriptJob(const v1::JobSpec& spec) {
+  const v1::ResourceSpec& resources = spec.resources();
+  const bool on_gpu = resources.device() == v1::DEVICE_KIND_CUDA;
+  const int64_t slot_bytes = on_gpu ? resources.memory() : 0;
+  CheckedSpec checked{.spec = spec, .slot_bytes = slot_bytes};
+  const std::vector<int> possible = PossibleSizes(spec);
+  if (possible.size() == 1) return checked;
+  for (const int ranks : possible) {
+    v1::JobSize& size = checked.sizes.emplace_back();
+    size.set_ranks(ranks);
+    size.set_slot_bytes(slot_bytes);
+  }
+  return checked;
+}
+
 }  // namespace
 
 absl::StatusOr<CheckedSpec> CheckSubmission(const v1::JobSpec& spec, const KnownPlace& known,
                                             const StillWanted& still_wanted) {
+  if (spec.has_script()) return CheckScriptJob(spec);
   plan::Planning planning(plan::kLimitsOfRequest, still_wanted);
   auto checked = CheckWithin(spec, known, &planning);
   // It would not do later either.

@@ -133,11 +133,11 @@ ALLOWED = {
                        "engine/runtime/generation", "engine/runtime/offload", "engine/measure",
                        "engine/comm", "engine/data", "engine/data/training", "engine/optim",
                        "worker/memory_state"} | PURE_ENGINE,
+    "worker/script": {"common", "common/spec", "common/rpc", "engine/comm", "worker/trainer"},
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
                "common/systemd", "worker/gpu", "worker/doctor", "worker/agent", "worker/join",
-               "worker/metrics",
-               "worker/trainer",
+               "worker/metrics", "worker/script", "worker/trainer",
                "engine/runtime/cpu", "engine/runtime/gpu/cuda", "engine/measure",
                "engine/measure/gpu"},
     "client/api": {"common", "common/rpc"},

@@ -104,6 +104,34 @@ class RunTest : public testing::Test {
   std::optional<Subprocess> running_;
 };
 
+TEST_F(RunTest, AScriptsOutputIsShownAndOneThatIsInterruptedGoesOn) {
+  v1::JobSpec spec;
+  spec.set_name("script");
+  for (const char* part :
+       {"sh", "-c",
+        "echo hello from $RANK; [ $MILEPOST_JOB/$MILEPOST_ATTEMPT = jobs/1/1 ] || exit 0; "
+        "trap 'touch saved; exit 0' TERM; touch ready; while :; do sleep 0.01; done"}) {
+    spec.mutable_script()->add_command(part);
+  }
+  spec.mutable_script()->set_folder(folder_);
+  const std::string path = Write("script.yaml", spec);
+  Begin({"run", path});
+  const absl::Time give_up = absl::Now() + kPatience;
+  while (!std::filesystem::exists(Path("ready")) && absl::Now() < give_up) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  ASSERT_TRUE(running_->Signal(SIGINT).ok());
+  EXPECT_EQ(AwaitEnd(), kExitInterrupted) << TextOf(Path("run.err"));
+  EXPECT_THAT(TextOf(Path("run.out")), HasSubstr("rank 0 | hello from 0"));
+  EXPECT_TRUE(std::filesystem::exists(Path("saved")));
+  const Ran again = Milepost({"run", path});
+  EXPECT_EQ(again.exit_code, kExitOk) << again.err;
+  EXPECT_THAT(again.out, AllOf(HasSubstr("continuing jobs/1"), HasSubstr("rank 0 | hello from 0"),
+                               HasSubstr("jobs/1 SUCCEEDED")));
+  // It has ended well: once more is a job of its own.
+  EXPECT_THAT(Milepost({"run", path}).out, HasSubstr("started jobs/2"));
+}
+
 TEST_F(RunTest, FreshBeginsASpecAnewAndLeavesAllElse) {
   const std::string a = Write("a.yaml", SmallJob(folder_, 20));
   const std::string b = Write("b.yaml", WithRate(SmallJob(folder_, 20), 1e-3));

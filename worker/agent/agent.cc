@@ -325,6 +325,7 @@ absl::Status Agent::StartTrainer(const v1::StartRank& start) {
   trainer.state_folder = absl::StrCat(options_.data_dir, "/offload");
   AgentSettings now = settings();
   trainer.path_roots = std::move(now.path_roots);
+  trainer.scripts_allowed = now.scripts_allowed;
   trainer.hang_time = now.hang_time;
   trainer.silence = options_.silence;
   trainer.memory_folder = memory_.FolderOf(start.job(), start.uid());

@@ -51,6 +51,8 @@ struct AgentSettings {
   // ranks that start later.
   absl::Duration hang_time = absl::Minutes(10);
   PathRoots path_roots;  // where jobs that start later may write and read
+  // Whether jobs that start later may run programs of their own, with this process's rights.
+  bool scripts_allowed = false;
 };
 
 struct AgentOptions {

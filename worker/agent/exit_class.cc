@@ -2,7 +2,6 @@
 
 #include <fstream>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/exit_codes.h"
 
@@ -56,7 +55,9 @@ void DescribeFailureCode(const TrainerEnd& end, v1::RankReport& report) {
     if (end.failure->class_() != v1::FAILURE_CLASS_UNSPECIFIED) {
       report.set_failure_class(end.failure->class_());
     }
-    report.set_message(end.failure->message());
+    const bool with_last_line = end.failure->with_last_line() && !end.last_lines.empty();
+    report.set_message(absl::StrCat(end.failure->message(), with_last_line ? ": " : "",
+                                    with_last_line ? end.last_lines.back() : ""));
   } else if (!end.last_lines.empty()) {
     report.set_message(absl::StrCat(end.exit.ToString(), ": ", end.last_lines.back()));
   } else {
@@ -103,21 +104,6 @@ std::string ProcessState(int pid) {
     default:
       return absl::StrCat("in state ", std::string(1, state));
   }
-}
-
-int64_t CgroupOomKills() {
-  std::ifstream cgroup("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(cgroup, line)) {
-    if (!absl::StartsWith(line, "0::")) continue;
-    std::ifstream events("/sys/fs/cgroup" + line.substr(3) + "/memory.events");
-    std::string name;
-    int64_t count = 0;
-    while (events >> name >> count) {
-      if (name == "oom_kill") return count;
-    }
-  }
-  return 0;
 }
 
 }  // namespace milepost::worker

@@ -29,10 +29,6 @@ void DescribeEnd(const TrainerEnd& end, v1::RankReport& report);
 // known.
 std::string ProcessState(int pid);
 
-// The number of OOM kills so far in this process's cgroup (memory.events). 0 when that cannot be
-// read.
-int64_t CgroupOomKills();
-
 }  // namespace milepost::worker
 
 #endif  // MILEPOST_WORKER_AGENT_EXIT_CLASS_H_

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/host_memory.h"
 #include "common/openmp.h"
 #include "common/proto_time.h"
 #include "common/status_macros.h"
@@ -41,6 +42,7 @@ absl::Status SendStart(const v1::StartRank& start, const TrainerOptions& options
                                         options.path_roots.write.end());
   message.mutable_data_roots()->Assign(options.path_roots.data.begin(),
                                        options.path_roots.data.end());
+  message.set_scripts_allowed(options.scripts_allowed);
   message.set_hang_seconds(absl::ToDoubleSeconds(options.hang_time));
   // The socket's buffer takes it before the trainer reads.
   return channel.Send(message, Clock::Real()->Now() + kHandOver);
@@ -68,6 +70,7 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
   spawn.fds = {{kChannelFd, channel.second.fd()}};
   if (options.held >= 0) spawn.fds.emplace_back(kHeldFd, options.held);
   spawn.cores = options.cores;
+  spawn.end_group = true;  // a script's processes are in it
   MP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Spawn(std::move(spawn)));
   MP_RETURN_IF_ERROR(SendStart(start, options, channel.first));
   auto rank = std::unique_ptr<RankProcess>(

@@ -33,8 +33,9 @@ struct TrainerOptions {
   std::string state_folder;   // of v1::TrainerStart
   std::string memory_folder;  // likewise
   PathRoots path_roots;       // likewise
-  absl::Duration hang_time;   // of v1::TrainerStart; zero: a hang or silence does not end it
-  absl::Duration silence;     // longest time without a sign of life; then it is killed
+  bool scripts_allowed = false;  // likewise
+  absl::Duration hang_time;      // of v1::TrainerStart; zero: a hang or silence does not end it
+  absl::Duration silence;        // longest time without a sign of life; then it is killed
 };
 
 class RankProcess {

@@ -12,7 +12,8 @@ namespace milepost::worker {
 struct TrainerExit {
   int code = kExitOk;
   v1::FailureClass failure_class = v1::FAILURE_CLASS_UNSPECIFIED;
-  std::string message;  // empty: nothing went wrong
+  std::string message;          // empty: nothing went wrong
+  bool with_last_line = false;  // of v1::TrainerFailure
 };
 
 // A failure before the first step: a bad spec or file is the user's to mend.

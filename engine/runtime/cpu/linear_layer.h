@@ -50,8 +50,8 @@ struct LinearLayer {
   int64_t Wide(const Run& run) const { return run.columns == out ? 0 : out; }
 };
 
-// The products of an op of `kind`, as `layer` makes them: one for each run; of weight gradients two,
-// which assign and which add. Layer: a LinearLayer, or a backend's own with its names.
+// The products of an op of `kind`, as `layer` makes them: one for each run; of weight gradients
+// two, which assign and which add. Layer: a LinearLayer, or a backend's own with its names.
 template <typename Layer>
 auto LayerProducts(const Layer& layer, graph::OpKind kind) {
   std::vector<decltype(layer.Forward(layer.runs[0]))> products;

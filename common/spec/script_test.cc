@@ -1,0 +1,111 @@
+#include "common/spec/script.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "common/spec/overrides.h"
+#include "common/spec/parse.h"
+#include "common/spec/sizes.h"
+#include "common/spec/to_yaml.h"
+#include "common/spec/validate.h"
+
+namespace milepost {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kSpec[] = R"(name: my-gpt
+script:
+  command: [python3, train.py, --lr, 3e-4]
+  folder: /work
+  environment: {WANDB_MODE: offline, STEPS: 100}
+resources: {ranks: 8, min_ranks: 2, device: cuda}
+)";
+
+v1::JobSpec Parsed(absl::string_view text) {
+  auto spec = ParseJobSpecYaml(text, "s.yaml");
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return spec.value_or(v1::JobSpec());
+}
+
+// The violations of a spec that was changed, one line each.
+std::string Problems(absl::string_view text) {
+  v1::JobSpec spec = Parsed(text);
+  NormalizeJobSpec(&spec);
+  return std::string(ValidateJobSpec(spec).message());
+}
+
+TEST(ScriptSpecTest, IsReadAsItIsWritten) {
+  v1::JobSpec spec = Parsed(kSpec);
+  EXPECT_THAT(spec.script().command(), ElementsAre("python3", "train.py", "--lr", "3e-4"));
+  EXPECT_EQ(spec.script().environment().at("WANDB_MODE"), "offline");
+  EXPECT_EQ(spec.script().environment().at("STEPS"), "100");
+  EXPECT_EQ(MessageToYaml(Parsed(MessageToYaml(spec))), MessageToYaml(spec));
+  EXPECT_THAT(MessageToYaml(spec),
+              HasSubstr("  environment:\n    STEPS: \"100\"\n    WANDB_MODE: offline\n"));
+  NormalizeJobSpec(&spec);
+  EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
+  EXPECT_FALSE(spec.has_model() || spec.has_data() || spec.has_train() || spec.has_checkpoint());
+  EXPECT_EQ(spec.restart().max_failures(), 3);
+  EXPECT_THAT(PossibleSizes(spec), ElementsAre(2, 3, 4, 5, 6, 7, 8));
+  EXPECT_EQ(LineageDigest(spec), LineageDigest(spec));
+  v1::JobSpec other = spec;
+  other.mutable_script()->add_command("--warm");
+  EXPECT_NE(LineageDigest(spec), LineageDigest(other));
+}
+
+TEST(ScriptSpecTest, MapsOfWrongFormNameTheLine) {
+  for (const auto& [environment, problem] : std::map<std::string, std::string>{
+           {"[A]",
+            "s.yaml:2: script.environment: expected a mapping of names to texts, got a list"},
+           {"{A: [1]}", "s.yaml:2: script.environment.A: expected text, got a list"},
+           {"{A: 1, A: 2}", "s.yaml:2: script.environment.A: given twice: keep one"},
+           {"{[A]: 1}", "s.yaml:2: script.environment: expected a name, got a list"}}) {
+    const auto spec =
+        ParseJobSpecYaml(absl::StrCat("script:\n  environment: ", environment, "\n"), "s.yaml");
+    EXPECT_EQ(spec.status().message(), problem);
+  }
+}
+
+TEST(ScriptSpecTest, WhatIsWrongIsSaid) {
+  const std::string begin = "name: s\nscript:\n  command: [sh]\n";
+  EXPECT_EQ(Problems(begin), "");
+  EXPECT_EQ(Problems("name: s\nscript: {command: []}\n"),
+            "script.command: required: the program and its arguments, such as [python3, train.py]");
+  for (const char* own : {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "MILEPOST_JOB"}) {
+    EXPECT_EQ(
+        Problems(absl::StrCat(begin, "  environment: {", own, ": 1}\n")),
+        absl::StrCat("script.environment.", own, ": is set by Milepost for each rank: remove it"));
+  }
+  EXPECT_THAT(Problems(begin + "  environment: {A-B: 1}\n"),
+              HasSubstr("'A-B' is no variable's name"));
+  EXPECT_THAT(Problems(begin + "  folder: work\n"), HasSubstr("expected an absolute path"));
+  EXPECT_THAT(
+      Problems(absl::StrCat("name: s\nscript:\n  command: [", std::string(40000, 'x'), "]\n")),
+      HasSubstr("script.command: has 40001 bytes; at most 32768"));
+  for (const char* part : {"model: {gpt2: {layers: 1}}", "train: {steps: 1}", "data: {train: /a}",
+                           "checkpoint: {every: 1}", "report: {tensorboard: /t}",
+                           "restart: {replace_stragglers: true}"}) {
+    EXPECT_THAT(Problems(absl::StrCat(begin, part, "\n")),
+                HasSubstr(": a job with `script` has none: the script sees to it"))
+        << part;
+  }
+}
+
+TEST(ScriptSpecTest, AnOverrideGivesAMappingAsAWhole) {
+  v1::JobSpec spec = Parsed(kSpec);
+  Overrides overrides;
+  overrides.Add()->set_path("script.environment");
+  overrides[0].set_value("{A: b}");
+  ASSERT_TRUE(ApplyOverrides(overrides, "--set", &spec).ok());
+  EXPECT_EQ(spec.script().environment().size(), 1U);
+  EXPECT_EQ(spec.script().environment().at("A"), "b");
+}
+
+}  // namespace
+}  // namespace milepost

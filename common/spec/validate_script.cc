@@ -1,0 +1,105 @@
+// The checks of a spec's script.
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/spec/checker.h"
+#include "common/spec/script.h"
+
+namespace milepost {
+namespace {
+
+constexpr int kMostArguments = 1024;
+constexpr size_t kMostArgumentBytes = 32 << 10;  // together
+constexpr int kMostVariables = 256;
+constexpr size_t kMostVariableBytes = 32 << 10;  // together
+
+std::string Shown(const std::string& text) { return absl::CHexEscape(text.substr(0, 64)); }
+
+void CheckCommand(const v1::ScriptSpec& script, Checker* check) {
+  if (script.command().empty() || script.command(0).empty()) {
+    return check->Add("script.command",
+                      "required: the program and its arguments, such as [python3, train.py]");
+  }
+  if (script.command_size() > kMostArguments) {
+    check->Add("script.command",
+               absl::StrCat("has ", script.command_size(), " parts; at most ", kMostArguments));
+  }
+  size_t bytes = 0;
+  for (const std::string& part : script.command()) {
+    bytes += part.size() + 1;
+    if (absl::StrContains(part, '\0')) {
+      check->Add("script.command", absl::StrCat("'", Shown(part), "' holds a zero byte"));
+    }
+  }
+  if (bytes > kMostArgumentBytes) {
+    check->Add("script.command", absl::StrCat("has ", bytes, " bytes; at most ", kMostArgumentBytes,
+                                              ": put long values into a file"));
+  }
+}
+
+bool IsVariableName(const std::string& name) {
+  if (name.empty() || name.size() > 128 || absl::ascii_isdigit(name[0])) return false;
+  for (const char c : name) {
+    if (!absl::ascii_isalnum(c) && c != '_') return false;
+  }
+  return true;
+}
+
+void CheckEnvironment(const v1::ScriptSpec& script, Checker* check) {
+  size_t bytes = 0;
+  for (const auto& [name, value] : script.environment()) {
+    const std::string field = absl::StrCat("script.environment.", name.substr(0, 64));
+    bytes += name.size() + value.size() + 2;
+    if (!IsVariableName(name)) {
+      check->Add(
+          "script.environment",
+          absl::StrCat("'", Shown(name), "' is no variable's name: letters, digits and '_'"));
+    } else if (IsSetForScripts(name)) {
+      check->Add(field, "is set by Milepost for each rank: remove it");
+    } else if (absl::StrContains(value, '\0')) {
+      check->Add(field, "holds a zero byte");
+    }
+  }
+  if (script.environment_size() > kMostVariables) {
+    check->Add("script.environment", absl::StrCat("has ", script.environment_size(),
+                                                  " variables; at most ", kMostVariables));
+  }
+  if (bytes > kMostVariableBytes) {
+    check->Add("script.environment",
+               absl::StrCat("has ", bytes, " bytes; at most ", kMostVariableBytes));
+  }
+}
+
+}  // namespace
+
+bool IsSetForScripts(absl::string_view name) {
+  for (const absl::string_view own :
+       {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+        "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+        "CUDA_VISIBLE_DEVICES"}) {
+    if (name == own) return true;
+  }
+  return absl::StartsWith(name, "TORCHELASTIC_") || absl::StartsWith(name, "MILEPOST_");
+}
+
+void CheckScript(const v1::JobSpec& spec, Checker* check) {
+  const auto none = [&](bool given, const char* field) {
+    if (given) check->Add(field, "a job with `script` has none: the script sees to it");
+  };
+  none(spec.has_model(), "model");
+  none(spec.has_data(), "data");
+  none(spec.has_train(), "train");
+  none(spec.has_checkpoint(), "checkpoint");
+  none(!spec.report().tensorboard().empty(), "report.tensorboard");
+  none(spec.restart().replace_stragglers(), "restart.replace_stragglers");
+  CheckCommand(spec.script(), check);
+  CheckEnvironment(spec.script(), check);
+  const std::string& folder = spec.script().folder();
+  if (!folder.empty()) CheckPath("script.folder", folder, check);
+}
+
+}  // namespace milepost

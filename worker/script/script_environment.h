@@ -1,0 +1,32 @@
+// The environment of a script's rank: torchrun's, so that a script written for it runs as it is.
+// https://pytorch.org/docs/stable/elastic/run.html#environment-variables
+//
+//   spawn.env = ScriptEnvironment(start, layout, error_file);
+//
+// Pure.
+#ifndef MILEPOST_WORKER_SCRIPT_SCRIPT_ENVIRONMENT_H_
+#define MILEPOST_WORKER_SCRIPT_SCRIPT_ENVIRONMENT_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "milepost/v1/worker.pb.h"
+#include "worker/script/script_layout.h"
+
+namespace milepost::worker {
+
+// What the spec adds, then what Milepost sets. `error_file`: where the script may say why it
+// failed.
+std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const v1::StartRank& start,
+                                                                   const ScriptLayout& layout,
+                                                                   const std::string& error_file);
+
+// Why a script failed, by what it wrote to TORCHELASTIC_ERROR_FILE (a JSON object with `message`,
+// which is a text or has one): one line. Empty: it says nothing. Any bytes are safe.
+std::string FirstCause(absl::string_view error_file);
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_SCRIPT_SCRIPT_ENVIRONMENT_H_

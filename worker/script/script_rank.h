@@ -1,0 +1,22 @@
+// One rank of a script job, from the worker's TrainerStart to the process's exit code: what
+// trainer/train.h is for jobs that Milepost trains itself. The worker and the coordinator see no
+// difference.
+#ifndef MILEPOST_WORKER_SCRIPT_SCRIPT_RANK_H_
+#define MILEPOST_WORKER_SCRIPT_SCRIPT_RANK_H_
+
+#include "common/message_channel.h"
+#include "milepost/v1/trainer.pb.h"
+#include "worker/trainer/failure.h"
+
+namespace milepost::worker {
+
+// Meets the other ranks, starts the command with torchrun's environment, and waits for its end.
+// InstallTrainerSignals must have been called. A request to stop is passed on as SIGTERM to the
+// script's own process: a script that ends then, however it ends, has been stopped. A request to
+// abort ends it at once. Nothing that the script started outlives the call, save what waits in the
+// kernel. Blocks. `held`: a descriptor for ScriptOptions; -1: none.
+TrainerExit RunScript(const v1::TrainerStart& start, MessageChannel* channel, int held);
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_SCRIPT_SCRIPT_RANK_H_
