@@ -439,6 +439,9 @@ void LocalRun::TakeNews() {
   if (!watcher_) return;
   if (std::optional<v1::Job> news = watcher_->Take()) job_ = *std::move(news);
   report_->Changed(job_, absl::Now());
+}
+
+void LocalRun::ShowOutput() {
   if (!output_) return;
   for (const v1::LogLine& line : output_->Take()) report_->Output(line);
 }
@@ -448,9 +451,8 @@ void LocalRun::FinishOutput() {
   const absl::Time deadline = absl::Now() + kOutputBudget;
   while (output_ && !output_->ended() && absl::Now() < deadline && !interrupted()) {
     if (!Wait(absl::Now() + kLookAtEnding).ok()) break;
-    TakeNews();
   }
-  TakeNews();
+  ShowOutput();
 }
 
 // Blocks until `until` or until something happens, and deals with it. The error is final.
@@ -465,6 +467,7 @@ absl::Status LocalRun::Wait(absl::Time until) {
   const absl::Time wake = std::min(until, supervisor_->NextTime());
   poll(fds.data(), fds.size(), PollTimeoutMillis(wake - absl::Now()));
   OnSignals();
+  ShowOutput();
   if (!output_gone_ && fds[output].revents != 0) {
     output_gone_ = true;  // told once
     const bool was_there = (fds[output].revents & POLLNVAL) == 0;

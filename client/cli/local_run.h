@@ -94,6 +94,7 @@ class LocalRun {
   void OnSignals();
   void Interrupt(const std::string& why);
   void TakeNews();
+  void ShowOutput();
   void FinishOutput();
   void StopAndWait(const std::string& prefix, absl::Duration patience);
 

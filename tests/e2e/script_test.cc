@@ -103,6 +103,11 @@ TEST_F(ScriptTest, ItsFailureIsNamedByWhatItSaidLast) {
             1, /*max_failures=*/0));
   EXPECT_EQ(cluster.Await(recorded, IsTerminal).first_failure().message(),
             "the script ended: exit code 1: ValueError: bad");
+  // What it does to itself is not the host's fault.
+  const std::string killed = cluster.Submit(Shell("kill -9 $$", 1, /*max_failures=*/0));
+  const v1::Failure failure = cluster.Await(killed, IsTerminal).first_failure();
+  EXPECT_EQ(failure.class_(), v1::FAILURE_CLASS_SCRIPT);
+  EXPECT_THAT(failure.message(), HasSubstr("killed by signal 9"));
   // Trying again would not help: once is enough.
   v1::JobSpec spec = Shell("", 1);
   spec.mutable_script()->mutable_command()->Clear();

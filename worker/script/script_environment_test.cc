@@ -77,6 +77,7 @@ TEST(ScriptEnvironmentTest, FirstCauseIsTheExceptionOfTheErrorFile) {
             "ValueError: bad");
   EXPECT_EQ(FirstCause(std::string("{\"message\": \"") + std::string(5000, 'x') + "\"}").size(),
             512U);
+  EXPECT_EQ(FirstCause(std::string(1 << 20, '[')), "");
   for (const char* nothing : {"", "{", "[]", "3", "{}", R"({"message": 3})",
                               R"({"message": {"message": []}})", R"({"message": {}})"}) {
     EXPECT_EQ(FirstCause(nothing), "") << nothing;

@@ -190,9 +190,10 @@ class ScriptRank {
       return {kExitOutOfMemory, v1::FAILURE_CLASS_OUT_OF_MEMORY,
               "the script was killed by the kernel's out-of-memory killer"};
     }
+    // Not held against the host: a program can do it to itself.
     if (end.signal == SIGKILL || end.signal == SIGTERM) {
       return {
-          kExitError, v1::FAILURE_CLASS_HOST,
+          kExitError, v1::FAILURE_CLASS_SCRIPT,
           absl::StrCat(what, ", not by Milepost: someone's kill, or the host ran out of memory")};
     }
     const std::string cause = CauseIn(error_file);

@@ -80,6 +80,7 @@ TEST(DocsPlan, EveryExampleIsPlanned) {
     SCOPED_TRACE(example.string());
     const auto spec = LoadJobSpec(example.string());
     ASSERT_TRUE(spec.ok()) << spec.status();
+    if (spec->has_script()) continue;  // nothing is planned
     EXPECT_EQ(Planned(*spec), absl::OkStatus());
   }
 }
