@@ -133,11 +133,13 @@ int Main(int argc, char** argv) {
   if (generate->parsed()) return RunGenerate(request);
   if (check->parsed()) return RunCheck(device);
   if (measure->parsed()) return RunMeasure(device, name, measured_threads, disk_folder);
-  return RunRank(
-      MessageChannel(UniqueFd(channel_fd)), [&](v1::TrainerStart start, MessageChannel* channel) {
-        return start.start().spec().has_script() ? RunScript(start, channel, HeldDescriptor())
-                                                 : Train(std::move(start), channel, device);
-      });
+  return RunRank(MessageChannel(UniqueFd(channel_fd)),
+                 [&](v1::TrainerStart start, MessageChannel* channel) {
+                   if (!start.start().spec().has_script()) {
+                     return Train(std::move(start), channel, device);
+                   }
+                   return EndRank(RunScript(start, channel, HeldDescriptor()), channel);
+                 });
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ int64_t HostBytesPerRank(int ranks);
 absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec);
 
 // "train.precision: bf16 would be about 1.7 times as fast on this host", when another precision is
-// expected to be faster there (plan/faster_precision.h); otherwise empty. `where` is the place in
-// words, such as "this host".
+// expected to be faster there (plan/estimates/faster_precision.h); otherwise empty. `where` is the
+// place in words, such as "this host".
 std::string TellFasterPrecision(const v1::JobSpec& spec, const plan::RankPlace& place,
                                 absl::string_view where);
 

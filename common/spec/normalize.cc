@@ -67,7 +67,9 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   MP_DEFAULT(llama, tied, false);
   MP_DEFAULT(llama, qkv_bias, false);
   MP_DEFAULT(llama, qk_norm, false);
-  MP_DEFAULT_ENUM(llama, activation, v1::LlamaSpec::ACTIVATION_SWIGLU);
+  // Left out, as in jobs from before there was a choice: a trainer of that version, which does not
+  // know the field, has the same digest of its state.
+  if (llama->activation() == v1::LlamaSpec::ACTIVATION_SWIGLU) llama->clear_activation();
 }
 
 // Layers of the four stages of the well-known depths.

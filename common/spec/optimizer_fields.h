@@ -1,7 +1,7 @@
 // Which fields of train.optimizer each optimizer has, with their defaults: a row for each.
 //
 //   if (const OptimizerFields* fields = FieldsOf(optimizer.type())) ... *fields->beta1 ...
-//   OptimizersWith(&OptimizerFields::by_element, "or") == "adamw, adamw_8bit, sgd or lion"
+//   OptimizersWith(&OptimizerFields::by_element, "or") == "adamw, adamw_8bit, sgd, lion or adan"
 //
 // Pure.
 #ifndef MILEPOST_COMMON_SPEC_OPTIMIZER_FIELDS_H_

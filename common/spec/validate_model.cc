@@ -65,6 +65,9 @@ void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
   check->Real("model.llama.rope_theta", llama.rope_theta(), 1, 1e12);
   if (llama.has_rope_scaling()) CheckRopeScaling(llama.rope_scaling(), check);
   check->Real("model.llama.norm_epsilon", llama.norm_epsilon(), 0, 1, "(]");
+  if (!v1::LlamaSpec::Activation_IsValid(llama.activation())) {
+    check->Add("model.llama.activation", "expected swiglu or geglu");
+  }
   if (llama.qk_norm() && llama.qkv_bias()) {
     check->Add("model.llama.qk_norm", "no model has both qk_norm and qkv_bias: leave one out");
   }

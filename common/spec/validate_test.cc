@@ -164,6 +164,12 @@ TEST(NormalizeTest, GivesEachOptimizerItsOwnDefaults) {
   EXPECT_FALSE(adan.has_momentum() || muon.has_beta3());
 }
 
+TEST(NormalizeTest, AnActivationThatIsNoneIsRefused) {
+  JobSpec spec = WithLlama();
+  spec.mutable_model()->mutable_llama()->set_activation(static_cast<v1::LlamaSpec::Activation>(9));
+  EXPECT_EQ(ValidateJobSpec(spec).message(), "model.llama.activation: expected swiglu or geglu");
+}
+
 TEST(NormalizeTest, FillsInLlamasDefaults) {
   const JobSpec spec = WithLlama();
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
@@ -172,8 +178,9 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
   // Of other models, optimizers, precisions, data.
   EXPECT_THAT(
       absent,
-      ElementsAre("milepost.v1.ModelSpec.head_weight", "milepost.v1.DataSpec.images",
-                  "milepost.v1.DataSpec.masking", "milepost.v1.DataSpec.document_separator",
+      ElementsAre("milepost.v1.LlamaSpec.activation", "milepost.v1.ModelSpec.head_weight",
+                  "milepost.v1.DataSpec.images", "milepost.v1.DataSpec.masking",
+                  "milepost.v1.DataSpec.document_separator",
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
                   "milepost.v1.OptimizerSpec.momentum", "milepost.v1.OptimizerSpec.nesterov",
                   "milepost.v1.OptimizerSpec.adamw_lr",
@@ -705,6 +712,15 @@ TEST(DigestTest, ADefaultThatCameLaterIsNoChange) {
   older.mutable_model()->mutable_llama()->set_qk_norm(true);
   EXPECT_NE(StateDigest(older), StateDigest(spec));
   EXPECT_NE(LineageDigest(older), LineageDigest(spec));
+}
+
+// A trainer of the version before knows no such field, and counts what it does not know.
+TEST(DigestTest, ATrainerThatDoesNotKnowActivationsHasTheSame) {
+  JobSpec spec = WithLlama(
+      [](v1::LlamaSpec* llama) { llama->set_activation(v1::LlamaSpec::ACTIVATION_SWIGLU); });
+  EXPECT_EQ(spec.model().llama().activation(), v1::LlamaSpec::ACTIVATION_UNSPECIFIED);
+  EXPECT_EQ(StateDigest(spec), StateDigest(WithLlama()));
+  EXPECT_EQ(SpecDigest(spec), SpecDigest(WithLlama()));
 }
 
 // Checkpoints hold this one: another would refuse them all.

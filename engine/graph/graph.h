@@ -2,7 +2,7 @@
 //
 //   MP_ASSIGN_OR_RETURN(Graph graph, models::BuildModel(spec, options));  // builder.h inside
 //   MP_RETURN_IF_ERROR(ops::AddBackward(graph));                          // ops/backward.h
-//   plan::PlanTraining(...)                                // plan/planner.h: all this, and more
+//   plan::PlanTraining(...)                  // plan/planner/planner.h: all this, and more
 //
 // A graph is plain data: copyable, without pointers or a device. Values are in definition order.
 // Ops are in execution order, which is a valid topological order. Not synchronised: share it
@@ -197,7 +197,7 @@ struct Graph {
   std::vector<Op> ops;
   std::vector<Parameter> parameters;  // in definition order
   std::vector<Statistic> statistics;  // likewise
-  std::vector<Scaling> scalings;      // plan/fp8_pass.h
+  std::vector<Scaling> scalings;      // plan/passes/fp8_pass.h
   // Names of the blocks, which are the units of flat groups. Values and ops refer to them by index,
   // in definition order.
   std::vector<std::string> blocks;

@@ -1,5 +1,5 @@
 // What this machine's cores can do, measured with the kernels and collectives that training uses:
-// the profile from which a plan's expected time is computed (plan/estimate.h).
+// the profile from which a plan's expected time is computed (plan/estimates/estimate.h).
 //
 //   MP_ASSIGN_OR_RETURN(plan::DeviceProfile profile, MeasureCpu({.threads = 2}));
 //   std::cout << plan::ProfileJson(profile);

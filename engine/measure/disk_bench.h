@@ -1,5 +1,5 @@
 // What the disk under a folder can do for optimizer state that waits there: the rates from which a
-// plan's expected time is computed (plan/estimate.h).
+// plan's expected time is computed (plan/estimates/estimate.h).
 //
 //   MP_ASSIGN_OR_RETURN(const DiskRates rates, MeasureDisk("/nvme", {}));
 //   profile.disk_read_bandwidth = rates.read;

@@ -17,7 +17,7 @@ struct Cost {
   double bytes = 0;
 };
 
-// Flat-group ops (kReduceGradients and later) cost nothing here: plan/zero_pass.h counts them.
+// Flat-group ops (kReduceGradients and later) cost nothing here (plan/passes/zero_pass.h).
 Cost OpCost(const graph::Graph& graph, const graph::Op& op);
 
 }  // namespace milepost::ops

@@ -1,7 +1,6 @@
 #include "worker/script/script_rank.h"
 
 #include <spdlog/spdlog.h>
-#include <stdlib.h>
 #include <sys/utsname.h>
 
 #include <cstdlib>
@@ -21,6 +20,7 @@
 #include "common/spec/path_roots.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
+#include "worker/script/scratch_folder.h"
 #include "worker/script/script_environment.h"
 #include "worker/script/script_layout.h"
 #include "worker/script/script_process.h"
@@ -50,30 +50,10 @@ std::string HostName() {
   return absl::StrCat(id.substr(0, 64), "/", names.nodename);
 }
 
-// A folder that goes with this object.
-class ScratchFolder {
- public:
-  static absl::StatusOr<ScratchFolder> Make() {
-    const char* temporary = std::getenv("TMPDIR");
-    std::string path = absl::StrCat(temporary == nullptr || *temporary == '\0' ? "/tmp" : temporary,
-                                    "/milepost-script-XXXXXX");
-    if (mkdtemp(path.data()) == nullptr) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
-    }
-    return ScratchFolder(std::move(path));
-  }
-  ScratchFolder(ScratchFolder&& other) noexcept : path_(std::exchange(other.path_, "")) {}
-  ScratchFolder& operator=(ScratchFolder&&) = delete;
-  ~ScratchFolder() {
-    std::error_code error;
-    if (!path_.empty()) fs::remove_all(path_, error);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  explicit ScratchFolder(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-};
+std::string TemporaryFiles() {
+  const char* folder = std::getenv("TMPDIR");
+  return folder == nullptr || *folder == '\0' ? "/tmp" : folder;
+}
 
 class ScriptRank {
  public:
@@ -85,7 +65,8 @@ class ScriptRank {
     absl::Status status = Check();
     if (status.ok()) status = Meet();
     if (!status.ok()) return NotStarted(status);
-    absl::StatusOr<ScratchFolder> scratch = ScratchFolder::Make();
+    RemoveAbandoned(TemporaryFiles(), Now());
+    absl::StatusOr<ScratchFolder> scratch = ScratchFolder::Make(TemporaryFiles());
     if (!scratch.ok()) {
       return {kExitError, v1::FAILURE_CLASS_HOST, std::string(scratch.status().message())};
     }

@@ -10,8 +10,8 @@
 
 namespace milepost::worker {
 
-// Prints a device profile (plan/device_profile.h) named `name` on stdout. It includes the rates of
-// the disk under `disk_folder`, unless `disk_folder` is empty. Blocks for seconds.
+// Prints a device profile (plan/estimates/device_profile.h) named `name` on stdout. It includes the
+// rates of the disk under `disk_folder`, unless `disk_folder` is empty. Blocks for seconds.
 absl::Status Measure(const TrainerDevice& device, const std::string& name, int threads,
                      const std::string& disk_folder);
 

@@ -165,32 +165,33 @@ TrainerExit Trainer::Finish() {
                        std::string(status.message()))};
 }
 
-TrainerExit Train(v1::TrainerStart start, MessageChannel* channel, const TrainerDevice& device) {
-  return Trainer(std::move(start), channel, device).Run();
+int Train(v1::TrainerStart start, MessageChannel* channel, const TrainerDevice& device) {
+  Trainer trainer(std::move(start), channel, device);
+  return EndRank(trainer.Run(), channel);
 }
 
-int RunRank(MessageChannel channel,
-            absl::FunctionRef<TrainerExit(v1::TrainerStart, MessageChannel*)> run) {
-  v1::TrainerStart start;
-  if (absl::Status status = channel.Receive(&start, Clock::Real()->Now() + kHandOver);
-      !status.ok()) {
-    spdlog::error("no start message from the worker: {}", std::string(status.message()));
-    return kExitError;
-  }
-  const TrainerExit exit = run(std::move(start), &channel);
+int EndRank(const TrainerExit& exit, MessageChannel* channel) {
   if (exit.message.empty()) return exit.code;
   if (!exit.with_last_line) spdlog::error("{}", exit.message);
   v1::TrainerMessage message;
   message.mutable_failure()->set_class_(exit.failure_class);
   message.mutable_failure()->set_message(exit.message);
   message.mutable_failure()->set_with_last_line(exit.with_last_line);
-  (void)channel.Send(message, Clock::Real()->Now() + absl::Seconds(1));
+  (void)channel->Send(message, Clock::Real()->Now() + absl::Seconds(1));
   // What waits for a disk that is silent would never end.
   if (exit.failure_class == v1::FAILURE_CLASS_HOST) {
     spdlog::default_logger()->flush();
     std::_Exit(exit.code);
   }
   return exit.code;
+}
+
+int RunRank(MessageChannel channel, absl::FunctionRef<int(v1::TrainerStart, MessageChannel*)> run) {
+  v1::TrainerStart start;
+  const absl::Status status = channel.Receive(&start, Clock::Real()->Now() + kHandOver);
+  if (status.ok()) return run(std::move(start), &channel);
+  spdlog::error("no start message from the worker: {}", std::string(status.message()));
+  return kExitError;
 }
 
 }  // namespace milepost::worker

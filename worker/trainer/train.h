@@ -11,15 +11,17 @@
 namespace milepost::worker {
 
 // Meets the other ranks, and restores or initialises the state. Then it steps to the end, or until
-// the ranks agree to stop, and waits for the last checkpoint. Progress goes to `channel`, logs to
-// spdlog's default logger. Blocks.
-TrainerExit Train(v1::TrainerStart start, MessageChannel* channel, const TrainerDevice& device);
+// the ranks agree to stop, waits for the last checkpoint, and calls EndRank. Progress goes to
+// `channel`, logs to spdlog's default logger. Blocks. Returns an exit code of common/exit_codes.h.
+int Train(v1::TrainerStart start, MessageChannel* channel, const TrainerDevice& device);
 
-// What every rank's process does around it: reads the TrainerStart that its worker sends, calls
-// `run` with it, and tells the worker of a failure. Blocks. Returns an exit code of
-// common/exit_codes.h; after a failure of the host it does not return but ends the process with it.
-int RunRank(MessageChannel channel,
-            absl::FunctionRef<TrainerExit(v1::TrainerStart, MessageChannel*)> run);
+// Tells the worker of a failure. Returns the exit code. After a failure of the host it does not
+// return but ends the process: call it while everything that may wait for that host, such as a disk
+// that is silent, is still there.
+int EndRank(const TrainerExit& exit, MessageChannel* channel);
+
+// Reads the TrainerStart that the worker sends, and returns what `run` makes of it. Blocks.
+int RunRank(MessageChannel channel, absl::FunctionRef<int(v1::TrainerStart, MessageChannel*)> run);
 
 }  // namespace milepost::worker
 

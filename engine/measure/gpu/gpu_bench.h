@@ -1,5 +1,5 @@
 // What a GPU can do, measured with the products and copies that training uses: the profile from
-// which a plan's expected time is computed (plan/estimate.h).
+// which a plan's expected time is computed (plan/estimates/estimate.h).
 //
 //   MP_ASSIGN_OR_RETURN(plan::DeviceProfile profile, MeasureGpu({.name = "node7"}));
 //

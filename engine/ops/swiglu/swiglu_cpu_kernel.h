@@ -1,4 +1,4 @@
-// SwiGLU on packed rows, T in {float, bf16}: x [rows, 2 * width] holds gate, then up, in each row.
+// SwiGLU on packed rows, x [rows, 2 * width] holds gate, then up, in each row. T: float, f16, bf16.
 // Parallel over rows; results do not depend on the thread count.
 #ifndef MILEPOST_ENGINE_OPS_SWIGLU_SWIGLU_CPU_KERNEL_H_
 #define MILEPOST_ENGINE_OPS_SWIGLU_SWIGLU_CPU_KERNEL_H_

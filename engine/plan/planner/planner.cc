@@ -106,15 +106,19 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
               .segments = options.segments});
 }
 
-Optimizer OptimizerOf(v1::OptimizerSpec::Type type) {
+// INVALID_ARGUMENT for one that a later version has: nothing else is trained in its place.
+absl::StatusOr<Optimizer> OptimizerOf(v1::OptimizerSpec::Type type) {
   switch (type) {
 #define MP_OPTIMIZER(name, spec_type)       \
   case v1::OptimizerSpec::TYPE_##spec_type: \
     return Optimizer::k##name;
 #include "engine/optim/optimizers.inc"
 #undef MP_OPTIMIZER
-    default:
+    case v1::OptimizerSpec::TYPE_UNSPECIFIED:
       return Optimizer::kAdamW;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "train.optimizer.type: this version does not know number ", static_cast<int>(type)));
   }
 }
 
@@ -248,6 +252,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
         absl::StrCat("resources.ranks: ", world, " is not at least 1"));
   }
   MP_ASSIGN_OR_RETURN(const optim::BatchTriple triple, optim::DeriveBatch(request, world));
+  MP_ASSIGN_OR_RETURN(const Optimizer optimizer, OptimizerOf(spec.train().optimizer().type()));
   PlanOptions options{
       .device =
           spec.resources().device() == v1::DEVICE_KIND_CUDA ? DeviceKind::kCuda : DeviceKind::kCpu,
@@ -257,7 +262,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .prefetch = spec.train().zero().prefetch(),
       .recompute = RecomputeOf(spec.train().recompute()),
       .recompute_budget = spec.train().recompute_budget(),
-      .optimizer = OptimizerOf(spec.train().optimizer().type()),
+      .optimizer = optimizer,
       .compute_dtype = ComputeDType(spec.train().precision()),
       .fp8 = spec.train().precision() == v1::PRECISION_FP8,
       .fuse_gelu = spec.resources().device() == v1::DEVICE_KIND_CUDA,

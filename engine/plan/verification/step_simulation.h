@@ -35,8 +35,9 @@ class StepSimulation {
   using OpKind = graph::OpKind;
   using ValueId = graph::ValueId;
 
-  static constexpr int kNever = -1;      // not yet in this step
-  static constexpr int kMostStates = 5;  // of a group
+  static constexpr int kNever = -1;  // not yet in this step
+  // Of a group: the master, and each state with its scales.
+  static constexpr int kMostStates = 1 + 2 * kernels::kMaxStates;
 
   struct Group {
     int reductions = 0;

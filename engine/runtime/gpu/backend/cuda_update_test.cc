@@ -119,6 +119,7 @@ StepContext ContextOf() {
   c.learning_rate = 0.01F;
   c.beta1 = 0.9F;
   c.beta2 = 0.95F;
+  c.beta3 = 0.99F;
   c.epsilon = 1e-8F;
   c.weight_decay = 0.1F;
   c.momentum = 0.9F;
