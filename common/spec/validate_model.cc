@@ -1,12 +1,41 @@
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/spec/checker.h"
+#include "common/spec/to_yaml.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost {
 namespace {
+
+// A number for which the message's enum has no word; only the API can give one.
+void CheckChoices(const google::protobuf::Message& message, const std::string& path,
+                  Checker* check) {
+  using google::protobuf::FieldDescriptor;
+  std::vector<const FieldDescriptor*> given;
+  message.GetReflection()->ListFields(message, &given);
+  for (const FieldDescriptor* field : given) {
+    if (field->is_repeated()) continue;
+    const std::string here = absl::StrCat(path, ".", field->name());
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      CheckChoices(message.GetReflection()->GetMessage(message, field), here, check);
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
+      const int value = message.GetReflection()->GetEnumValue(message, field);
+      const auto* type = field->enum_type();
+      if (type->FindValueByNumber(value) != nullptr) continue;
+      std::vector<std::string> names;
+      for (int i = 1; i < type->value_count(); ++i) names.push_back(EnumYamlName(*type->value(i)));
+      check->Add(here, absl::StrCat("expected ", absl::StrJoin(names, " or "), ", got the number ",
+                                    value));
+    }
+  }
+}
 
 void CheckGpt2(const v1::Gpt2Spec& gpt2, Checker* check) {
   check->Required("model.gpt2.layers", gpt2.layers(), 1, 1024);
@@ -65,9 +94,6 @@ void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
   check->Real("model.llama.rope_theta", llama.rope_theta(), 1, 1e12);
   if (llama.has_rope_scaling()) CheckRopeScaling(llama.rope_scaling(), check);
   check->Real("model.llama.norm_epsilon", llama.norm_epsilon(), 0, 1, "(]");
-  if (!v1::LlamaSpec::Activation_IsValid(llama.activation())) {
-    check->Add("model.llama.activation", "expected swiglu or geglu");
-  }
   if (llama.qk_norm() && llama.qkv_bias()) {
     check->Add("model.llama.qk_norm", "no model has both qk_norm and qkv_bias: leave one out");
   }
@@ -133,6 +159,7 @@ void CheckBert(const v1::BertSpec& bert, Checker* check) {
 }  // namespace
 
 void CheckModel(const v1::ModelSpec& model, Checker* check) {
+  CheckChoices(model, "model", check);
   switch (model.family_case()) {
     case v1::ModelSpec::kGpt2:
       return CheckGpt2(model.gpt2(), check);

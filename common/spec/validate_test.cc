@@ -167,7 +167,8 @@ TEST(NormalizeTest, GivesEachOptimizerItsOwnDefaults) {
 TEST(NormalizeTest, AnActivationThatIsNoneIsRefused) {
   JobSpec spec = WithLlama();
   spec.mutable_model()->mutable_llama()->set_activation(static_cast<v1::LlamaSpec::Activation>(9));
-  EXPECT_EQ(ValidateJobSpec(spec).message(), "model.llama.activation: expected swiglu or geglu");
+  EXPECT_EQ(ValidateJobSpec(spec).message(),
+            "model.llama.activation: expected swiglu or geglu, got the number 9");
 }
 
 TEST(NormalizeTest, FillsInLlamasDefaults) {
