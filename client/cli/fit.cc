@@ -27,8 +27,8 @@ absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec) {
   const int threads = ThreadsPerRank(spec);
   MP_ASSIGN_OR_RETURN(plan::DeviceProfile profile, plan::ProfileOf(spec, threads));
   const bool cpu = spec.resources().device() != v1::DEVICE_KIND_CUDA;
-  // The built-in CPU has instructions for bf16. Without, bf16 goes through fp32.
-  if (cpu && !HostMultipliesBf16()) profile.matmul.erase("BF16");
+  // The built-in CPU has fast instructions for bf16. Without, bf16 goes through fp32.
+  if (cpu && !HostMultipliesBf16().Any()) profile.matmul.erase("BF16");
   plan::RankPlace place = {.profile = profile, .threads = threads};
   if (!cpu) {
     place.memory_bytes = plan::UsableBytes(profile);

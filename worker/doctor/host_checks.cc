@@ -52,9 +52,9 @@ std::string GiB(int64_t bytes) {
 
 void CheckCpu(const std::string& root, Findings* findings) {
   findings->push_back(
-      Ok("CPU", HostMultipliesBf16(root)
-                    ? "multiplies bf16 (AVX512_BF16): train.precision: bf16 is the fastest"
-                    : "has no products of bf16: fp32 and bf16 train about as fast"));
+      Ok("CPU", HostMultipliesBf16(root).Any()
+                    ? "multiplies bf16 (AVX512_BF16 or AMX): train.precision: bf16 is the fastest"
+                    : "has no fast products of bf16: fp32 and bf16 train about as fast"));
 }
 
 void CheckMemory(const std::string& root, Findings* findings) {

@@ -151,9 +151,9 @@ void Product(const TileOperands& o, int64_t m, int64_t n, int64_t steps, bool ac
 }  // namespace
 
 TileProduct F32Product() { return &Product<FloatStep>; }
-TileProduct Bf16Product() {
+TileProduct Bf16Product([[maybe_unused]] bool dot) {
 #if HWY_TARGET == HWY_AVX3
-  if (__builtin_cpu_supports("avx512bf16")) return &DotProductBf16;
+  if (dot && __builtin_cpu_supports("avx512bf16")) return &DotProductBf16;
 #endif
   return &Product<Bf16Step>;
 }
@@ -167,9 +167,9 @@ namespace milepost::kernels {
 HWY_EXPORT(F32Product);
 HWY_EXPORT(Bf16Product);
 
-TileProduct ChooseTileProduct(DType type) {
+TileProduct ChooseTileProduct(DType type, bool bf16_dot) {
   return type == DType::kF32 ? HWY_DYNAMIC_DISPATCH(F32Product)()
-                             : HWY_DYNAMIC_DISPATCH(Bf16Product)();
+                             : HWY_DYNAMIC_DISPATCH(Bf16Product)(bf16_dot);
 }
 
 }  // namespace milepost::kernels

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "engine/dtype/half.h"
+#include "engine/kernels/cpu/cpu_features.h"
 
 namespace milepost::kernels {
 
@@ -28,9 +29,9 @@ struct TileOperands {
 using TileProduct = void (*)(const TileOperands& operands, int64_t m, int64_t n, int64_t steps,
                              bool accumulate);
 
-// The fastest implementation for this CPU: for bf16 its dot-product instructions where it has them,
-// else widening to fp32. Ask once per kernel call, not per tile.
-TileProduct ChooseTileProduct(DType type);
+// The fastest implementation for this CPU: for bf16 its dot-product instructions where it has them
+// and `bf16_dot` is true, else widening to fp32. Ask once per kernel call, not per tile.
+TileProduct ChooseTileProduct(DType type, bool bf16_dot = HasFastBf16Dot());
 
 }  // namespace milepost::kernels
 

@@ -271,13 +271,16 @@ TEST_P(TileProducts, MatchesDefinition) {
   for (int64_t i = 0; i < kM; ++i) {
     for (int64_t k = 0; k < kK; ++k) columns[(k / 2 * kM + i) * 2 + k % 2] = a[i * kK + k];
   }
-  const TileProduct product = ChooseTileProduct(DType::kBf16);
-  std::vector<float> c(kM * kN);
-  product({a.data(), kK / 2, 1, b.data(), kN, c.data(), kN}, kM, kN, kK / 2, false);
-  ExpectClose(c, want, 1e-6, "rows");
-  product({columns.data(), 1, kM, b.data(), kN, c.data(), kN}, kM, kN, kK / 2, true);
-  for (double& value : want) value *= 2;
-  ExpectClose(c, want, 1e-6, "columns, accumulated");
+  for (const bool dot : {false, true}) {
+    const TileProduct product = ChooseTileProduct(DType::kBf16, dot);
+    std::vector<float> c(kM * kN);
+    product({a.data(), kK / 2, 1, b.data(), kN, c.data(), kN}, kM, kN, kK / 2, false);
+    ExpectClose(c, want, 1e-6, "rows");
+    product({columns.data(), 1, kM, b.data(), kN, c.data(), kN}, kM, kN, kK / 2, true);
+    std::vector<double> twice = want;
+    for (double& value : twice) value *= 2;
+    ExpectClose(c, twice, 1e-6, "columns, accumulated");
+  }
 }
 
 }  // namespace
