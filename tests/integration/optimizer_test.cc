@@ -179,6 +179,42 @@ TEST(ParameterGroups, ScalesAndDecaysAreThoseOfTheOptimizer) {
   }
 }
 
+// The first update knows no gradient before its own, however many steps were skipped before it: no
+// change of gradients has come into Adan's average of them.
+TEST(Adan, StartsWithTheFirstUpdateNotTheFirstStep) {
+  TinyJob job;
+  v1::JobSpec spec = SpecOf(job, {2, 1, 0}, Types::TYPE_ADAN, v1::PRECISION_FP16);
+  spec.mutable_train()->set_steps(30);
+  spec.mutable_train()->mutable_loss_scale()->set_initial(1 << 26);
+  Snapshot first, second;
+  std::mutex mutex;
+  RunRanks(spec, [&](int, TrainingSession& session) {
+    ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    int64_t skipped = 0, updates = 0;
+    while (updates < 2 && session.step() < 30) {
+      auto report = session.Step(false);
+      ASSERT_TRUE(report.ok()) << report.status();
+      if (report->skipped) {
+        ++skipped;
+        continue;
+      }
+      Save(session, ++updates == 1 ? first : second, mutex);
+    }
+    EXPECT_GT(skipped, 0);
+    EXPECT_EQ(updates, 2);
+  });
+  const auto changes = [](const Snapshot& snapshot) {
+    double sum = 0;
+    for (size_t i = 0; i < snapshot.tensors.size(); ++i) {
+      if (snapshot.tensors[i].kind() != "v") continue;
+      for (size_t e = 0; e < snapshot.data[i].size(); ++e) sum += std::abs(snapshot.data[i][e]);
+    }
+    return sum;
+  };
+  EXPECT_EQ(changes(first), 0);
+  EXPECT_GT(changes(second), 0);
+}
+
 // Weight decay that is given holds for vectors as well.
 TEST(ParameterGroups, DecayOfVectors) {
   TinyJob job;

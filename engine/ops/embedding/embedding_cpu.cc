@@ -21,29 +21,16 @@ absl::StatusOr<BoundOp> EmbeddingOf(const Binding& b) {
   };
 }
 
-// wte's gradient may already hold the head's, the others have no other writer: each accumulates or
-// not for itself.
 template <typename T>
 absl::StatusOr<BoundOp> EmbeddingBackwardOf(const Binding& b) {
-  struct Table {
-    kernels::TableGradient gradient;
-    Binding::Accumulation accumulation;
-    kernels::TableGradient At(const StepContext& context) const {
-      return {gradient.data, gradient.rows, accumulation.At(context)};
-    }
-  };
-  const auto table = [&b](int output) -> Table {
-    if (b.OutputId(output) == graph::kNoValue) return {};
-    return {{b.Output<float>(output), b.OutputShape(output)[0]}, b.OutputAccumulation(output)};
-  };
   const int64_t width = b.InputShape(1)[1];
-  return
-      [rows = EmbeddingRowsOf(b, 2, 3), dy = b.Input<T>(1), width, wte = table(0), wpe = table(1),
-       wse = table(2), dropout = DropoutBinding(b, width)](const StepContext& context) {
-        kernels::EmbeddingBackward<T>(rows, dy, width, dropout.At(context), wte.At(context),
-                                      wpe.At(context), wse.At(context));
-        return absl::OkStatus();
-      };
+  return [rows = EmbeddingRowsOf(b, 2, 3), dy = b.Input<T>(1), width, wte = TableGradientOf(b, 0),
+          wpe = TableGradientOf(b, 1), wse = TableGradientOf(b, 2),
+          dropout = DropoutBinding(b, width)](const StepContext& context) {
+    kernels::EmbeddingBackward<T>(rows, dy, width, dropout.At(context), wte.At(context),
+                                  wpe.At(context), wse.At(context));
+    return absl::OkStatus();
+  };
 }
 
 }  // namespace

@@ -22,25 +22,13 @@ absl::StatusOr<BoundOp> EmbeddingOf(const CudaBinding& b) {
   };
 }
 
-// wte's gradient may already hold the head's, the others have no other writer: each accumulates or
-// not for itself.
 template <typename T>
 absl::StatusOr<BoundOp> EmbeddingBackwardOf(const CudaBinding& b) {
-  struct Table {
-    kernels::TableGradient gradient;
-    OpBinding::Accumulation accumulation;
-    kernels::TableGradient At(const StepContext& context) const {
-      return {gradient.data, gradient.rows, accumulation.At(context)};
-    }
-  };
-  const auto table = [&b](int output) -> Table {
-    if (b.OutputId(output) == graph::kNoValue) return {};
-    return {{b.Output<float>(output), b.OutputShape(output)[0]}, b.OutputAccumulation(output)};
-  };
   const graph::Shape& dy = b.InputShape(1);
   MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::EmbeddingBackwardWorkspaceBytes(dy[0], dy[1])));
-  return [rows = EmbeddingRowsOf(b, 2, 3), dy = b.Input<T>(1), width = dy[1], wte = table(0),
-          wpe = table(1), wse = table(2), dropout = b.Dropout(dy[1]), workspace = b.Workspace(),
+  return [rows = EmbeddingRowsOf(b, 2, 3), dy = b.Input<T>(1), width = dy[1],
+          wte = TableGradientOf(b, 0), wpe = TableGradientOf(b, 1), wse = TableGradientOf(b, 2),
+          dropout = b.Dropout(dy[1]), workspace = b.Workspace(),
           stream = b.stream()](const StepContext& context) {
     return cuda::EmbeddingBackward<T>(rows, dy, width, dropout, wte.At(context), wpe.At(context),
                                       wse.At(context), workspace, stream);

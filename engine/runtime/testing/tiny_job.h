@@ -49,6 +49,7 @@ struct TinyOptions {
   bool tied = false;
   bool qkv_bias = false;
   bool qk_norm = false;
+  v1::LlamaSpec::Activation activation = v1::LlamaSpec::ACTIVATION_UNSPECIFIED;
   bool bert = false;       // instead of GPT-2, with masking and segments
   bool documents = false;  // separated by token 5, attention bounded by them
   bool heads = false;      // two further ones, "kind" and "next", over labels of each token
@@ -149,6 +150,7 @@ class TinyJob {
     model.set_tied(options.tied);
     model.set_qkv_bias(options.qkv_bias);
     model.set_qk_norm(options.qk_norm);
+    model.set_activation(options.activation);
     return model;
   }
 

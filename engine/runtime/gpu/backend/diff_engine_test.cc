@@ -78,6 +78,9 @@ TEST(DiffEngine, EveryOpOfEveryFamilyIsTheCpus) {
   for (const TinyOptions& tiny :
        {TinyOptions{.precision = v1::PRECISION_FP32, .dropout = 0.25},
         TinyOptions{.precision = v1::PRECISION_BF16, .llama = true, .qk_norm = true},
+        TinyOptions{.precision = v1::PRECISION_BF16,
+        .llama = true,
+        .activation = v1::LlamaSpec::ACTIVATION_GEGLU},
         TinyOptions{.precision = v1::PRECISION_FP16, .bert = true},
         TinyOptions{.precision = v1::PRECISION_FP8, .llama = true},
         TinyOptions{.precision = v1::PRECISION_BF16, .documents = true}}) {
