@@ -71,11 +71,6 @@ std::string QueueOf(const v1::Job& job) {
   return queue.empty() ? "default" : queue;
 }
 
-std::string StepsText(const v1::Job& job) {
-  if (job.spec().has_script()) return "-";
-  return absl::StrCat(job.progress().step(), "/", job.spec().train().steps());
-}
-
 // "  key:          value\n"
 void Line(std::string* text, absl::string_view key, absl::string_view value) {
   absl::StrAppend(text, absl::StrFormat("%-14s%s\n", absl::StrCat(key, ":"), Printable(value)));
@@ -101,10 +96,21 @@ std::string DataText(const v1::DataReport& data) {
                       " damaged ones replaced, the first: ", data.first_damage());
 }
 
+std::string MetricsText(const v1::Progress& progress) {
+  const std::map<std::string, double> sorted(progress.metrics().begin(), progress.metrics().end());
+  return absl::StrJoin(sorted, ", ", [](std::string* out, const auto& metric) {
+    absl::StrAppend(out, metric.first, " ", absl::StrFormat("%.6g", metric.second));
+  });
+}
+
 void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
   const v1::Progress& progress = job.progress();
   if (progress.step() == 0) return;
   Line(text, "Progress", PlainProgressLine(job, now));
+  if (job.spec().has_script()) {
+    if (!progress.metrics().empty()) Line(text, "Metrics", MetricsText(progress));
+    return;
+  }
   if (progress.has_data()) Line(text, "Data", DataText(progress.data()));
   Line(text, "Memory",
        absl::StrFormat(

@@ -65,12 +65,27 @@ std::string MemoryText(const v1::Progress& progress) {
                          HumanBytes(progress.allocated_bytes()));
 }
 
+std::string StepsText(const v1::Job& job) {
+  const v1::Progress& progress = job.progress();
+  if (!job.spec().has_script()) {
+    return absl::StrCat(progress.step(), "/", job.spec().train().steps());
+  }
+  const int64_t total = progress.total_steps();
+  if (progress.step() == 0 && total == 0) return "-";
+  return absl::StrCat(progress.step(), "/", total == 0 ? "?" : absl::StrCat(total));
+}
+
 int64_t TokensPerStep(const v1::Job& job) {
   return job.spec().train().batch().global() * job.spec().data().sequence_length();
 }
 
 absl::Duration TimeLeft(const v1::Job& job, absl::Time now) {
   const v1::Progress& progress = job.progress();
+  if (job.spec().has_script()) {
+    if (progress.remaining_seconds() <= 0) return absl::InfiniteDuration();
+    return std::max(absl::ZeroDuration(),
+                    TimeOf(progress.time()) + absl::Seconds(progress.remaining_seconds()) - now);
+  }
   const int64_t left = job.spec().train().steps() - progress.step();
   if (left <= 0) return absl::ZeroDuration();
   const absl::Time first = TimeOf(progress.first_step_time());
@@ -93,6 +108,10 @@ std::string StateLine(const v1::Job& job) {
 
 std::string PlainProgressLine(const v1::Job& job, absl::Time now) {
   const v1::Progress& progress = job.progress();
+  if (job.spec().has_script()) {
+    return absl::StrCat("step ", StepsText(job), "  loss ", LossText(progress.train_loss()),
+                        ValidationText(progress), EtaText(job, now), RestartText(job));
+  }
   return absl::StrFormat("step %d/%d  loss %s%s%s  %s %ss/s%s%s%s", progress.step(),
                          job.spec().train().steps(), LossText(progress.train_loss()),
                          HeadsText(progress.train_heads()), ValidationText(progress),
@@ -109,16 +128,20 @@ std::string ProgressBar(double share, size_t width) {
   return bar + "]";
 }
 
-// Of a script's steps nothing is known.
-std::vector<std::string> ScriptLines(const v1::Job& job) {
+// Of a script's steps no more is known than it says.
+std::vector<std::string> ScriptLines(const v1::Job& job, absl::Time now) {
+  const v1::Progress& progress = job.progress();
   std::vector<std::string> lines = {absl::StrCat(job.name(), " ", StateName(job))};
+  if (progress.step() > 0) {
+    absl::StrAppend(&lines[0], "  ", PlainProgressLine(job, now));
+  }
   if (!job.reason_detail().empty()) lines.push_back("  " + job.reason_detail());
   return lines;
 }
 
 std::vector<std::string> LiveProgressLines(const v1::Job& job, absl::Time now, size_t columns) {
   const v1::Progress& progress = job.progress();
-  if (job.spec().has_script()) return ScriptLines(job);
+  if (job.spec().has_script()) return ScriptLines(job, now);
   const int64_t steps = std::max<int64_t>(job.spec().train().steps(), 1);
   const double share = static_cast<double>(progress.step()) / steps;
   const std::string head =

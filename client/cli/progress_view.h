@@ -24,11 +24,15 @@ std::string HeadsText(const google::protobuf::RepeatedPtrField<v1::LossReport>& 
 // "  memory 61.3 MiB planned, 61.3 MiB used per rank". Empty until it is known.
 std::string MemoryText(const v1::Progress& progress);
 
+// "120/1000". Of a script what it says itself: "120/?", or "-" if it says nothing.
+std::string StepsText(const v1::Job& job);
+
 // Sequences times tokens of one optimizer step.
 int64_t TokensPerStep(const v1::Job& job);
 
 // The time until the last step, at the pace since the attempt's first step. In the attempt's first
-// seconds it uses the reported tokens/s. InfiniteDuration: there is no pace yet.
+// seconds it uses the reported tokens/s. Of a script it is what the script says. InfiniteDuration:
+// there is no pace yet.
 absl::Duration TimeLeft(const v1::Job& job, absl::Time now);
 
 // One line for a log: "step 120/1000  loss 2.3140  validation 2.4021 @100  31.2k tokens/s  ETA

@@ -77,7 +77,8 @@ TEST(ScriptSpecTest, WhatIsWrongIsSaid) {
   EXPECT_EQ(Problems(begin), "");
   EXPECT_EQ(Problems("name: s\nscript: {command: []}\n"),
             "script.command: required: the program and its arguments, such as [python3, train.py]");
-  for (const char* own : {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "MILEPOST_JOB"}) {
+  for (const char* own : {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "MILEPOST_JOB",
+                          "KUBEFLOW_TRAINER_SERVER_URL"}) {
     EXPECT_EQ(
         Problems(absl::StrCat(begin, "  environment: {", own, ": 1}\n")),
         absl::StrCat("script.environment.", own, ": is set by Milepost for each rank: remove it"));

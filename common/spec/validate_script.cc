@@ -83,7 +83,8 @@ bool IsSetForScripts(absl::string_view name) {
         "CUDA_VISIBLE_DEVICES"}) {
     if (name == own) return true;
   }
-  return absl::StartsWith(name, "TORCHELASTIC_") || absl::StartsWith(name, "MILEPOST_");
+  return absl::StartsWith(name, "TORCHELASTIC_") || absl::StartsWith(name, "MILEPOST_") ||
+         absl::StartsWith(name, "KUBEFLOW_TRAINER_SERVER_");
 }
 
 void CheckScript(const v1::JobSpec& spec, Checker* check) {

@@ -212,7 +212,8 @@ void CollectJob(const v1::JobRecord& record, absl::Time now, Series* series) {
       1);
   const auto set = [&](Metric metric, double value) { series->Set(metric, {name}, value); };
   set(Metric::kJobRanks, record.ranks_size());
-  set(Metric::kJobSteps, job.spec().train().steps());
+  set(Metric::kJobSteps,
+      job.spec().has_script() ? job.progress().total_steps() : job.spec().train().steps());
   set(Metric::kJobCheckpointStep, record.newest_step());
   set(Metric::kJobCheckpointEvery, job.spec().checkpoint().every());
   set(Metric::kJobFailures, job.failures());

@@ -133,7 +133,8 @@ ALLOWED = {
                        "engine/runtime/generation", "engine/runtime/offload", "engine/measure",
                        "engine/comm", "engine/data", "engine/data/training", "engine/optim",
                        "worker/memory_state"} | PURE_ENGINE,
-    "worker/script": {"common", "common/spec", "common/rpc", "engine/comm", "worker/trainer"},
+    "worker/script": {"common", "common/http", "common/pki", "common/spec", "common/rpc",
+                      "engine/comm", "worker/trainer"},
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
                "common/systemd", "worker/gpu", "worker/doctor", "worker/agent", "worker/join",

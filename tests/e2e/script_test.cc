@@ -118,6 +118,40 @@ TEST_F(ScriptTest, ItsFailureIsNamedByWhatItSaidLast) {
   EXPECT_THAT(absent.first_failure().message(), HasSubstr("no program no-such-program"));
 }
 
+// As transformers' Trainer does where these variables are set.
+TEST_F(ScriptTest, ItsReportsAreTheJobsProgress) {
+  Cluster cluster(folder_, {.workers = 1, .slots = 1, .worker_flags = {"--allow-scripts"}});
+  cluster.Start();
+  const std::string job = cluster.Submit(Shell(R"(python3 - <<'END'
+import json, os, time, urllib.request
+def post(step):
+    metrics = {'loss': 4.0 - step, 'current_step': step, 'total_steps': 3, 'accuracy': 0.5}
+    status = {'progressPercentage': step * 33, 'estimatedRemainingSeconds': 7,
+              'metrics': [{'name': n, 'value': str(v)} for n, v in metrics.items()]}
+    with open(os.environ['KUBEFLOW_TRAINER_SERVER_TOKEN']) as file: token = file.read()
+    urllib.request.urlopen(urllib.request.Request(
+        os.environ['KUBEFLOW_TRAINER_SERVER_URL'],
+        data=json.dumps({'trainerStatus': status}).encode(),
+        headers={'Authorization': 'Bearer ' + token}, method='POST'))
+post(1)
+while not os.path.exists('go'): time.sleep(0.01)
+post(3)
+END)",
+                                               1));
+  const v1::Job running =
+      cluster.Await(job, [](const v1::Job& now) { return now.progress().step() == 1; });
+  EXPECT_EQ(running.state(), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(running.progress().total_steps(), 3);
+  EXPECT_EQ(running.progress().train_loss(), 3);
+  EXPECT_EQ(running.progress().remaining_seconds(), 7);
+  EXPECT_EQ(running.progress().metrics().at("accuracy"), 0.5);
+  std::ofstream(folder_ + "/go") << "now";
+  const v1::Job end = cluster.Await(job, IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_EQ(end.progress().step(), 3) << "the last report came right before the end";
+  EXPECT_EQ(end.progress().train_loss(), 1);
+}
+
 TEST_F(ScriptTest, IsToldToStopAndMaySave) {
   Cluster cluster(folder_, {.workers = 1, .slots = 1, .worker_flags = {"--allow-scripts"}});
   cluster.Start();

@@ -24,7 +24,7 @@ std::string LastLine(absl::string_view text) {
 
 std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const v1::StartRank& start,
                                                                    const ScriptLayout& layout,
-                                                                   const std::string& error_file) {
+                                                                   const ScriptReports& reports) {
   std::vector<std::pair<std::string, std::string>> environment;
   const auto& own = start.spec().script().environment();
   environment.assign(own.begin(), own.end());
@@ -47,12 +47,16 @@ std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const v1::Sta
   set("TORCHELASTIC_MAX_RESTARTS", start.spec().restart().max_failures());
   // Rank 0 of the script makes the store itself: there is no agent that has one.
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
-  set("TORCHELASTIC_ERROR_FILE", error_file);
+  set("TORCHELASTIC_ERROR_FILE", reports.error_file);
   // All of the host's, so that device LOCAL_RANK is this rank's. Empty hides what is not the job's.
   set("CUDA_VISIBLE_DEVICES", absl::StrJoin(layout.local_gpus, ","));
   set("MILEPOST_JOB", start.job());
   set("MILEPOST_JOB_UID", start.uid());
   set("MILEPOST_ATTEMPT", start.generation());
+  // Where these are set, transformers' Trainer reports by itself.
+  set("KUBEFLOW_TRAINER_SERVER_URL", reports.progress_url);
+  set("KUBEFLOW_TRAINER_SERVER_TOKEN", reports.progress_token_file);
+  set("KUBEFLOW_TRAINER_SERVER_CA_CERT", "");
   return environment;
 }
 

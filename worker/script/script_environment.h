@@ -1,7 +1,7 @@
 // The environment of a script's rank: torchrun's, so that a script written for it runs as it is.
 // https://pytorch.org/docs/stable/elastic/run.html#environment-variables
 //
-//   spawn.env = ScriptEnvironment(start, layout, error_file);
+//   spawn.env = ScriptEnvironment(start, layout, reports);
 //
 // Pure.
 #ifndef MILEPOST_WORKER_SCRIPT_SCRIPT_ENVIRONMENT_H_
@@ -17,11 +17,17 @@
 
 namespace milepost::worker {
 
-// What the spec adds, then what Milepost sets. `error_file`: where the script may say why it
-// failed.
+struct ScriptReports {
+  std::string error_file;  // where the script may say why it failed
+  // Where it may say how far it is, and with what: progress_endpoint.h.
+  std::string progress_url;
+  std::string progress_token_file;
+};
+
+// What the spec adds, then what Milepost sets.
 std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const v1::StartRank& start,
                                                                    const ScriptLayout& layout,
-                                                                   const std::string& error_file);
+                                                                   const ScriptReports& reports);
 
 // Why a script failed, by what it wrote to TORCHELASTIC_ERROR_FILE (a JSON object with `message`,
 // which is a text or has one): one line. Empty: it says nothing. Any bytes are safe.

@@ -34,29 +34,33 @@ const ScriptLayout kLayout = {.rank = 3,
                               .master_port = 29500};
 
 TEST(ScriptEnvironmentTest, IsTorchruns) {
-  const auto pairs = ScriptEnvironment(Start(), kLayout, "/tmp/error.json");
+  const auto pairs = ScriptEnvironment(
+      Start(), kLayout, {"/tmp/error.json", "http://127.0.0.1:1/progress", "/tmp/token"});
   const std::map<std::string, std::string> environment(pairs.begin(), pairs.end());
   EXPECT_EQ(environment.size(), pairs.size()) << "a variable is there twice";
-  for (const auto& [name, value] :
-       std::map<std::string, std::string>{{"WANDB_MODE", "offline"},
-                                          {"RANK", "3"},
-                                          {"WORLD_SIZE", "4"},
-                                          {"LOCAL_RANK", "1"},
-                                          {"LOCAL_WORLD_SIZE", "2"},
-                                          {"GROUP_RANK", "1"},
-                                          {"GROUP_WORLD_SIZE", "2"},
-                                          {"ROLE_RANK", "3"},
-                                          {"ROLE_WORLD_SIZE", "4"},
-                                          {"MASTER_ADDR", "10.0.0.7"},
-                                          {"MASTER_PORT", "29500"},
-                                          {"TORCHELASTIC_RUN_ID", "abc"},
-                                          {"TORCHELASTIC_RESTART_COUNT", "2"},
-                                          {"TORCHELASTIC_MAX_RESTARTS", "5"},
-                                          {"TORCHELASTIC_USE_AGENT_STORE", "False"},
-                                          {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"},
-                                          {"CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b"},
-                                          {"MILEPOST_JOB", "jobs/7"},
-                                          {"MILEPOST_ATTEMPT", "3"}}) {
+  for (const auto& [name, value] : std::map<std::string, std::string>{
+           {"WANDB_MODE", "offline"},
+           {"RANK", "3"},
+           {"WORLD_SIZE", "4"},
+           {"LOCAL_RANK", "1"},
+           {"LOCAL_WORLD_SIZE", "2"},
+           {"GROUP_RANK", "1"},
+           {"GROUP_WORLD_SIZE", "2"},
+           {"ROLE_RANK", "3"},
+           {"ROLE_WORLD_SIZE", "4"},
+           {"MASTER_ADDR", "10.0.0.7"},
+           {"MASTER_PORT", "29500"},
+           {"TORCHELASTIC_RUN_ID", "abc"},
+           {"TORCHELASTIC_RESTART_COUNT", "2"},
+           {"TORCHELASTIC_MAX_RESTARTS", "5"},
+           {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+           {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"},
+           {"KUBEFLOW_TRAINER_SERVER_URL", "http://127.0.0.1:1/progress"},
+           {"KUBEFLOW_TRAINER_SERVER_TOKEN", "/tmp/token"},
+           {"KUBEFLOW_TRAINER_SERVER_CA_CERT", ""},
+           {"CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b"},
+           {"MILEPOST_JOB", "jobs/7"},
+           {"MILEPOST_ATTEMPT", "3"}}) {
     EXPECT_THAT(environment, Contains(Pair(name, value)));
   }
 }
@@ -65,7 +69,7 @@ TEST(ScriptEnvironmentTest, IsTorchruns) {
 TEST(ScriptEnvironmentTest, ASpecMaySetNoneOfThem) {
   v1::StartRank start = Start();
   start.mutable_spec()->clear_script();
-  for (const auto& [name, value] : ScriptEnvironment(start, kLayout, "")) {
+  for (const auto& [name, value] : ScriptEnvironment(start, kLayout, {})) {
     EXPECT_TRUE(IsSetForScripts(name)) << name;
   }
 }

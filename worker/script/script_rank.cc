@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -20,6 +20,7 @@
 #include "common/spec/path_roots.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
+#include "worker/script/progress_endpoint.h"
 #include "worker/script/scratch_folder.h"
 #include "worker/script/script_environment.h"
 #include "worker/script/script_layout.h"
@@ -35,6 +36,7 @@ namespace fs = std::filesystem;
 constexpr absl::Duration kMeetingTime = absl::Minutes(5);
 constexpr absl::Duration kLook = absl::Milliseconds(100);  // whether it is to stop
 constexpr absl::Duration kSignOfLife = absl::Seconds(1);
+constexpr absl::Duration kBetweenReports = absl::Milliseconds(500);  // however often it reports
 constexpr absl::Duration kEnding = absl::Seconds(10);
 constexpr size_t kMostErrorFileBytes = 1 << 20;
 
@@ -71,11 +73,18 @@ class ScriptRank {
       return {kExitError, v1::FAILURE_CLASS_HOST, std::string(scratch.status().message())};
     }
     const std::string error_file = absl::StrCat(scratch->path(), "/error.json");
-    absl::StatusOr<ScriptProcess> script = Start(*scratch, error_file);
+    absl::StatusOr<std::unique_ptr<ProgressEndpoint>> endpoint =
+        ProgressEndpoint::Start(scratch->path());
+    if (!endpoint.ok()) {
+      return {kExitError, v1::FAILURE_CLASS_HOST, std::string(endpoint.status().message())};
+    }
+    absl::StatusOr<ScriptProcess> script =
+        Start(*scratch, {error_file, (*endpoint)->url(), (*endpoint)->token_file()});
     if (!script.ok()) return NotStarted(script.status());
-    SayRunning();
+    SayProgress(**endpoint);
     const int64_t oom_kills = CgroupOomKills();
-    const ExitResult end = Await(*script);
+    const ExitResult end = Await(*script, **endpoint);
+    SayProgress(**endpoint);
     if (const int left = ScriptProcess::EndDescendants(kEnding); left > 0) {
       spdlog::warn("the script left {} processes behind, which were killed", left);
     }
@@ -130,10 +139,10 @@ class ScriptRank {
   }
 
   absl::StatusOr<ScriptProcess> Start(const ScratchFolder& scratch,
-                                      const std::string& error_file) const {
+                                      const ScriptReports& reports) const {
     const v1::ScriptSpec& spec = start_.spec().script();
     ScriptOptions options = {.command = {spec.command().begin(), spec.command().end()},
-                             .environment = ScriptEnvironment(start_, layout_, error_file),
+                             .environment = ScriptEnvironment(start_, layout_, reports),
                              .folder = spec.folder(),
                              .held = held_};
     if (options.folder.empty()) {
@@ -144,11 +153,16 @@ class ScriptRank {
     return ScriptProcess::Start(std::move(options));
   }
 
-  static ExitResult Await(ScriptProcess& script) {
+  ExitResult Await(ScriptProcess& script, ProgressEndpoint& endpoint) {
     bool told = false, killed = false;
+    absl::Time next = SteadyNow() + kBetweenReports;
     while (true) {
       const absl::StatusOr<ExitResult> end = script.Wait(Now() + kLook);
       if (end.ok()) return *end;
+      if (SteadyNow() >= next) {
+        SayProgress(endpoint);
+        next = SteadyNow() + kBetweenReports;
+      }
       if (AbortRequested() && !std::exchange(killed, true)) {
         script.Signal(SIGKILL).IgnoreError();
       } else if (StopRequested() && !std::exchange(told, true)) {
@@ -205,11 +219,12 @@ class ScriptRank {
     }
   }
 
-  // It has made no step that is known of.
-  void SayRunning() {
+  // The first time this says that the rank runs.
+  void SayProgress(ProgressEndpoint& endpoint) {
+    std::optional<v1::Progress> news = endpoint.TakeNews();
+    if (!news.has_value()) return;
     v1::TrainerMessage message;
-    message.mutable_progress()->set_validation_loss(std::numeric_limits<double>::quiet_NaN());
-    message.mutable_progress()->set_train_loss(std::numeric_limits<double>::quiet_NaN());
+    *message.mutable_progress() = *std::move(news);
     channel_->Send(message, Now() + kSignOfLife).IgnoreError();
   }
 

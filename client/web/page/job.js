@@ -5,7 +5,7 @@ import {Chart, Group, SERIES_COLORS} from './chart.js';
 import {Curves, PLOTS, isOf, wordsOf} from './curves.js';
 import {stepRoad, timeRoad, roadLegend} from './road.js';
 import {actionButtons, fork, pin} from './job_actions.js';
-import {etaOf, goodput, stepTime} from './job_facts.js';
+import {etaOf, goodput, stepsOf, stepTime} from './job_facts.js';
 import {logsTab} from './logs.js';
 
 const TABS = [['', 'Overview'], ['logs', 'Logs'], ['checkpoints', 'Checkpoints'], ['spec', 'Spec']];
@@ -54,10 +54,10 @@ function kpis(job) {
   const one = (name, value, more) => h('div', {class: 'kpi'}, h('dt', {}, name), h('dd', {}, value, more && h('div', {class: 'more'}, more)));
   const validation = num(progress.validationStep) > 0 && known(progress.validationLoss);
   const left = etaOf(job);
-  return h('dl', {class: 'kpis'}, one('Step', whole(progress.step), `of ${whole(job.spec?.train?.steps)}`), one('Training loss', decimal(progress.trainLoss), num(progress.skippedSteps) ? `${whole(progress.skippedSteps)} steps skipped` : ''),
+  return h('dl', {class: 'kpis'}, one('Step', whole(progress.step), `of ${whole(stepsOf(job))}`), one('Training loss', decimal(progress.trainLoss), num(progress.skippedSteps) ? `${whole(progress.skippedSteps)} steps skipped` : ''),
     one('Validation loss', validation ? decimal(progress.validationLoss) : '–', validation ? `at step ${whole(progress.validationStep)}` : ''), one('Throughput', progress.tokensPerSecond ? count(progress.tokensPerSecond) : '–', 'tokens/s'),
     one('MFU', percent(progress.mfu), progress.modelFlopsPerSecond ? `${count(progress.modelFlopsPerSecond).replace(/(\D)$/, ' $1')}FLOP/s a rank` : ''), one('Goodput', percent(goodput(job)), job.attempts > 1 && `${job.attempts} attempts`),
-    ended(job.state) ? one('Took', duration(at(job.endTime) - at(job.createTime)), clock(job.endTime)) : one('Time left', left ?? '–', left ? `${duration(stepTime(job))} a step` : ''));
+    ended(job.state) ? one('Took', duration(at(job.endTime) - at(job.createTime)), clock(job.endTime)) : one('Time left', left ?? '–', left && Number.isFinite(stepTime(job)) ? `${duration(stepTime(job))} a step` : ''));
 }
 
 function reasonWords(job) {
@@ -206,7 +206,7 @@ function overview(content, {life, name, me, hooks, seen}) {
     if (curves.hear(job.progress)) chart.draw();
     fillOnce(why, JSON.stringify([job.state, job.reasonDetail, job.queuePosition, job.firstFailure, job.progress?.checkpointProblem]), () => whyBox(job));
     fill(top, kpis(job));
-    fillOnce(road, JSON.stringify([job.state, Math.floor((600 * num(job.progress?.step)) / Math.max(1, num(job.spec?.train?.steps))), job.spec?.train?.steps, checkpoints]), () => stepRoad(job, checkpoints));
+    fillOnce(road, JSON.stringify([job.state, Math.floor((600 * num(job.progress?.step)) / Math.max(1, stepsOf(job))), stepsOf(job), checkpoints]), () => stepRoad(job, checkpoints));
     fillOnce(line.el, JSON.stringify([job.events, checkpoints, ended(job.state) ? 0 : Math.floor(now() / 5)]), () => [timeRoad(job, checkpoints), roadLegend(job)]);
     fill(split.el, stepSplit(job));
     fillOnce(used.el, JSON.stringify([job.progress?.plannedBytes, job.progress?.allocatedBytes, job.progress?.peakResidentBytes, plan?.per_rank]), () => memory(job, plan));

@@ -10,10 +10,14 @@ export function stepTime(job) {
   return num(progress.stepSeconds) || NaN;
 }
 
+// How many steps there will be. A script says so itself, or not: then 0.
+export const stepsOf = (job) => num(job.spec?.train?.steps) || num(job.progress?.totalSteps);
+
 // Time left, as text; null: not known.
 export function etaOf(job) {
   if (job.state !== 'JOB_STATE_RUNNING') return null;
-  const left = num(job.spec?.train?.steps) - num(job.progress?.step);
+  if (num(job.progress?.remainingSeconds) > 0) return duration(num(job.progress.remainingSeconds));
+  const left = stepsOf(job) - num(job.progress?.step);
   const each = stepTime(job);
   return left >= 0 && Number.isFinite(each) ? duration(left * each) : null;
 }

@@ -1,12 +1,12 @@
 // The list of jobs. Rows have one height; those in sight are elements, the others are room.
 import {h, fill, num, whole, count, decimal, at, now, roughly, short, stateBadge, stateWord, ended, jobLink, meter, stateTone, empty} from './ui.js';
 import {call, all} from './api.js';
-import {etaOf} from './job_facts.js';
+import {etaOf, stepsOf} from './job_facts.js';
 
 const PAGE = 500;
 const ROW = 57;
 const FIELDS = ['name', 'spec.name', 'spec.train.steps', 'spec.resources.ranks', 'spec.scheduling.queue', 'spec.scheduling.priority', 'state', 'reason', 'reasonDetail',
-  'createTime', 'startTime', 'endTime', 'progress.step', 'progress.trainLoss', 'progress.tokensPerSecond', 'progress.time', 'progress.firstStepTime', 'progress.startStep',
+  'createTime', 'startTime', 'endTime', 'progress.step', 'progress.trainLoss', 'progress.tokensPerSecond', 'progress.time', 'progress.firstStepTime', 'progress.startStep', 'progress.totalSteps', 'progress.remainingSeconds',
   'queuePosition', 'project', 'labels', 'array.name', 'failures', 'stragglers.rank', 'latestCheckpoint'].map((one) => `jobs.${one}`).join(',') + ',nextPageToken';
 const SHOWS = [
   ['all', 'All', []],
@@ -69,7 +69,7 @@ function nameCell(job) {
 }
 
 function progressCell(job) {
-  const total = num(job.spec?.train?.steps);
+  const total = stepsOf(job);
   const step = num(job.progress?.step);
   const tone = {good: 'good', bad: 'bad', idle: 'idle', pause: 'idle', wait: 'idle'}[stateTone(job.state)] || '';
   return h('div', {class: 'two', style: {gap: '5px'}}, meter(total ? step / total : 0, tone, `step ${step} of ${total}`), h('span', {class: 'small muted'}, `${whole(step)} of ${whole(total)}`));

@@ -1,5 +1,6 @@
 // The road of a job: over its time, with states as the surface, checkpoints as milestones beside it
 // and failures across it; and over its steps.
+import {stepsOf} from './job_facts.js';
 import {s, h, fill, at, now, num, whole, roughly, duration, stateWord, stateTone, clock} from './ui.js';
 
 const TONES = {run: 'f-run', good: 'f-good', wait: 'f-wait', bad: 'f-bad', pause: 'f-pause', idle: 'f-idle'};
@@ -25,7 +26,7 @@ export function stepRoad(job, checkpoints) {
   const el = h('div', {class: 'road'});
   const width = Math.max(260, el.clientWidth || 900);
   const draw = (wide) => {
-    const total = Math.max(1, num(job.spec?.train?.steps));
+    const total = Math.max(1, stepsOf(job));
     const step = Math.min(total, num(job.progress?.step));
     const px = (value) => 8 + (value / total) * (wide - 16);
     const tone = TONES[stateTone(job.state)] || 'f-run';
