@@ -5,8 +5,8 @@
 //   environment: endpoint->url(), endpoint->token_file()
 //   if (const auto news = endpoint->TakeNews()) Send(*news);
 //
-// A POST needs `Authorization: Bearer TOKEN`, with the token in the file. It is answered 200; 400 if
-// it is no status, 401 without the token, 413 above 64 KiB. Thread-safe.
+// A POST needs `Authorization: Bearer TOKEN`, with the token in the file. The answer is 200, or 400
+// if it is no status, 401 without the token, 413 above 64 KiB. Thread-safe.
 #ifndef MILEPOST_WORKER_SCRIPT_PROGRESS_ENDPOINT_H_
 #define MILEPOST_WORKER_SCRIPT_PROGRESS_ENDPOINT_H_
 

@@ -32,7 +32,8 @@ TEST(ScriptProgressTest, TakesWhatTransformersPosts) {
   EXPECT_EQ(script.progress().total_steps(), 200);
   EXPECT_EQ(script.Take(Status(R"("progressPercentage": 21, "estimatedRemainingSeconds": 90,
       "metrics": [{"name": "eval_loss", "value": "2.5"}, {"name": "loss", "value": "2.25"},
-                  {"name": "learning_rate", "value": "0.001"}, {"name": "grad_norm", "value": "3.5"},
+                  {"name": "learning_rate", "value": "0.001"},
+                  {"name": "grad_norm", "value": "3.5"},
                   {"name": "current_step", "value": "42"}, {"name": "total_steps", "value": "200"},
                   {"name": "current_epoch", "value": "0.5"}])"),
                         kNow),
