@@ -97,6 +97,7 @@ v1::JobSpec Spec(const StepFlags& flags, const std::string& data) {
   }
   if (flags.fast) train->set_determinism(v1::DETERMINISM_FAST);
   if (flags.bf16_states) train->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
+  if (flags.bf16_gradients) train->set_grad_dtype(v1::GRAD_DTYPE_BF16);
   train->mutable_batch()->set_micro(flags.batch);
   train->mutable_batch()->set_accumulation(flags.accumulation);
   NormalizeJobSpec(&spec);
@@ -124,6 +125,7 @@ void AddStepFlags(CLI::App& app, StepFlags* flags) {
   app.add_option("--warmup", flags->warmup);
   app.add_option("--precision", flags->precision)->check(CLI::IsMember({"fp32", "bf16", "fp8"}));
   app.add_flag("--bf16-states", flags->bf16_states, "of the optimizer");
+  app.add_flag("--bf16-gradients", flags->bf16_gradients, "train.grad_dtype: bf16");
   app.add_option("--recompute-budget", flags->recompute_budget, "train.recompute: budget; bytes");
   app.add_flag("--fast", flags->fast, "train.determinism: fast");
 }

@@ -33,6 +33,7 @@ struct StepFlags {
   int64_t warmup = 3;
   std::string precision = "bf16";
   bool bf16_states = false;
+  bool bf16_gradients = false;
   bool fast = false;             // train.determinism
   int64_t recompute_budget = 0;  // bytes; 0: nothing is recomputed
 };

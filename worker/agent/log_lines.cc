@@ -53,15 +53,23 @@ std::string ReplaceInvalidUtf8(absl::string_view text) {
 
 void LineSplitter::Add(absl::string_view bytes, const std::function<void(std::string)>& emit) {
   while (!bytes.empty()) {
-    const size_t newline = bytes.find('\n');
-    absl::string_view piece = bytes.substr(0, newline);
+    const size_t end = bytes.find_first_of("\r\n");
+    const absl::string_view piece = bytes.substr(0, end);
+    if (returned_ && !piece.empty()) {
+      partial_.clear();
+      cut_ = returned_ = false;
+    }
     constexpr size_t kRoom = kMaxLineBytes - 6;  // for " [cut]"
     const size_t room = kRoom - std::min(partial_.size(), kRoom);
     cut_ = cut_ || piece.size() > room;
     partial_.append(piece.data(), std::min(piece.size(), room));
-    if (newline == absl::string_view::npos) return;
-    Emit(emit);
-    bytes.remove_prefix(newline + 1);
+    if (end == absl::string_view::npos) return;
+    if (bytes[end] == '\n') {
+      Emit(emit);
+    } else {
+      returned_ = true;
+    }
+    bytes.remove_prefix(end + 1);
   }
 }
 
@@ -70,11 +78,10 @@ void LineSplitter::Finish(const std::function<void(std::string)>& emit) {
 }
 
 void LineSplitter::Emit(const std::function<void(std::string)>& emit) {
-  if (!partial_.empty() && partial_.back() == '\r') partial_.pop_back();
   std::string line = ReplaceInvalidUtf8(partial_);
   if (cut_) line += " [cut]";
   partial_.clear();
-  cut_ = false;
+  cut_ = returned_ = false;
   emit(std::move(line));
 }
 

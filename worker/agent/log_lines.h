@@ -18,7 +18,8 @@ inline constexpr size_t kMaxLineBytes = 8 << 10;
 // `text` with every byte that is not part of valid UTF-8 replaced by '?'.
 std::string ReplaceInvalidUtf8(absl::string_view text);
 
-// Splits a byte stream into lines at '\n', and drops a '\r' before it. A line longer than
+// Splits a byte stream into lines at '\n'. As on a terminal, what follows a '\r' takes the place of
+// what is before it: of a progress bar the last state is the line. A line longer than
 // kMaxLineBytes is cut there and ends in " [cut]"; the rest of it is dropped. Lines are valid
 // UTF-8. Not thread-safe.
 class LineSplitter {
@@ -31,6 +32,7 @@ class LineSplitter {
   void Emit(const std::function<void(std::string)>& emit);
   std::string partial_;
   bool cut_ = false;
+  bool returned_ = false;  // the last byte was a '\r'
 };
 
 // A bounded first-in first-out queue of lines. When it is full, it drops new lines and counts them.

@@ -34,6 +34,17 @@ TEST(LineSplitterTest, CutsAtNewlinesWhereverThePiecesEnd) {
   EXPECT_THAT(Split({}), ElementsAre());
 }
 
+TEST(LineSplitterTest, OfAProgressBarTheLastStateIsTheLine) {
+  EXPECT_THAT(Split({"\rsteps:  0%", "\rsteps: 50%", "\r", "steps: 100%\nnext\r\n", "\r", "end\r"}),
+              ElementsAre("steps: 100%", "next", "end"));
+  EXPECT_THAT(Split({"kept\r", "\r\n", "bar", "\r", "   ", "\r", "text\n"}),
+              ElementsAre("kept", "text"));
+  const std::string bar = "\r" + std::string(100, '#');
+  std::string bars;
+  for (size_t i = 0; i < kMaxLineBytes / 50; ++i) bars += bar;
+  EXPECT_THAT(Split({bars, "\n"}), ElementsAre(std::string(100, '#'))) << "nothing is cut";
+}
+
 TEST(LineSplitterTest, BoundsLines) {
   const auto lines = Split({std::string(kMaxLineBytes - 6, 'x') + "\n",
                             std::string(kMaxLineBytes, 'y'), std::string(100, 'y') + "\nnext\n"});

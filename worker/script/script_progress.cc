@@ -47,10 +47,10 @@ ScriptProgress::ScriptProgress() {
 void ScriptProgress::TakeMetric(absl::string_view name, double value) {
   if (name == "current_step") {
     if (IsCount(value)) progress_.set_step(static_cast<int64_t>(value));
-    percent_ = false;
+    counts_steps_ = true;
   } else if (name == "total_steps") {
     if (IsCount(value)) progress_.set_total_steps(static_cast<int64_t>(value));
-    percent_ = false;
+    counts_steps_ = true;
   } else if (name == "loss") {
     progress_.set_train_loss(value);
   } else if (name == "eval_loss") {
@@ -81,6 +81,7 @@ absl::Status ScriptProgress::Take(absl::string_view body, absl::Time now) {
   }
   // The step first: a validation belongs to it.
   const Json none = Json::array();
+  bool says_step = false;
   for (const bool steps : {true, false}) {
     for (const Json& metric : metrics == nullptr ? none : *metrics) {
       const Json* name = metric.is_object() ? Member(metric, "name") : nullptr;
@@ -89,14 +90,16 @@ absl::Status ScriptProgress::Take(absl::string_view body, absl::Time now) {
       const auto value = NumberIn(Member(metric, "value"));
       if (value && (text == "current_step" || text == "total_steps") == steps) {
         TakeMetric(text, *value);
+        says_step = says_step || text == "current_step";
       }
     }
   }
   const auto percent = NumberIn(Member(*status, kPercent));
-  if (percent && (progress_.total_steps() == 0 || percent_)) {
-    percent_ = true;
+  if (percent && !counts_steps_) {
     progress_.set_total_steps(100);
     progress_.set_step(static_cast<int64_t>(std::clamp(*percent, 0.0, 100.0)));
+  } else if (percent && *percent >= 100 && !says_step && progress_.total_steps() > 0) {
+    progress_.set_step(progress_.total_steps());  // KubeflowCallback's last status has no step
   }
   const auto left = NumberIn(Member(*status, "estimatedRemainingSeconds"));
   if (left && *left >= 0 && *left <= kMostSeconds) progress_.set_remaining_seconds(*left);

@@ -50,6 +50,24 @@ TEST(ScriptProgressTest, TakesWhatTransformersPosts) {
   EXPECT_EQ(progress.metrics().at("current_epoch"), 0.5);
   EXPECT_EQ(progress.metrics_size(), 1);
   EXPECT_EQ(FromProto(progress.time()), kNow);
+  EXPECT_EQ(script.Take(Status(R"("progressPercentage": 100, "estimatedRemainingSeconds": 0,
+      "metrics": [{"name": "loss", "value": "2.0"}])"),
+                        kNow),
+            absl::OkStatus());
+  EXPECT_EQ(progress.step(), 200) << "the last status has no step";
+}
+
+TEST(ScriptProgressTest, APercentageIsNoStepWhereStepsAreCounted) {
+  ScriptProgress script;
+  for (const char* percent : {"50", "100"}) {
+    EXPECT_EQ(script.Take(Status(absl::StrCat(R"("metrics": [{"name": "current_step", "value": 7}],
+                                                 "progressPercentage": )",
+                                              percent)),
+                          kNow),
+              absl::OkStatus());
+    EXPECT_EQ(script.progress().step(), 7);
+    EXPECT_EQ(script.progress().total_steps(), 0);
+  }
 }
 
 TEST(ScriptProgressTest, APercentageIsTheStepWhereThereIsNoOther) {
