@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Script jobs with PyTorch and transformers, through CLI, coordinator and worker, as users run them.
+"""Script jobs with PyTorch and transformers, through CLI, coordinator and worker, as users do.
 
     python3 tests/gpu/script_jobs.py BIN_FOLDER               on the first GPU
     python3 tests/gpu/script_jobs.py BIN_FOLDER --device cpu  the same without one
@@ -79,7 +79,8 @@ def ranks_below(pid, word):
 
 def run(args, spec, folder, kill_after=None):
     """What `milepost run` says, event by event, and how many ranks were killed."""
-    command = [str(args.bin / "milepost"), "run", str(spec), "--data-dir", str(folder), "-o", "json"]
+    command = [str(args.bin / "milepost"), "run", str(spec), "--data-dir", str(folder)]
+    command += ["-o", "json"]
     events, kills = [], 0
     with subprocess.Popen(
         command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE

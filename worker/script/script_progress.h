@@ -28,9 +28,9 @@ class ScriptProgress {
 
   // INVALID_ARGUMENT: the body is no such status; nothing has changed. Any bytes are safe. Metrics
   // that Milepost knows become fields: current_step, total_steps, loss, eval_loss, learning_rate,
-  // grad_norm. Other numbers are kept by name. What a status leaves out stays as it was; 100 percent
-  // without a step is the last step. Where neither current_step nor total_steps was ever said, the
-  // percentage is the step, of 100.
+  // grad_norm. Other numbers are kept by name. What a status leaves out stays as it was. 100
+  // percent without a step is the last step. Where neither current_step nor total_steps was ever
+  // said, the percentage is the step, of 100.
   absl::Status Take(absl::string_view body, absl::Time now);
 
   const v1::Progress& progress() const { return progress_; }
