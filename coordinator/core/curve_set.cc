@@ -95,9 +95,11 @@ Curve* CurveSet::Find(absl::string_view name) {
 void CurveSet::Take(const RankZeroReport& report) {
   if (report.generation < generation_) return;
   const v1::Progress& progress = report.progress;
+  if (report.finds_own_start && progress.step() <= 0) return;
   if (report.generation > generation_) {
     generation_ = report.generation;
-    for (auto& [name, kept] : curves_) kept.curve.CutAfter(progress.start_step());
+    const int64_t start = report.finds_own_start ? progress.step() - 1 : progress.start_step();
+    for (auto& [name, kept] : curves_) kept.curve.CutAfter(start);
   }
   const absl::Time time = progress.has_time() ? FromProto(progress.time()) : report.time;
   const uint32_t seconds = CountOf(absl::ToUnixSeconds(time));

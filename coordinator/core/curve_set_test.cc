@@ -80,6 +80,25 @@ class CurveSetTest : public testing::Test {
   int written_ = 0;
 };
 
+TEST_F(CurveSetTest, AScriptGoesOnWhereItFirstReports) {
+  const auto take = [&](int64_t step) {
+    curves_.Take({.job = 1,
+                  .generation = generation_,
+                  .time = kHeard,
+                  .progress = At(step),
+                  .finds_own_start = true});
+  };
+  for (const int64_t step : {10, 20, 30}) take(step);
+  generation_ = 2;
+  take(0);
+  EXPECT_THAT(Find("train_loss").steps(), ElementsAre(10, 20, 30)) << "it has not begun";
+  for (const int64_t step : {21, 31}) take(step);
+  EXPECT_THAT(Find("train_loss").steps(), ElementsAre(10, 20, 21, 31));
+  generation_ = 1;
+  take(40);
+  EXPECT_THAT(Find("train_loss").steps(), ElementsAre(10, 20, 21, 31)) << "an older attempt's";
+}
+
 TEST_F(CurveSetTest, HasWhatIsReportedAndNothingElse) {
   v1::Progress progress = At(1);
   Take(progress);

@@ -79,7 +79,8 @@ void Transition::NoteProgress(const v1::Progress& progress, v1::JobRecord* recor
   outcome_.reports.push_back({.job = JobNumber(record->job().name()),
                               .generation = record->job().generation(),
                               .time = now_,
-                              .progress = progress});
+                              .progress = progress,
+                              .finds_own_start = record->job().spec().has_script()});
 }
 
 bool Transition::NoteStragglers(int64_t number, v1::JobRecord* record) {
