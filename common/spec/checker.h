@@ -63,6 +63,10 @@ class Checker {
 // A path of the spec, which must be absolute by then. Whether it is one.
 bool CheckPath(absl::string_view field, const std::string& path, Checker* check);
 
+// What a spec says of the checkpoints that are kept, and of the one to begin with. Whether
+// keep_every is in its range.
+bool CheckKeptCheckpoints(const v1::CheckpointSpec& checkpoint, Checker* check);
+
 // The parts of CheckJobSpec that have files of their own.
 void CheckModel(const v1::ModelSpec& model, Checker* check);  // validate_model.cc
 void CheckData(const v1::JobSpec& spec, Checker* check);      // validate_data.cc

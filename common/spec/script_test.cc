@@ -50,7 +50,9 @@ TEST(ScriptSpecTest, IsReadAsItIsWritten) {
               HasSubstr("  environment:\n    STEPS: \"100\"\n    WANDB_MODE: offline\n"));
   NormalizeJobSpec(&spec);
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
-  EXPECT_FALSE(spec.has_model() || spec.has_data() || spec.has_train() || spec.has_checkpoint());
+  EXPECT_FALSE(spec.has_model() || spec.has_data() || spec.has_train());
+  EXPECT_EQ(spec.checkpoint().keep_last(), 3);
+  EXPECT_FALSE(spec.checkpoint().has_every());
   EXPECT_EQ(spec.restart().max_failures(), 3);
   EXPECT_THAT(PossibleSizes(spec), ElementsAre(2, 3, 4, 5, 6, 7, 8));
   EXPECT_EQ(LineageDigest(spec), LineageDigest(spec));
@@ -90,12 +92,23 @@ TEST(ScriptSpecTest, WhatIsWrongIsSaid) {
       Problems(absl::StrCat("name: s\nscript:\n  command: [", std::string(40000, 'x'), "]\n")),
       HasSubstr("script.command: has 40001 bytes; at most 32768"));
   for (const char* part : {"model: {gpt2: {layers: 1}}", "train: {steps: 1}", "data: {train: /a}",
-                           "checkpoint: {every: 1}", "report: {tensorboard: /t}",
-                           "restart: {replace_stragglers: true}"}) {
+                           "checkpoint: {every: 1}", "checkpoint: {redundancy: 1}",
+                           "report: {tensorboard: /t}", "restart: {replace_stragglers: true}"}) {
     EXPECT_THAT(Problems(absl::StrCat(begin, part, "\n")),
                 HasSubstr(": a job with `script` has none: the script sees to it"))
         << part;
   }
+}
+
+TEST(ScriptSpecTest, ItSaysWhichCheckpointsAreKept) {
+  const std::string begin = "name: s\nscript:\n  command: [sh]\n";
+  EXPECT_EQ(Problems(begin + "checkpoint: {keep_last: 2, keep_every: 100, "
+                             "resume_from: checkpoints/7}\n"),
+            "");
+  EXPECT_THAT(Problems(begin + "checkpoint: {keep_last: 0}\n"),
+              HasSubstr("checkpoint.keep_last: "));
+  EXPECT_THAT(Problems(begin + "checkpoint: {resume_from: seven}\n"),
+              HasSubstr("expected a checkpoint's name such as checkpoints/12"));
 }
 
 TEST(ScriptSpecTest, AnOverrideGivesAMappingAsAWhole) {

@@ -98,9 +98,8 @@ void CheckResources(const v1::JobSpec& spec, Checker* check) {
 void CheckCheckpoint(const v1::JobSpec& spec, Checker* check) {
   const v1::CheckpointSpec& checkpoint = spec.checkpoint();
   check->Int("checkpoint.every", checkpoint.every(), 0, 1'000'000'000);
-  check->Int("checkpoint.keep_last", checkpoint.keep_last(), 1, 10'000);
-  const bool valid = check->Int("checkpoint.keep_every", checkpoint.keep_every(), 0, 1'000'000'000);
-  if (valid && checkpoint.keep_every() > 0 && checkpoint.every() == 0) {
+  if (CheckKeptCheckpoints(checkpoint, check) && checkpoint.keep_every() > 0 &&
+      checkpoint.every() == 0) {
     check->Add("checkpoint.keep_every",
                "no checkpoint is taken on the way: give checkpoint.every, or remove this field");
   }
@@ -111,19 +110,26 @@ void CheckCheckpoint(const v1::JobSpec& spec, Checker* check) {
                "keeps the state in host memory, and train.offload.optimizer: nvme has it on disk "
                "for want of that: give one of them");
   }
-  if (checkpoint.resume_from().empty()) return;
-  absl::string_view number = checkpoint.resume_from();
-  uint64_t value;
-  if (!absl::ConsumePrefix(&number, "checkpoints/") || !absl::SimpleAtoi(number, &value)) {
-    check->Add("checkpoint.resume_from",
-               "expected a checkpoint's name such as checkpoints/12; `milepost checkpoint list` "
-               "shows them");
-  }
 }
 
 }  // namespace
 
 // False: so bad that nothing more need be said about it.
+bool CheckKeptCheckpoints(const v1::CheckpointSpec& checkpoint, Checker* check) {
+  check->Int("checkpoint.keep_last", checkpoint.keep_last(), 1, 10'000);
+  const bool valid = check->Int("checkpoint.keep_every", checkpoint.keep_every(), 0, 1'000'000'000);
+  absl::string_view number = checkpoint.resume_from();
+  uint64_t value;
+  const bool named =
+      absl::ConsumePrefix(&number, "checkpoints/") && absl::SimpleAtoi(number, &value);
+  if (!named && !checkpoint.resume_from().empty()) {
+    check->Add("checkpoint.resume_from",
+               "expected a checkpoint's name such as checkpoints/12; `milepost checkpoint list` "
+               "shows them");
+  }
+  return valid;
+}
+
 bool CheckPath(absl::string_view field, const std::string& path, Checker* check) {
   if (path.size() > 4096) {
     check->Add(field, absl::StrCat("a path of ", path.size(), " characters; at most 4096"));

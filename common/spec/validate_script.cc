@@ -94,7 +94,9 @@ void CheckScript(const v1::JobSpec& spec, Checker* check) {
   none(spec.has_model(), "model");
   none(spec.has_data(), "data");
   none(spec.has_train(), "train");
-  none(spec.has_checkpoint(), "checkpoint");
+  none(spec.checkpoint().has_every(), "checkpoint.every");
+  none(spec.checkpoint().has_redundancy(), "checkpoint.redundancy");
+  CheckKeptCheckpoints(spec.checkpoint(), check);
   none(!spec.report().tensorboard().empty(), "report.tensorboard");
   none(spec.restart().replace_stragglers(), "restart.replace_stragglers");
   CheckCommand(spec.script(), check);

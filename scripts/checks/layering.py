@@ -134,7 +134,7 @@ ALLOWED = {
                        "engine/comm", "engine/data", "engine/data/training", "engine/optim",
                        "worker/memory_state"} | PURE_ENGINE,
     "worker/script": {"common", "common/http", "common/pki", "common/spec", "common/rpc",
-                      "engine/comm", "worker/trainer"},
+                      "engine/comm", "engine/state", "worker/trainer"},
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
                "common/systemd", "worker/gpu", "worker/doctor", "worker/agent", "worker/join",

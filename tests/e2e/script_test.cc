@@ -186,6 +186,106 @@ TEST_F(ScriptTest, NothingOutlivesItsRank) {
   EXPECT_TRUE(Ends(std::stoi(AwaitText("child"))));
 }
 
+// Trains in lockstep, as ranks that reduce gradients do. The sum depends on every step, once.
+constexpr char kTrain[] = R"(
+import os, time
+from array import array
+import milepost
+
+here, steps = milepost.job(), 400
+total, step = array('d', [0.0] * 100), 0
+start = milepost.checkpoint.load()
+if start is not None:
+    total, step = start.state['total'], start.step
+    assert start.state['name'] == ('sum', 1, None), start.state
+    assert start.per_rank in (None, {'rank': here.rank, 'own': total}), start.per_rank
+    with open('starts', 'a') as file: file.write(f'{here.rank} of {here.world_size} at {step}\n')
+def meet(turn):
+    # Rank 0 says whether another step is made: before the file `go` is there, none after 300.
+    mine = f'at.{here.attempt}.{turn}.'
+    with open('.' + mine + str(here.rank), 'w') as file:
+        file.write(str(int(step < 300 or os.path.exists('go'))))
+    os.rename(file.name, mine + str(here.rank))
+    while not all(os.path.exists(mine + str(i)) for i in range(here.world_size)): time.sleep(0.0005)
+    with open(mine + '0') as file: return file.read() == '1'
+turn = 0
+while step < steps:
+    turn += 1
+    if meet(turn):
+        step += 1
+        for i in range(100): total[i] = total[i] * 1.0001 + step + i
+        milepost.report(step, steps, loss=1 / step)
+    stop = milepost.should_stop()
+    if stop or step % 50 == 0 and step != 300:
+        state = {'total': total, 'name': ('sum', 1, None)}
+        milepost.checkpoint.save(state, step, per_rank={'rank': here.rank, 'own': total})
+    if stop: break
+    if step == 220 and here.attempt == 1 and here.rank == 1 and os.path.exists('fail'):
+        milepost.checkpoint.wait()
+        os._exit(3)
+    if step >= 10 and here.rank == 1: open('runs', 'w').write('yes\n')
+if here.rank == 0 and step == steps:
+    with open('result', 'w') as file: file.write(f'{total[7]:.6f}\n')
+)";
+
+class PythonScriptTest : public ScriptTest {
+ protected:
+  v1::JobSpec Train() const {
+    std::ofstream(folder_ + "/train.py") << kTrain;
+    v1::JobSpec spec = Shell("exec python3 train.py", /*ranks=*/2);
+    spec.mutable_checkpoint()->set_keep_last(2);
+    return spec;
+  }
+  void Expect(const std::string& result) const {
+    double total = 0;
+    for (int step = 1; step <= 400; ++step) total = total * 1.0001 + step + 7;
+    EXPECT_NEAR(std::stod(result), total, 1e-4);
+  }
+};
+
+TEST_F(PythonScriptTest, ItsCheckpointsAreWhatTheNextAttemptBeginsWith) {
+  Cluster cluster(folder_, {.workers = 2, .slots = 1, .worker_flags = {"--allow-scripts"}});
+  cluster.Start();
+  std::ofstream(folder_ + "/fail") << "once";
+  std::ofstream(folder_ + "/go") << "on";
+  const std::string job = cluster.Submit(Train());
+  AwaitText("runs");
+  cluster.KillCoordinator();  // it trains on, and what it saves waits
+  cluster.StartCoordinator();
+  const v1::Job end = cluster.Await(job, IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_EQ(end.attempts(), 2);
+  EXPECT_EQ(end.first_failure().message(), "the script ended: exit code 3");
+  EXPECT_EQ(end.progress().step(), 400);
+  EXPECT_EQ(end.progress().start_step(), 200);
+  EXPECT_THAT(end.progress().restored_from(), HasSubstr("checkpoints/"));
+  Expect(TextOf("result"));
+  EXPECT_THAT(TextOf("starts"), AllOf(HasSubstr("0 of 2 at 200\n"), HasSubstr("1 of 2 at 200\n")));
+  const std::vector<v1::Checkpoint> kept = cluster.Checkpoints(job);
+  ASSERT_EQ(kept.size(), 2U) << "keep_last";
+  EXPECT_EQ(kept[0].step(), 400) << "saved right before its end";
+  EXPECT_TRUE(cluster.DamagedChunks(kept[0].name()).empty());
+}
+
+TEST_F(PythonScriptTest, ItsRanksStopAtOneStepAndFewerGoOn) {
+  // Where it begins before both workers are there, it grows first.
+  Cluster cluster(
+      folder_,
+      {.workers = 2, .slots = 1, .resize_seconds = 0.5, .worker_flags = {"--allow-scripts"}});
+  cluster.Start();
+  v1::JobSpec spec = Train();
+  spec.mutable_resources()->set_min_ranks(1);
+  const std::string job = cluster.Submit(spec);
+  AwaitText("runs");
+  EXPECT_EQ(cluster.StopWorker(1), 0);
+  std::ofstream(folder_ + "/go") << "on";
+  const v1::Job end = cluster.Await(job, IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_EQ(end.failures(), 0) << "a host that leaves is no failure";
+  Expect(TextOf("result"));
+  EXPECT_THAT(TextOf("starts"), HasSubstr("0 of 1 at ")) << "with the ranks that are left";
+}
+
 TEST_F(ScriptTest, AWorkerRunsNoneUnlessItsOperatorSaysSo) {
   Cluster cluster(folder_, {.workers = 1, .slots = 1});
   cluster.Start();

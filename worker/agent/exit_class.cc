@@ -1,7 +1,9 @@
 #include "worker/agent/exit_class.h"
 
+#include <algorithm>
 #include <fstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/exit_codes.h"
 
@@ -47,6 +49,23 @@ void DescribeSignal(const TrainerEnd& end, v1::RankReport& report) {
   report.set_message(message);
 }
 
+// "07:52:09.482 I step 30: ...": how the trainer logs, between the lines of the script.
+bool IsTrainersOwn(absl::string_view line) {
+  constexpr absl::string_view kForm = "00:00:00.000 ";
+  if (line.size() < kForm.size()) return false;
+  for (size_t i = 0; i < kForm.size(); ++i) {
+    const bool digit = kForm[i] == '0';
+    if (digit ? !absl::ascii_isdigit(line[i]) : line[i] != kForm[i]) return false;
+  }
+  return true;
+}
+
+// Empty: there is none.
+std::string LastLineOfScript(const std::vector<std::string>& lines) {
+  const auto found = std::find_if_not(lines.rbegin(), lines.rend(), IsTrainersOwn);
+  return found == lines.rend() ? "" : *found;
+}
+
 void DescribeFailureCode(const TrainerEnd& end, v1::RankReport& report) {
   const int code = end.exit.exit_code;
   report.set_failure_class(ClassOfExitCode(code));
@@ -55,9 +74,8 @@ void DescribeFailureCode(const TrainerEnd& end, v1::RankReport& report) {
     if (end.failure->class_() != v1::FAILURE_CLASS_UNSPECIFIED) {
       report.set_failure_class(end.failure->class_());
     }
-    const bool with_last_line = end.failure->with_last_line() && !end.last_lines.empty();
-    report.set_message(absl::StrCat(end.failure->message(), with_last_line ? ": " : "",
-                                    with_last_line ? end.last_lines.back() : ""));
+    const std::string last = end.failure->with_last_line() ? LastLineOfScript(end.last_lines) : "";
+    report.set_message(absl::StrCat(end.failure->message(), last.empty() ? "" : ": ", last));
   } else if (!end.last_lines.empty()) {
     report.set_message(absl::StrCat(end.exit.ToString(), ": ", end.last_lines.back()));
   } else {

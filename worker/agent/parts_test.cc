@@ -141,6 +141,22 @@ TEST(ExitClassTest, ClassifiesExitCodes) {
   EXPECT_TRUE(Describe({.exit = {.exit_code = kExitFenced}}).peer_lost());
 }
 
+TEST(DescribeEndTest, AScriptsCauseIsWhatItSaidLastNotItsTrainersLog) {
+  v1::TrainerFailure failure;
+  failure.set_class_(v1::FAILURE_CLASS_SCRIPT);
+  failure.set_message("the script ended: exit code 3");
+  failure.set_with_last_line(true);
+  const auto message = [&](std::vector<std::string> lines) {
+    return Describe({.exit = {.exit_code = 1}, .failure = failure, .last_lines = std::move(lines)})
+        .message();
+  };
+  EXPECT_EQ(message({"ValueError: bad", "07:52:09.482 I step 30: checkpoint committed"}),
+            "the script ended: exit code 3: ValueError: bad");
+  EXPECT_EQ(message({"12:00:00 now", "07:52:09.482 I only Milepost's"}),
+            "the script ended: exit code 3: 12:00:00 now");
+  EXPECT_EQ(message({"07:52:09.482 I only Milepost's"}), "the script ended: exit code 3");
+}
+
 TEST(ExitClassTest, ClassifiesSignals) {
   EXPECT_EQ(Describe({.exit = {.signal = SIGBUS}}).failure_class(), v1::FAILURE_CLASS_INTERNAL);
   EXPECT_EQ(Describe({.exit = {.signal = SIGKILL}}).failure_class(), v1::FAILURE_CLASS_HOST);

@@ -24,7 +24,7 @@ std::string LastLine(absl::string_view text) {
 
 std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const v1::StartRank& start,
                                                                    const ScriptLayout& layout,
-                                                                   const ScriptReports& reports) {
+                                                                   const ScriptPlaces& places) {
   std::vector<std::pair<std::string, std::string>> environment;
   const auto& own = start.spec().script().environment();
   environment.assign(own.begin(), own.end());
@@ -47,15 +47,19 @@ std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const v1::Sta
   set("TORCHELASTIC_MAX_RESTARTS", start.spec().restart().max_failures());
   // Rank 0 of the script makes the store itself: there is no agent that has one.
   set("TORCHELASTIC_USE_AGENT_STORE", "False");
-  set("TORCHELASTIC_ERROR_FILE", reports.error_file);
+  set("TORCHELASTIC_ERROR_FILE", places.error_file);
   // All of the host's, so that device LOCAL_RANK is this rank's. Empty hides what is not the job's.
   set("CUDA_VISIBLE_DEVICES", absl::StrJoin(layout.local_gpus, ","));
   set("MILEPOST_JOB", start.job());
   set("MILEPOST_JOB_UID", start.uid());
   set("MILEPOST_ATTEMPT", start.generation());
+  set("MILEPOST_URL", places.url);
+  set("MILEPOST_TOKEN_FILE", places.token_file);
+  set("MILEPOST_STOP_FILE", places.stop_file);
+  if (!places.python_path.empty()) set("PYTHONPATH", places.python_path);
   // Where these are set, transformers' Trainer reports by itself.
-  set("KUBEFLOW_TRAINER_SERVER_URL", reports.progress_url);
-  set("KUBEFLOW_TRAINER_SERVER_TOKEN", reports.progress_token_file);
+  set("KUBEFLOW_TRAINER_SERVER_URL", absl::StrCat(places.url, "/progress"));
+  set("KUBEFLOW_TRAINER_SERVER_TOKEN", places.token_file);
   set("KUBEFLOW_TRAINER_SERVER_CA_CERT", "");
   return environment;
 }

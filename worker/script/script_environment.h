@@ -1,7 +1,7 @@
 // The environment of a script's rank: torchrun's, so that a script written for it runs as it is.
 // https://pytorch.org/docs/stable/elastic/run.html#environment-variables
 //
-//   spawn.env = ScriptEnvironment(start, layout, reports);
+//   spawn.env = ScriptEnvironment(start, layout, places);
 //
 // Pure.
 #ifndef MILEPOST_WORKER_SCRIPT_SCRIPT_ENVIRONMENT_H_
@@ -17,17 +17,19 @@
 
 namespace milepost::worker {
 
-struct ScriptReports {
+struct ScriptPlaces {
   std::string error_file;  // where the script may say why it failed
-  // Where it may say how far it is, and with what: progress_endpoint.h.
-  std::string progress_url;
-  std::string progress_token_file;
+  // Where it talks to Milepost, and with what: rank_endpoint.h.
+  std::string url;
+  std::string token_file;
+  std::string stop_file;    // stop_page.h
+  std::string python_path;  // empty: no Python package is there
 };
 
 // What the spec adds, then what Milepost sets.
 std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const v1::StartRank& start,
                                                                    const ScriptLayout& layout,
-                                                                   const ScriptReports& reports);
+                                                                   const ScriptPlaces& places);
 
 // Why a script failed, by what it wrote to TORCHELASTIC_ERROR_FILE (a JSON object with `message`,
 // which is a text or has one): one line. Empty: it says nothing. Any bytes are safe.

@@ -35,7 +35,8 @@ const ScriptLayout kLayout = {.rank = 3,
 
 TEST(ScriptEnvironmentTest, IsTorchruns) {
   const auto pairs = ScriptEnvironment(
-      Start(), kLayout, {"/tmp/error.json", "http://127.0.0.1:1/progress", "/tmp/token"});
+      Start(), kLayout,
+      {"/tmp/error.json", "http://127.0.0.1:1", "/tmp/token", "/tmp/stop", "/usr/lib/milepost"});
   const std::map<std::string, std::string> environment(pairs.begin(), pairs.end());
   EXPECT_EQ(environment.size(), pairs.size()) << "a variable is there twice";
   for (const auto& [name, value] : std::map<std::string, std::string>{
@@ -59,6 +60,10 @@ TEST(ScriptEnvironmentTest, IsTorchruns) {
            {"KUBEFLOW_TRAINER_SERVER_TOKEN", "/tmp/token"},
            {"KUBEFLOW_TRAINER_SERVER_CA_CERT", ""},
            {"CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b"},
+           {"MILEPOST_URL", "http://127.0.0.1:1"},
+           {"MILEPOST_TOKEN_FILE", "/tmp/token"},
+           {"MILEPOST_STOP_FILE", "/tmp/stop"},
+           {"PYTHONPATH", "/usr/lib/milepost"},
            {"MILEPOST_JOB", "jobs/7"},
            {"MILEPOST_ATTEMPT", "3"}}) {
     EXPECT_THAT(environment, Contains(Pair(name, value)));

@@ -3,9 +3,11 @@
 #include <spdlog/spdlog.h>
 #include <sys/utsname.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,11 +22,15 @@
 #include "common/spec/path_roots.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
-#include "worker/script/progress_endpoint.h"
+#include "engine/comm/tcp.h"
+#include "worker/script/rank_endpoint.h"
 #include "worker/script/scratch_folder.h"
+#include "worker/script/script_checkpoints.h"
 #include "worker/script/script_environment.h"
 #include "worker/script/script_layout.h"
 #include "worker/script/script_process.h"
+#include "worker/script/stop_agreement.h"
+#include "worker/script/stop_page.h"
 #include "worker/trainer/rendezvous.h"
 #include "worker/trainer/signals.h"
 
@@ -34,7 +40,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kMeetingTime = absl::Minutes(5);
-constexpr absl::Duration kLook = absl::Milliseconds(100);  // whether it is to stop
+constexpr absl::Duration kConnectTime = absl::Minutes(5);
+constexpr absl::Duration kSaveOfFailed = absl::Seconds(60);  // for what a script saved that failed
+constexpr absl::Duration kLook = absl::Milliseconds(100);    // whether it is to stop
 constexpr absl::Duration kSignOfLife = absl::Seconds(1);
 constexpr absl::Duration kBetweenReports = absl::Milliseconds(500);  // however often it reports
 constexpr absl::Duration kEnding = absl::Seconds(10);
@@ -57,6 +65,20 @@ std::string TemporaryFiles() {
   return folder == nullptr || *folder == '\0' ? "/tmp" : folder;
 }
 
+// Where the Python package `milepost` lies beside this program, after what the script has already.
+std::string PythonPath(const v1::ScriptSpec& spec) {
+  const auto own = spec.environment().find("PYTHONPATH");
+  const char* inherited = std::getenv("PYTHONPATH");
+  std::string path = own != spec.environment().end() ? own->second
+                     : inherited != nullptr          ? inherited
+                                                     : "";
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path package = program.parent_path() / "python";
+  if (error || !fs::is_directory(package, error)) return path;
+  return absl::StrCat(path, path.empty() ? "" : ":", package.string());
+}
+
 class ScriptRank {
  public:
   ScriptRank(const v1::TrainerStart& start, MessageChannel* channel, int held)
@@ -69,38 +91,34 @@ class ScriptRank {
     if (!status.ok()) return NotStarted(status);
     RemoveAbandoned(TemporaryFiles(), Now());
     absl::StatusOr<ScratchFolder> scratch = ScratchFolder::Make(TemporaryFiles());
-    if (!scratch.ok()) {
-      return {kExitError, v1::FAILURE_CLASS_HOST, std::string(scratch.status().message())};
-    }
+    status = scratch.ok() ? Listen(scratch->path()) : scratch.status();
+    if (!status.ok()) return {kExitError, v1::FAILURE_CLASS_HOST, std::string(status.message())};
     const std::string error_file = absl::StrCat(scratch->path(), "/error.json");
-    absl::StatusOr<std::unique_ptr<ProgressEndpoint>> endpoint =
-        ProgressEndpoint::Start(scratch->path());
-    if (!endpoint.ok()) {
-      return {kExitError, v1::FAILURE_CLASS_HOST, std::string(endpoint.status().message())};
-    }
-    absl::StatusOr<ScriptProcess> script =
-        Start(*scratch, {error_file, (*endpoint)->url(), (*endpoint)->token_file()});
+    absl::StatusOr<ScriptProcess> script = Start(*scratch, error_file);
     if (!script.ok()) return NotStarted(script.status());
-    SayProgress(**endpoint);
+    SayProgress();
     const int64_t oom_kills = CgroupOomKills();
-    const ExitResult end = Await(*script, **endpoint);
-    SayProgress(**endpoint);
+    const ExitResult end = Await(*script);
+    SayProgress();
     if (const int left = ScriptProcess::EndDescendants(kEnding); left > 0) {
       spdlog::warn("the script left {} processes behind, which were killed", left);
     }
-    return ExitOf(end, CgroupOomKills() > oom_kills, error_file);
+    const TrainerExit exit = ExitOf(end, CgroupOomKills() > oom_kills, error_file);
+    return AfterLastSave(exit);
   }
 
  private:
+  static TrainerExit Fenced() {
+    return {kExitFenced, v1::FAILURE_CLASS_UNSPECIFIED,
+            "a newer generation of this job exists: leaving"};
+  }
+
   static TrainerExit Aborted() {
     return {kExitPeerLost, v1::FAILURE_CLASS_NETWORK, "another rank is lost, the coordinator says"};
   }
 
   TrainerExit NotStarted(const absl::Status& status) const {
-    if (fenced_) {
-      return {kExitFenced, v1::FAILURE_CLASS_UNSPECIFIED,
-              "a newer generation of this job exists: leaving"};
-    }
+    if (fenced_) return Fenced();
     if (AbortRequested()) return Aborted();
     if (StopRequested()) return {.code = kExitStopped};
     return SetupFailure(status);
@@ -120,12 +138,11 @@ class ScriptRank {
   }
 
   absl::Status Meet() {
-    Endpoint coordinator;
-    coordinator.address = message_.coordinator();
+    coordinator_.address = message_.coordinator();
     if (!message_.tls_dir().empty()) {
-      MP_ASSIGN_OR_RETURN(coordinator.credentials, WorkerCredentials(message_.tls_dir()));
+      MP_ASSIGN_OR_RETURN(coordinator_.credentials, WorkerCredentials(message_.tls_dir()));
     }
-    RendezvousStore store(coordinator, start_.job(), start_.generation(),
+    RendezvousStore store(coordinator_, start_.job(), start_.generation(),
                           [] { return StopRequested() || AbortRequested(); });
     // The worker has hidden all others from this process.
     const char* gpu = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -138,11 +155,51 @@ class ScriptRank {
     return absl::OkStatus();
   }
 
+  // Among the ranks of the job, one for each purpose. Blocks until all have called it.
+  absl::StatusOr<std::unique_ptr<comm::Communicator>> Connect(const std::string& purpose,
+                                                              std::function<bool()> give_up) const {
+    RendezvousStore store(coordinator_, start_.job(), start_.generation(), std::move(give_up));
+    comm::PrefixedStore prefixed(&store, absl::StrCat("script.", purpose, "."));
+    comm::TcpOptions options;
+    options.connect_timeout = kConnectTime;
+    options.host = LocalAddressTowards(message_.coordinator());
+    return comm::ConnectTcp(start_.rank(), start_.world(), &prefixed, options);
+  }
+
+  // For what the script asks and says.
+  absl::Status Listen(const std::string& folder) {
+    MP_ASSIGN_OR_RETURN(StopPage page, StopPage::Make(folder));
+    page_.emplace(std::move(page));
+    agreement_ = std::make_unique<StopAgreement>(
+        &*page_, start_.world(), [this](const std::function<bool()>& give_up) {
+          return Connect("stop", [&] { return give_up() || AbortRequested(); });
+        });
+    ScriptCheckpoints::Options options;
+    options.job = start_.job();
+    options.generation = start_.generation();
+    options.rank = start_.rank();
+    options.world = start_.world();
+    options.begin_with = start_.checkpoint();
+    options.give_up = [this] { return AbortRequested() || ended_; };
+    options.connect = [this, give_up = options.give_up] { return Connect("checkpoint", give_up); };
+    checkpoints_ = std::make_unique<ScriptCheckpoints>(coordinator_, std::move(options));
+    MP_ASSIGN_OR_RETURN(endpoint_,
+                        RankEndpoint::Start(folder, [this](const auto& path, const auto& body) {
+                          return checkpoints_->Answer(path, body);
+                        }));
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<ScriptProcess> Start(const ScratchFolder& scratch,
-                                      const ScriptReports& reports) const {
+                                      const std::string& error_file) const {
     const v1::ScriptSpec& spec = start_.spec().script();
+    const ScriptPlaces places = {.error_file = error_file,
+                                 .url = endpoint_->url(),
+                                 .token_file = endpoint_->token_file(),
+                                 .stop_file = page_->path(),
+                                 .python_path = PythonPath(spec)};
     ScriptOptions options = {.command = {spec.command().begin(), spec.command().end()},
-                             .environment = ScriptEnvironment(start_, layout_, reports),
+                             .environment = ScriptEnvironment(start_, layout_, places),
                              .folder = spec.folder(),
                              .held = held_};
     if (options.folder.empty()) {
@@ -153,23 +210,58 @@ class ScriptRank {
     return ScriptProcess::Start(std::move(options));
   }
 
-  ExitResult Await(ScriptProcess& script, ProgressEndpoint& endpoint) {
+  ExitResult Await(ScriptProcess& script) {
     bool told = false, killed = false;
     absl::Time next = SteadyNow() + kBetweenReports;
     while (true) {
       const absl::StatusOr<ExitResult> end = script.Wait(Now() + kLook);
       if (end.ok()) return *end;
       if (SteadyNow() >= next) {
-        SayProgress(endpoint);
+        SayProgress();
         next = SteadyNow() + kBetweenReports;
       }
-      if (AbortRequested() && !std::exchange(killed, true)) {
+      fenced_ = fenced_ || absl::IsAborted(checkpoints_->State().last);
+      if ((fenced_ || AbortRequested()) && !std::exchange(killed, true)) {
         script.Signal(SIGKILL).IgnoreError();
       } else if (StopRequested() && !std::exchange(told, true)) {
-        spdlog::info("told to stop: the script gets SIGTERM");
-        script.Signal(SIGTERM).IgnoreError();
+        TellToStop(script);
       }
     }
+  }
+
+  void TellToStop(ScriptProcess& script) {
+    if (page_->used()) {
+      spdlog::info("told to stop: the script's should_stop() says so");
+      agreement_->Stop();
+    } else {
+      spdlog::info("told to stop: the script gets SIGTERM");
+      script.Signal(SIGTERM).IgnoreError();
+    }
+  }
+
+  // What it saved last is kept, however it ended. Whoever told it to stop says when that takes too
+  // long.
+  TrainerExit AfterLastSave(const TrainerExit& exit) {
+    const bool failed = exit.code != kExitOk && exit.code != kExitStopped;
+    const absl::Time patience = failed ? Now() + kSaveOfFailed : absl::InfiniteFuture();
+    absl::Status last = absl::DeadlineExceededError("");
+    while (absl::IsDeadlineExceeded(last) && !AbortRequested() && Now() < patience) {
+      last = checkpoints_->Wait(Now() + kLook);
+      SayProgress();
+    }
+    ended_ = true;
+    checkpoints_->Cancel();
+    if (fenced_ || absl::IsAborted(last)) return Fenced();
+    if (failed || last.ok()) return exit;
+    if (AbortRequested()) return Aborted();
+    if (exit.code == kExitStopped) {
+      spdlog::warn("stopped, and its last checkpoint was not saved: {}",
+                   std::string(last.message()));
+      return exit;
+    }
+    return {kExitError, v1::FAILURE_CLASS_HOST,
+            absl::StrCat("the script has ended, but its last checkpoint could not be saved: ",
+                         std::string(last.message()))};
   }
 
   static TrainerExit ExitOf(const ExitResult& end, bool out_of_memory,
@@ -220,11 +312,18 @@ class ScriptRank {
   }
 
   // The first time this says that the rank runs.
-  void SayProgress(ProgressEndpoint& endpoint) {
-    std::optional<v1::Progress> news = endpoint.TakeNews();
-    if (!news.has_value()) return;
+  void SayProgress() {
+    if (std::optional<v1::Progress> news = endpoint_->TakeNews()) {
+      progress_ = *std::move(news);
+    } else if (said_problem_ == checkpoints_->State().problem) {
+      return;
+    }
+    said_problem_ = checkpoints_->State().problem;
+    progress_.set_checkpoint_problem(said_problem_);
+    progress_.set_restored_from(checkpoints_->restored_from());
+    if (!progress_.restored_from().empty()) progress_.set_start_step(start_.checkpoint_step());
     v1::TrainerMessage message;
-    *message.mutable_progress() = *std::move(news);
+    *message.mutable_progress() = progress_;
     channel_->Send(message, Now() + kSignOfLife).IgnoreError();
   }
 
@@ -232,8 +331,16 @@ class ScriptRank {
   const v1::StartRank& start_;
   MessageChannel* const channel_;
   const int held_;
+  Endpoint coordinator_;
   bool fenced_ = false;
+  std::atomic<bool> ended_ = false;
   ScriptLayout layout_;
+  v1::Progress progress_;     // as last told
+  std::string said_problem_;  // of checkpoints
+  std::optional<StopPage> page_;
+  std::unique_ptr<StopAgreement> agreement_;
+  std::unique_ptr<ScriptCheckpoints> checkpoints_;
+  std::unique_ptr<RankEndpoint> endpoint_;  // last: it calls the others
 };
 
 }  // namespace

@@ -7,10 +7,8 @@
 //   ...                                                                     // training goes on
 //   absl::Status last = uploader.Wait(absl::InfiniteFuture());              // committed
 //
-// Only one copy exists at a time. While the coordinator is away, the upload starts again from the
-// beginning until it succeeds. A newer Save replaces an upload that waits, so training never waits
-// for the coordinator. A full disk at the coordinator ends the upload with a warning, and the next
-// Save tries again.
+// Only one copy exists at a time. background_upload.h says what happens while the coordinator is
+// away.
 #ifndef MILEPOST_WORKER_TRAINER_CHECKPOINT_UPLOADER_H_
 #define MILEPOST_WORKER_TRAINER_CHECKPOINT_UPLOADER_H_
 
@@ -24,6 +22,7 @@
 #include "absl/time/time.h"
 #include "common/rpc/endpoint.h"
 #include "engine/runtime/session/training_session.h"
+#include "worker/trainer/background_upload.h"
 
 namespace milepost::worker {
 
@@ -42,16 +41,6 @@ struct UploaderOptions {
 // Calls its argument with the sources, one part after the other. An error ends it.
 using SourceParts = absl::FunctionRef<absl::Status(
     absl::FunctionRef<void(const std::vector<runtime::StateInterval>&)>)>;
-
-// The state of the newest Save.
-struct UploadState {
-  bool active = false;  // neither committed nor given up
-  absl::Status last =
-      absl::OkStatus();  // how the last one ended; ABORTED: a newer generation exists
-  // Why the newest Save is overdue: one line for the user. Empty: it is not.
-  std::string problem;
-  int64_t committed_step = -1;  // newest step that this rank knows to be committed
-};
 
 // Call Save and Wait from one thread. State may be called from any thread.
 class CheckpointUploader {

@@ -1,0 +1,220 @@
+#include "worker/script/script_checkpoints.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/status_macros.h"
+#include "worker/script/tensor_union.h"
+
+namespace milepost::worker {
+namespace {
+
+constexpr absl::Duration kReadPatience = absl::Minutes(5);
+// For the slowest rank to come to its save: one may write, evaluate or compile meanwhile.
+constexpr absl::Duration kOthersTime = absl::Minutes(30);
+constexpr int kMostStreams = 2;  // of a rank, as StreamsPerRank says
+
+int HttpStatus(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return 200;
+    case absl::StatusCode::kInvalidArgument:
+      return 400;
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kResourceExhausted:
+      return 409;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
+HttpResponse ResponseOf(const absl::Status& status) {
+  if (status.ok()) return {.body = "{}\n"};
+  return {.status = HttpStatus(status), .body = absl::StrCat(status.message(), "\n")};
+}
+
+HttpResponse ResponseOf(absl::StatusOr<std::string> json) {
+  if (!json.ok()) return ResponseOf(json.status());
+  return {.content_type = "application/json", .body = *std::move(json)};
+}
+
+// From the numbers of `tensors` to those of `all`, which has each of them.
+std::vector<int32_t> Renumbered(const std::vector<v1::TensorInfo>& tensors,
+                                const std::vector<v1::TensorInfo>& all) {
+  std::map<std::pair<std::string, std::string>, int32_t> places;
+  for (size_t i = 0; i < all.size(); ++i) {
+    places[{all[i].name(), all[i].kind()}] = static_cast<int32_t>(i);
+  }
+  std::vector<int32_t> numbers;
+  for (const v1::TensorInfo& tensor : tensors) {
+    numbers.push_back(places.at({tensor.name(), tensor.kind()}));
+  }
+  return numbers;
+}
+
+std::vector<state::TensorSlice> SlicesOf(const SaveRequest& request,
+                                         const std::vector<v1::TensorInfo>& all, char* memory) {
+  const std::vector<int32_t> numbers = Renumbered(request.tensors, all);
+  std::vector<state::TensorSlice> slices;
+  for (const MemoryPiece& piece : request.pieces) {
+    state::Interval interval = piece.interval;
+    interval.tensor = numbers[static_cast<size_t>(interval.tensor)];
+    slices.push_back({interval, memory + piece.offset});
+  }
+  std::sort(slices.begin(), slices.end(),
+            [](const auto& a, const auto& b) { return a.interval < b.interval; });
+  return slices;
+}
+
+}  // namespace
+
+ScriptCheckpoints::ScriptCheckpoints(const Endpoint& coordinator, Options options)
+    : options_(std::move(options)),
+      reader_(coordinator, kReadPatience, options_.give_up),
+      uploads_(coordinator, kMostStreams, {}) {}
+
+HttpResponse ScriptCheckpoints::Answer(const std::string& path, const std::string& body) {
+  if (path == "/checkpoint/claim") return ResponseOf(Claim());
+  if (path == "/checkpoint/save") return ResponseOf(Save(body));
+  if (path == "/checkpoint/wait") return ResponseOf(WaitForCommit(body));
+  if (path == "/checkpoint/read") return ResponseOf(Read(body));
+  if (path != "/checkpoint/manifest") return {.status = 404, .body = "no such request\n"};
+  if (options_.begin_with.empty()) return {.status = 204};
+  return ResponseOf(Manifest());
+}
+
+std::string ScriptCheckpoints::restored_from() const {
+  const absl::MutexLock lock(&mutex_);
+  return restored_from_;
+}
+
+void ScriptCheckpoints::Cancel() {
+  uploads_.Cancel();
+  const absl::MutexLock lock(&mutex_);
+  cancelled_ = true;
+  if (communicator_ != nullptr) communicator_->Abort("this rank's script has ended");
+}
+
+absl::Status ScriptCheckpoints::Claim() {
+  if (claimed_) return absl::OkStatus();  // a script that ended between claim and save
+  MP_RETURN_IF_ERROR(uploads_.Claim(uploads_.State().committed_step + 1));
+  claimed_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<v1::TensorInfo>> ScriptCheckpoints::TensorsOfAll(
+    const SaveRequest& request) {
+  if (request.alone || options_.world == 1) return request.tensors;
+  if (communicator_ == nullptr) {
+    MP_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> communicator, options_.connect());
+    communicator->SetTimeout(kOthersTime);
+    const absl::MutexLock lock(&mutex_);
+    communicator_ = std::move(communicator);
+    if (cancelled_) communicator_->Abort("this rank's script has ended");
+  }
+  auto tensors = AgreeOnTensors(*communicator_, request.step, request.tensors);
+  if (absl::IsDeadlineExceeded(tensors.status())) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("step ", request.step, ": not every rank has come to save it within ",
+                     absl::FormatDuration(kOthersTime), ": ", tensors.status().message()));
+  }
+  return tensors;
+}
+
+absl::Status ScriptCheckpoints::Save(const std::string& body) {
+  if (!claimed_) return absl::InvalidArgumentError("claim the memory before you write to it");
+  claimed_ = false;
+  absl::StatusOr<Upload> upload = MakeUpload(body);
+  if (!upload.ok()) {
+    uploads_.GiveUp();
+    return upload.status();
+  }
+  // Nobody knows whether another one follows.
+  uploads_.Submit(*std::move(upload), /*final=*/true);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Upload> ScriptCheckpoints::MakeUpload(const std::string& body) {
+  MP_ASSIGN_OR_RETURN(const SaveRequest request, ParseSaveRequest(body));
+  MP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map(request.memory, /*write=*/false));
+  MP_ASSIGN_OR_RETURN(const std::vector<v1::TensorInfo> tensors, TensorsOfAll(request));
+  MP_ASSIGN_OR_RETURN(layout_, state::StateLayout::FromProto(tensors));
+  memory_ = std::move(memory);
+  const int world = request.alone ? 1 : options_.world;
+  Upload upload;
+  upload.layout = &layout_;
+  upload.rank = request.alone ? 0 : options_.rank;
+  upload.streams_of_rank = StreamsPerRank(layout_.bytes(), world);
+  upload.chunks = state::SplitIntoChunks(layout_, SlicesOf(request, tensors, memory_.data()));
+  v1::BeginCheckpointRequest& begin = upload.begin;
+  begin.set_job(options_.job);
+  begin.set_generation(options_.generation);
+  begin.set_step(request.step);
+  begin.set_bytes(layout_.bytes());
+  begin.set_streams(upload.streams_of_rank * world);
+  begin.mutable_tensors()->Assign(tensors.begin(), tensors.end());
+  begin.mutable_state()->set_step(request.step);
+  return upload;
+}
+
+absl::StatusOr<std::string> ScriptCheckpoints::WaitForCommit(const std::string& body) {
+  const auto json = nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false);
+  const double seconds = json.is_object() && json.contains("seconds") && json["seconds"].is_number()
+                             ? json["seconds"].get<double>()
+                             : 0;
+  const absl::Status last = uploads_.Wait(Clock::Real()->Now() + absl::Seconds(seconds));
+  const UploadState state = uploads_.State();
+  const bool failed = !last.ok() && !absl::IsDeadlineExceeded(last);
+  const nlohmann::json answer = {
+      {"committed_step", state.committed_step},
+      {"active", state.active},
+      {"problem", failed && state.problem.empty() ? std::string(last.message()) : state.problem}};
+  return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+absl::Status ScriptCheckpoints::Fetch() {
+  if (manifest_.has_value()) return absl::OkStatus();
+  if (options_.begin_with.empty()) {
+    return absl::FailedPreconditionError("the job has no checkpoint to begin with");
+  }
+  MP_ASSIGN_OR_RETURN(manifest_, reader_.Manifest(options_.begin_with));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ScriptCheckpoints::Manifest() {
+  MP_RETURN_IF_ERROR(Fetch());
+  return ManifestJson(*manifest_);
+}
+
+absl::Status ScriptCheckpoints::Read(const std::string& body) {
+  MP_RETURN_IF_ERROR(Fetch());
+  MP_ASSIGN_OR_RETURN(const state::StateLayout layout,
+                      state::StateLayout::FromProto(manifest_->tensors()));
+  MP_ASSIGN_OR_RETURN(const ReadRequest request, ParseReadRequest(body, layout));
+  MP_ASSIGN_OR_RETURN(const SharedMemory memory, SharedMemory::Map(request.memory, /*write=*/true));
+  std::vector<runtime::StateInterval> targets;
+  for (const MemoryPiece& piece : request.pieces) {
+    targets.push_back({piece.interval.tensor, piece.interval.begin, piece.interval.end,
+                       memory.data() + piece.offset});
+  }
+  const std::vector<v1::TensorInfo> tensors(manifest_->tensors().begin(),
+                                            manifest_->tensors().end());
+  MP_RETURN_IF_ERROR(reader_.Read(*manifest_, tensors, targets));
+  const absl::MutexLock lock(&mutex_);
+  restored_from_ = options_.begin_with;
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::worker

@@ -1,0 +1,40 @@
+// Memory of a script's process, mapped here: a sealed memfd, found by /proc/<pid>/fd/<fd>.
+//
+//   MP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map({pid, fd, bytes}, /*write=*/false));
+//   memory.data()[0];
+//
+// It stays valid when the script's process is gone. Movable. Not thread-safe.
+#ifndef MILEPOST_WORKER_SCRIPT_SHARED_MEMORY_H_
+#define MILEPOST_WORKER_SCRIPT_SHARED_MEMORY_H_
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "worker/script/checkpoint_request.h"
+
+namespace milepost::worker {
+
+class SharedMemory {
+ public:
+  // INVALID_ARGUMENT: no such descriptor, or it is no memory of that size that cannot shrink: an
+  // access to it could kill this process.
+  static absl::StatusOr<SharedMemory> Map(const ScriptMemory& memory, bool write);
+  SharedMemory() = default;
+  SharedMemory(SharedMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  SharedMemory& operator=(SharedMemory&& other) noexcept;
+  ~SharedMemory();
+
+  char* data() const { return data_; }
+
+ private:
+  SharedMemory(char* data, int64_t bytes) : data_(data), bytes_(bytes) {}
+
+  char* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace milepost::worker
+
+#endif  // MILEPOST_WORKER_SCRIPT_SHARED_MEMORY_H_
