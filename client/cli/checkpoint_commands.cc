@@ -11,9 +11,22 @@
 namespace milepost::client {
 namespace {
 
+std::string TensorTable(const v1::CheckpointManifest& manifest) {
+  Table table({"TENSOR", "KIND", "DTYPE", "SHAPE"});
+  for (const v1::TensorInfo& tensor : manifest.tensors()) {
+    table.Add({tensor.name(), tensor.kind(), tensor.dtype(),
+               absl::StrCat("[", absl::StrJoin(tensor.shape(), ", "), "]")});
+  }
+  return table.ToString();
+}
+
 std::string ManifestText(const v1::CheckpointManifest& manifest, absl::Time now) {
   std::string text = RenderCheckpoints({manifest.checkpoint()}, OutputFormat::kWide, now);
   const v1::TrainerState& state = manifest.state();
+  // Of a script no more is known than its step.
+  if (manifest.model_yaml().empty()) {
+    return absl::StrCat(text, "\n", TensorTable(manifest));
+  }
   absl::StrAppend(
       &text, "\n",
       absl::StrFormat("step %d, %d samples seen, seed %d, train loss %s", state.step(),
@@ -23,12 +36,7 @@ std::string ManifestText(const v1::CheckpointManifest& manifest, absl::Time now)
                             state.validation_step())
           : "",
       "\n\n");
-  Table table({"TENSOR", "KIND", "DTYPE", "SHAPE"});
-  for (const v1::TensorInfo& tensor : manifest.tensors()) {
-    table.Add({tensor.name(), tensor.kind(), tensor.dtype(),
-               absl::StrCat("[", absl::StrJoin(tensor.shape(), ", "), "]")});
-  }
-  return text + table.ToString() + "\n" + manifest.model_yaml();
+  return absl::StrCat(text, TensorTable(manifest), "\n", manifest.model_yaml());
 }
 
 absl::StatusOr<bool> VerifyOne(const GlobalOptions& global, const Access& access,

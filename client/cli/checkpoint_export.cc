@@ -5,15 +5,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/checksum.h"
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
@@ -29,6 +34,18 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::string_view kParameterKind = "master";
+// Of checkpoints that a script saved (python/milepost/checkpoint.py): JSON texts.
+constexpr absl::string_view kStructureKind = "structure";
+constexpr absl::string_view kRankStructureKind = "rank_structure";
+constexpr int64_t kMostTextBytes = 256 << 20;
+
+bool IsStructure(const v1::TensorInfo& tensor) {
+  return tensor.kind() == kStructureKind || tensor.kind() == kRankStructureKind;
+}
+
+bool IsOfScript(const v1::CheckpointManifest& manifest) {
+  return std::any_of(manifest.tensors().begin(), manifest.tensors().end(), IsStructure);
+}
 
 absl::Status SyncFolder(const std::string& folder) {
   const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -105,9 +122,14 @@ class Exporter {
  public:
   Exporter(const v1::CheckpointManifest& manifest, const ExportSettings& settings,
            const std::string& folder)
-      : manifest_(manifest), settings_(settings), folder_(folder) {}
+      : manifest_(manifest),
+        settings_(settings),
+        folder_(folder),
+        of_script_(IsOfScript(manifest)) {}
 
-  absl::StatusOr<ExportReport> Run(const ChunkReader& read, const std::string& config) {
+  // Writes the weights, and the other files by their names.
+  absl::StatusOr<ExportReport> Run(const ChunkReader& read,
+                                   const std::map<std::string, std::string>& files) {
     MP_RETURN_IF_ERROR(Prepare());
     absl::Status failure;
     const absl::Status status = read(request_, [&](const v1::Chunk& chunk) {
@@ -117,11 +139,16 @@ class Exporter {
     MP_RETURN_IF_ERROR(failure);
     MP_RETURN_IF_ERROR(status);
     MP_RETURN_IF_ERROR(CheckComplete());
-    MP_RETURN_IF_ERROR(WriteSynced(folder_ + "/config.json", config));
+    std::vector<std::string> names;
+    for (const auto& [name, text] : files) {
+      MP_RETURN_IF_ERROR(WriteSynced(absl::StrCat(folder_, "/", name), text));
+      names.push_back(name);
+    }
     MP_RETURN_IF_ERROR(writer_->Finish());
     return ExportReport{.tensors = static_cast<int64_t>(sources_.size()),
                         .bytes = writer_->bytes(),
-                        .files = static_cast<int64_t>(writer_->files().size())};
+                        .files = static_cast<int64_t>(writer_->files().size()),
+                        .others = absl::StrJoin(names, " and ")};
   }
 
  private:
@@ -131,9 +158,10 @@ class Exporter {
     outputs_.assign(layout_.tensors().size(), -1);
     for (int32_t i = 0; i < manifest_.tensors_size(); ++i) {
       const state::TensorSpec& source = layout_.tensor(i);
-      const bool statistic = source.kind == state::kStatisticKind;
-      if (!statistic && source.kind != kParameterKind) continue;
-      if (!statistic && source.dtype != DType::kF32 && source.dtype != DType::kBf16) {
+      const bool as_it_is = AsItIs(i);
+      if (!as_it_is && source.kind != kParameterKind) continue;
+      if (IsStructure(manifest_.tensors(i))) continue;
+      if (!as_it_is && source.dtype != DType::kF32 && source.dtype != DType::kBf16) {
         return absl::InvalidArgumentError(absl::StrCat(
             "tensor ", source.name, " is ", Name(source.dtype), "; F32 and BF16 can be exported"));
       }
@@ -141,7 +169,7 @@ class Exporter {
       sources_.push_back(i);
       state::SafetensorsTensor& tensor = tensors.emplace_back();
       tensor.name = source.name;
-      tensor.dtype = Name(statistic ? source.dtype : settings_.dtype);
+      tensor.dtype = Name(as_it_is ? source.dtype : settings_.dtype);
       tensor.shape = source.shape;
       if (source.elements == 0) continue;
       v1::TensorRange& range = *request_.add_ranges();
@@ -175,20 +203,20 @@ class Exporter {
     // A stream that is opened again gives its chunks again.
     if (!received_.insert(interval).second) return absl::OkStatus();
     const int64_t element =
-        ByteSize(AsItIs(chunk) ? layout_.tensor(chunk.tensor()).dtype : settings_.dtype);
+        ByteSize(AsItIs(chunk.tensor()) ? layout_.tensor(chunk.tensor()).dtype : settings_.dtype);
     return writer_->Write(static_cast<size_t>(outputs_[static_cast<size_t>(chunk.tensor())]),
                           chunk.begin() * element, Converted(chunk));
   }
 
-  // Running statistics keep their dtype: it is not the model's.
-  bool AsItIs(const v1::Chunk& chunk) const {
-    return layout_.tensor(chunk.tensor()).kind == state::kStatisticKind;
+  // Running statistics keep their dtype: it is not the model's. So does all of a script.
+  bool AsItIs(int32_t tensor) const {
+    return of_script_ || layout_.tensor(tensor).kind == state::kStatisticKind;
   }
 
   // The chunk's bytes in the output's dtype.
   absl::string_view Converted(const v1::Chunk& chunk) {
     const DType from = layout_.tensor(chunk.tensor()).dtype;
-    if (AsItIs(chunk) || from == settings_.dtype) return chunk.data();
+    if (AsItIs(chunk.tensor()) || from == settings_.dtype) return chunk.data();
     const auto count = static_cast<size_t>(chunk.end() - chunk.begin());
     const auto load = [&](size_t i) {
       if (from == DType::kBf16) {
@@ -232,6 +260,7 @@ class Exporter {
   const v1::CheckpointManifest& manifest_;
   const ExportSettings& settings_;
   const std::string folder_;
+  const bool of_script_;
   state::StateLayout layout_;
   std::vector<int32_t> sources_;  // the manifest's numbers of what is exported
   std::vector<int64_t>
@@ -246,18 +275,76 @@ const char* TorchName(DType dtype) {
   return dtype == DType::kBf16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
 }
 
+// "state.json", or "rank3.json" for what is rank 3's own. Empty: not one that is exported. A name is
+// what a script says, and no path.
+std::string StructureFile(const v1::TensorInfo& tensor) {
+  if (tensor.kind() == kStructureKind) {
+    return tensor.name() == "milepost.structure" ? "state.json" : "";
+  }
+  absl::string_view number = tensor.name();
+  int rank = 0;
+  const bool valid = tensor.kind() == kRankStructureKind && absl::ConsumePrefix(&number, "rank") &&
+                     absl::ConsumeSuffix(&number, ".structure") &&
+                     absl::SimpleAtoi(number, &rank) && rank >= 0;
+  return valid ? absl::StrCat("rank", rank, ".json") : "";
+}
+
+// The texts that say what a script's state is besides its tensors, by file.
+absl::StatusOr<std::map<std::string, std::string>> StructureFiles(
+    const v1::CheckpointManifest& manifest, const ChunkReader& read) {
+  std::map<std::string, std::string> files;
+  for (int32_t i = 0; i < manifest.tensors_size(); ++i) {
+    const v1::TensorInfo& tensor = manifest.tensors(i);
+    const std::string file = StructureFile(tensor);
+    if (file.empty()) continue;
+    if (tensor.dtype() != "U8" || tensor.shape_size() != 1 || tensor.shape(0) > kMostTextBytes) {
+      return absl::DataLossError(absl::StrCat(manifest.checkpoint().name(), ": ", tensor.name(),
+                                              " is no text of at most ", kMostTextBytes, " bytes"));
+    }
+    std::string text(static_cast<size_t>(tensor.shape(0)), '\0');
+    v1::ReadChunksRequest request;
+    request.set_name(manifest.checkpoint().name());
+    v1::TensorRange& range = *request.add_ranges();
+    range.set_tensor(i);
+    range.set_end(tensor.shape(0));
+    absl::Status status, damage;
+    status = read(request, [&](const v1::Chunk& chunk) {
+      const auto begin = static_cast<size_t>(chunk.begin());
+      if (chunk.tensor() != i || Xxh3(chunk.data()) != chunk.xxh3() || begin > text.size() ||
+          chunk.data().size() > text.size() - begin) {
+        damage = absl::DataLossError(
+            absl::StrCat(request.name(), ": ", tensor.name(), " is not what was saved"));
+        return false;
+      }
+      text.replace(begin, chunk.data().size(), chunk.data());
+      return true;
+    });
+    MP_RETURN_IF_ERROR(damage);
+    MP_RETURN_IF_ERROR(status);
+    files[file] = std::move(text);
+  }
+  return files;
+}
+
+absl::StatusOr<std::map<std::string, std::string>> ConfigFile(
+    const v1::CheckpointManifest& manifest, const ExportSettings& settings) {
+  v1::ModelSpec model;
+  MP_RETURN_IF_ERROR(
+      ParseYamlMessage(manifest.model_yaml(), manifest.checkpoint().name() + " model", &model));
+  MP_ASSIGN_OR_RETURN(std::string config, models::HfConfig(model, TorchName(settings.dtype)));
+  return std::map<std::string, std::string>{{"config.json", std::move(config)}};
+}
+
 }  // namespace
 
 absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& manifest,
                                               const ChunkReader& read,
                                               const ExportSettings& settings) {
-  v1::ModelSpec model;
-  MP_RETURN_IF_ERROR(
-      ParseYamlMessage(manifest.model_yaml(), manifest.checkpoint().name() + " model", &model));
-  MP_ASSIGN_OR_RETURN(const std::string config, models::HfConfig(model, TorchName(settings.dtype)));
+  MP_ASSIGN_OR_RETURN(const auto files, IsOfScript(manifest) ? StructureFiles(manifest, read)
+                                                             : ConfigFile(manifest, settings));
   MP_ASSIGN_OR_RETURN(const auto folder, FolderInMaking::Create(settings.folder));
   MP_ASSIGN_OR_RETURN(const ExportReport report,
-                      Exporter(manifest, settings, folder->path()).Run(read, config));
+                      Exporter(manifest, settings, folder->path()).Run(read, files));
   MP_RETURN_IF_ERROR(folder->Finish());
   return report;
 }

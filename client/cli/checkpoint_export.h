@@ -1,4 +1,6 @@
-// Exports a checkpoint's parameters as a folder that Hugging Face's transformers can load.
+// Exports a checkpoint's parameters as a folder that Hugging Face's transformers can load. Of a
+// checkpoint that a script saved, all tensors, as they are, and JSON that says where in its state
+// each one was (python/milepost/_tree.py).
 //
 //   const ChunkReader read = [&](const auto& request, const auto& on_chunk) {
 //     return access.checkpoints().Read(request, on_chunk);
@@ -38,7 +40,8 @@ struct ExportSettings {
 struct ExportReport {
   int64_t tensors = 0;
   int64_t bytes = 0;
-  int64_t files = 0;  // files of weights
+  int64_t files = 0;   // files of weights
+  std::string others;  // the names of the other files: "config.json"
 };
 
 // ALREADY_EXISTS: the folder exists and is not empty. INVALID_ARGUMENT: the model has no Hugging

@@ -181,6 +181,51 @@ TEST_F(CheckpointExportTest, KeepsRunningStatistics) {
   EXPECT_EQ(counted->file->Bytes(*counted->tensor), counter.data());
 }
 
+TEST_F(CheckpointExportTest, OfAScriptAllTensorsAndWhereTheyWere) {
+  manifest_.clear_model_yaml();
+  manifest_.clear_tensors();
+  Add("model.weight", "tensor", {4});
+  manifest_.mutable_tensors(0)->set_dtype("I32");
+  const std::string text = R"({"structure": {"dict": []}})";
+  const auto add_text = [&](const char* name, const char* kind) {
+    Add(name, kind, {static_cast<int64_t>(text.size())});
+    manifest_.mutable_tensors(manifest_.tensors_size() - 1)->set_dtype("U8");
+  };
+  add_text("milepost.structure", "structure");
+  add_text("rank3.structure", "rank_structure");
+  add_text("../../evil.structure", "rank_structure");  // a name is no path
+  Add("rank3.own", "rank", {2});
+  const auto read = [&](const v1::ReadChunksRequest& request,
+                        const std::function<bool(const v1::Chunk&)>& on_chunk) {
+    for (const v1::TensorRange& range : request.ranges()) {
+      v1::Chunk chunk;
+      if (manifest_.tensors(range.tensor()).dtype() == "U8") {
+        chunk.set_tensor(range.tensor());
+        chunk.set_end(range.end());
+        chunk.set_data(text);
+        chunk.set_xxh3(Xxh3(text));
+      } else {
+        chunk = ChunkOf(range.tensor(), 0, range.end());
+      }
+      EXPECT_TRUE(on_chunk(chunk));
+    }
+    return absl::OkStatus();
+  };
+  const auto report = ExportCheckpoint(manifest_, read, {.folder = Out(), .dtype = DType::kBf16});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->tensors, 2);
+  EXPECT_EQ(report->bytes, 4 * 4 + 2 * 4) << "as they are, whatever the dtype";
+  EXPECT_EQ(report->others, "rank3.json and state.json");
+  std::ifstream state(Out() + "/state.json");
+  std::string line;
+  std::getline(state, line);
+  EXPECT_EQ(line, text);
+  const auto weights = state::SafetensorsFolder::Open(Out());
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_NE((*weights)->Find("model.weight"), nullptr);
+  EXPECT_NE((*weights)->Find("rank3.own"), nullptr);
+}
+
 TEST_F(CheckpointExportTest, NeverTouchesWhatIsThere) {
   fs::create_directory(Out());
   std::ofstream(Out() + "/mine") << "x";

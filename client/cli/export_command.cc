@@ -63,7 +63,7 @@ int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& op
     Print(folder + "\n");
     Note(absl::StrCat("wrote ", report->tensors, " tensors, ", HumanBytes(report->bytes), ", in ",
                       report->files == 1 ? "one file" : absl::StrCat(report->files, " files"),
-                      " and config.json"));
+                      " and ", report->others));
   }
   return kExitOk;
 }

@@ -136,10 +136,8 @@ def part_to_save(value: Any, writes_whole: bool) -> Optional[Part]:
 
 def _local_box(value: Any) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
     """Shape and offset of a distributed tensor's local part."""
-    try:
-        from torch.distributed.tensor import _utils
-    except ImportError:
-        from torch.distributed._tensor import _utils
+    from torch.distributed.tensor import _utils
+
     shape, offset = _utils.compute_local_shape_and_global_offset(
         value.shape, value.device_mesh, value.placements
     )
@@ -213,7 +211,8 @@ def _numpy_sink(form: Form, target: Any, size: int, place: str) -> Sink:
     except ImportError as error:
         raise MilepostError(f"{place}is a NumPy array, and there is no NumPy here") from error
     made = numpy.empty(form.shape, dtype=form.dtype)
-    memory = memoryview(made.reshape(-1).view(numpy.uint8)) if size else memoryview(bytearray())
+    flat: Any = made.reshape(-1).view(numpy.uint8) if size else bytearray()
+    memory = memoryview(flat)
 
     def finish() -> Any:
         if not isinstance(target, numpy.ndarray):

@@ -1,4 +1,4 @@
-// What a script asks of its rank about checkpoints, as JSON (docs/internals/script-protocol.md).
+// What a script asks of its rank about checkpoints, as JSON (python/milepost/checkpoint.py).
 //
 //   MP_ASSIGN_OR_RETURN(SaveRequest request, ParseSaveRequest(body));
 //

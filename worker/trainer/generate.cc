@@ -65,6 +65,12 @@ void Print(int32_t id, bool bytes) {
 absl::Status Generate(const GenerateRequest& request) {
   CheckpointReader reader(request.coordinator, kPatience, [] { return false; });
   MP_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, reader.Manifest(request.checkpoint));
+  if (manifest.model_yaml().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(request.checkpoint,
+                     " is of a script, whose model Milepost does not know; `milepost "
+                     "checkpoint export` writes its tensors"));
+  }
   v1::ModelSpec model;
   MP_RETURN_IF_ERROR(
       ParseYamlMessage(manifest.model_yaml(), request.checkpoint + " model", &model));
