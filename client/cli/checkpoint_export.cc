@@ -275,8 +275,8 @@ const char* TorchName(DType dtype) {
   return dtype == DType::kBf16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
 }
 
-// "state.json", or "rank3.json" for what is rank 3's own. Empty: not one that is exported. A name is
-// what a script says, and no path.
+// "state.json", or "rank3.json" for what is rank 3's own. Empty: not one that is exported. A name
+// is what a script says, and no path.
 std::string StructureFile(const v1::TensorInfo& tensor) {
   if (tensor.kind() == kStructureKind) {
     return tensor.name() == "milepost.structure" ? "state.json" : "";

@@ -1,7 +1,7 @@
 """A small regression under FSDP2 whose checkpoints, progress and stops are Milepost's.
 
-Run it by itself and it trains; run it as a job and it goes on from its newest checkpoint, at whatever
-number of ranks.
+Run it by itself and it trains; run it as a job and it goes on from its newest checkpoint, at
+whatever number of ranks.
 """
 import argparse
 

@@ -80,11 +80,11 @@ def _find() -> Optional[_Reporter]:
 def report(step: int, total_steps: Optional[int] = None, **metrics: Any) -> None:
     """Says that `step` steps are done, of `total_steps`, and the newest values of metrics.
 
-    `loss`, `eval_loss`, `learning_rate` and `grad_norm` are shown as those of Milepost's own models;
-    other names have curves of their own, up to 64. Values are numbers, or what float() takes: a
-    tensor's value is asked for when it is sent, by another thread. Call it at every step, on every
-    rank or on rank 0: it takes a few microseconds, and the newest values go on twice a second.
-    Nothing happens outside a job. Never raises for want of a connection.
+    `loss`, `eval_loss`, `learning_rate` and `grad_norm` are shown as those of Milepost's own
+    models; other names have curves of their own, up to 64. Values are numbers, or what float()
+    takes: a tensor's value is asked for when it is sent, by another thread. Call it at every step,
+    on every rank or on rank 0: it takes a few microseconds, and the newest values go on twice a
+    second. Nothing happens outside a job. Never raises for want of a connection.
     """
     reporter = _reporter if _looked else _find()
     if reporter is None:

@@ -33,8 +33,8 @@ class _ShouldStop:
 
         Call it once a step, on every rank. All ranks get True at the same call, so that they can
         save a checkpoint together and end. Then it stays True. A script that calls it gets no
-        SIGTERM. It takes less than a microsecond, but for the one call at which the ranks agree. The
-        last answer is in `should_stop.last`. Outside a job it is False.
+        SIGTERM. It takes less than a microsecond, but for the one call at which the ranks agree.
+        The last answer is in `should_stop.last`. Outside a job it is False.
         """
         if not self._looked:
             self._look()

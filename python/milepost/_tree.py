@@ -59,8 +59,8 @@ def flatten(state: Any, prefix: str = "") -> Tuple[Any, List[Leaf]]:
         if scalar is not None:
             return {"value": scalar}
         raise TypeError(
-            _place(path) + f"a {type(value).__name__} cannot be saved: give a tensor, number, text, "
-            "bytes, None, or a dict, list or tuple of these"
+            _place(path) + f"a {type(value).__name__} cannot be saved: give a tensor, number, "
+            "text, bytes, None, or a dict, list or tuple of these"
         )
 
     return visit(state, ()), list(leaves.values())
@@ -70,7 +70,8 @@ def _place(path: Tuple[str, ...]) -> str:
     return "state" + "".join(f"[{part!r}]" for part in path) + ": "
 
 
-# From a tensor's name and form, what `into` has there (or None), and its place, to what stands for it.
+# From a tensor's name and form, what `into` has there (or None), and its place, to what stands for
+# it.
 Fetch = Callable[[str, Form, Any, str], Any]
 
 

@@ -1,8 +1,8 @@
 """Checkpoints of a script, kept by Milepost as those of its own models.
 
-They are committed as a whole, verified, kept by the rules of the job's spec (`checkpoint.keep_last`,
-`keep_every`), and what the next attempt begins with. `milepost checkpoint` lists, verifies, pins and
-deletes them. A fork (`checkpoint.resume_from`) begins with another job's.
+They are committed as a whole, verified, kept by the rules of the job's spec
+(`checkpoint.keep_last`, `keep_every`), and what the next attempt begins with. `milepost checkpoint`
+lists, verifies, pins and deletes them. A fork (`checkpoint.resume_from`) begins with another job's.
 """
 
 import fcntl
@@ -71,18 +71,18 @@ def _connect() -> Optional[Link]:
 def save(state: Any, step: int, *, per_rank: Any = None, alone: bool = False) -> None:
     """Saves `state` as the checkpoint of `step`.
 
-    `state` is a dict, list or tuple of dicts, lists, tuples, tensors, numbers, texts, bytes and None;
-    state dicts of models and optimizers are. Every rank calls it, at the same step. Of a distributed
-    tensor (FSDP2, tensor parallelism) each rank saves what it holds. All else is rank 0's. What
-    differs by rank, such as states of random numbers, goes into `per_rank`. With `alone` this rank's
-    state is the whole checkpoint, and no other rank calls it.
+    `state` is a dict, list or tuple of dicts, lists, tuples, tensors, numbers, texts, bytes and
+    None; state dicts of models and optimizers are. Every rank calls it, at the same step. Of a
+    distributed tensor (FSDP2, tensor parallelism) each rank saves what it holds. All else is rank
+    0's. What differs by rank, such as states of random numbers, goes into `per_rank`. With `alone`
+    this rank's state is the whole checkpoint, and no other rank calls it.
 
     It returns as soon as the state is copied, once to host memory. The copy is uploaded in the
-    background, and the rank ends only when that is done. If the save before is still being uploaded,
-    it waits for that. If the coordinator is away, a newer save replaces one that waits.
+    background, and the rank ends only when that is done. If the save before is still being
+    uploaded, it waits for that. If the coordinator is away, a newer save replaces one that waits.
 
-    TypeError: the state holds what cannot be saved. MilepostError: the ranks are at different steps,
-    or have different forms of a tensor. Nothing happens outside a job.
+    TypeError: the state holds what cannot be saved. MilepostError: the ranks are at different
+    steps, or have different forms of a tensor. Nothing happens outside a job.
     """
     global _copy
     with _lock:
@@ -95,7 +95,8 @@ def save(state: Any, step: int, *, per_rank: Any = None, alone: bool = False) ->
         parts = _Parts()
         for leaf in leaves:
             parts.add(leaf.form, leaf.name, _TENSOR, part_to_save(leaf.value, whole))
-        # Every rank's description is that of the state, whose tensors all ranks know; rank 0's counts.
+        # Every rank's description is that of the state, whose tensors all ranks know; rank 0's
+        # counts.
         parts.add_text(_STRUCTURE_NAME, _STRUCTURE, structure, here.world_size, whole)
         if per_rank is not None:
             for leaf in ranks_leaves:
@@ -164,10 +165,10 @@ class _Text:
 def load(into: Any = None, *, strict: bool = True) -> Optional[Checkpoint]:
     """The checkpoint that this attempt begins with. None: it begins anew, or this is no job.
 
-    That is the job's newest one, or the one that `checkpoint.resume_from` names. With `into`, a state
-    like the one that was saved, its dicts and tensors are filled in place: of a distributed tensor
-    each rank reads what it holds, at whatever number of ranks. Otherwise tensors are made in host
-    memory. `strict`: `into` may have no key that the checkpoint lacks.
+    That is the job's newest one, or the one that `checkpoint.resume_from` names. With `into`, a
+    state like the one that was saved, its dicts and tensors are filled in place: of a distributed
+    tensor each rank reads what it holds, at whatever number of ranks. Otherwise tensors are made in
+    host memory. `strict`: `into` may have no key that the checkpoint lacks.
 
     Blocks while it is read; every byte is verified. MilepostError: it is damaged, was not saved by
     save(), or does not fit `into`.

@@ -30,8 +30,8 @@ class ElasticSampler:
     The samples of all epochs stand in one line. Place p holds a sample that depends on the seed and
     on p alone. The ranks take turns: of the places that are left, rank r takes the r-th, and then
     every world_size-th. So a job that goes on at another number of ranks sees every sample once an
-    epoch, and its global batches of equal size hold the same samples. Up to world_size - 1 places at
-    the very end are left out, so that all ranks have equally many.
+    epoch, and its global batches of equal size hold the same samples. Up to world_size - 1 places
+    at the very end are left out, so that all ranks have equally many.
 
     No memory is needed for the order, whatever the length: a Feistel network permutes it (Black and
     Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Not thread-safe.
@@ -77,7 +77,7 @@ class ElasticSampler:
             yield self.sample_at(first + i * self._world)
 
     def sample_at(self, place: int) -> int:
-        """The sample at a place of the line. Depends on the seed, the length and the place alone."""
+        """The sample at a place of the line, which the seed, the length and the place decide."""
         epoch, index = divmod(place, self._length)
         if not self._shuffle or self._length == 1:
             return index

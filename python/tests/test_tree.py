@@ -67,7 +67,8 @@ class TreeTest(unittest.TestCase):
         self.assertEqual([leaf.name for leaf in leaves], ["a.b", "a.b'"])
 
     def test_what_cannot_be_saved_is_named(self):
-        for state, place in ((object(), "state: a object"), ({"m": [1, {1, 2}]}, "['m']['1']: a set"),
+        for state, place in ((object(), "state: a object"),
+                             ({"m": [1, {1, 2}]}, "['m']['1']: a set"),
                              ({(1, 2): 3}, "the key (1, 2)"), ({True: 3}, "the key True")):
             with self.assertRaises(TypeError) as caught:
                 _tree.flatten(state)

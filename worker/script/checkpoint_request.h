@@ -6,8 +6,8 @@
 //   {"step": 100, "alone": false, "memory": {"pid": 4242, "fd": 7, "bytes": 4096},
 //    "tensors": [["model.weight", "tensor", "F32", [2, 3]]],
 //    "pieces": [[0, 0, 6, 64]]}
-// A piece is [tensor, begin, end, offset]: elements [begin, end) of tensors[tensor] lie at that byte
-// of the memory. Pure and thread-safe. Any bytes are safe.
+// A piece is [tensor, begin, end, offset]: elements [begin, end) of tensors[tensor] lie at that
+// byte of the memory. Pure and thread-safe. Any bytes are safe.
 #ifndef MILEPOST_WORKER_SCRIPT_CHECKPOINT_REQUEST_H_
 #define MILEPOST_WORKER_SCRIPT_CHECKPOINT_REQUEST_H_
 

@@ -62,7 +62,8 @@ class ScriptCheckpoints {
   UploadState State() const { return uploads_.State(); }
   // The checkpoint that the script has read; empty: none. May be called from any thread.
   std::string restored_from() const;
-  // Ends uploads, and an answer that waits for one or for other ranks. May be called from any thread.
+  // Ends uploads, and an answer that waits for one or for other ranks. May be called from any
+  // thread.
   void Cancel();
 
  private:
