@@ -127,4 +127,19 @@ absl::StatusOr<ScriptLayout> MeetForLayout(comm::KeyValueStore* store, int rank,
   return layout;
 }
 
+// Rank 0 counts them: each of the others waits for one key.
+absl::Status AwaitRanks(comm::KeyValueStore* store, int rank, int world, absl::Time deadline) {
+  const auto key = [](int of) { return absl::StrCat("here.", of); };
+  for (int peer = 1; rank == 0 && peer < world; ++peer) {
+    const absl::Status came = store->Get(key(peer), deadline).status();
+    if (absl::IsDeadlineExceeded(came)) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("rank ", peer, " of ", world, " did not come"));
+    }
+    MP_RETURN_IF_ERROR(came);
+  }
+  MP_RETURN_IF_ERROR(store->Put(key(rank), ""));
+  return rank == 0 ? absl::OkStatus() : store->Get(key(0), deadline).status();
+}
+
 }  // namespace milepost::worker

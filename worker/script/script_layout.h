@@ -50,6 +50,10 @@ absl::StatusOr<ScriptLayout> MeetForLayout(comm::KeyValueStore* store, int rank,
                                            const ScriptPlace& place, const std::string& address,
                                            absl::Time deadline);
 
+// Returns once every rank has called it with this store, whose keys nobody else uses. It ends soon
+// after the store gives up. DEADLINE_EXCEEDED names a rank that did not come. Blocks.
+absl::Status AwaitRanks(comm::KeyValueStore* store, int rank, int world, absl::Time deadline);
+
 }  // namespace milepost::worker
 
 #endif  // MILEPOST_WORKER_SCRIPT_SCRIPT_LAYOUT_H_

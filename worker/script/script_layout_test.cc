@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
 
@@ -79,6 +81,24 @@ TEST(ScriptLayoutTest, SaysWhoDidNotCome) {
       MeetForLayout(&store, 0, 3, {"a", ""}, "127.0.0.1", absl::Now()).status();
   EXPECT_TRUE(absl::IsDeadlineExceeded(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 of 3 did not come"));
+}
+
+TEST(AwaitRanksTest, NobodyGoesOnBeforeAllAreThere) {
+  comm::InMemoryKeyValueStore store;
+  std::atomic<int> came = 0, passed = 0;
+  std::vector<std::thread> ranks;
+  for (const int rank : {0, 2, 1}) {
+    ranks.emplace_back([&, rank] {
+      ++came;
+      EXPECT_TRUE(AwaitRanks(&store, rank, 3, absl::InfiniteFuture()).ok());
+      EXPECT_EQ(came, 3);
+      ++passed;
+    });
+    if (rank == 2) EXPECT_EQ(passed, 0);
+  }
+  for (std::thread& rank : ranks) rank.join();
+  comm::InMemoryKeyValueStore empty;
+  EXPECT_EQ(AwaitRanks(&empty, 0, 3, absl::InfinitePast()).message(), "rank 1 of 3 did not come");
 }
 
 }  // namespace

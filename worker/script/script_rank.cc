@@ -40,7 +40,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kMeetingTime = absl::Minutes(5);
-constexpr absl::Duration kConnectTime = absl::Minutes(5);
+constexpr absl::Duration kConnectTime = absl::Seconds(20);
+// For the ranks to come to their first save: one may write, evaluate or compile meanwhile.
+constexpr absl::Duration kSavingTime = absl::Minutes(30);
 constexpr absl::Duration kSaveOfFailed = absl::Seconds(60);  // for what a script saved that failed
 constexpr absl::Duration kLook = absl::Milliseconds(100);    // whether it is to stop
 constexpr absl::Duration kSignOfLife = absl::Seconds(1);
@@ -155,13 +157,16 @@ class ScriptRank {
     return absl::OkStatus();
   }
 
-  // Among the ranks of the job, one for each purpose. Blocks until all have called it.
+  // Among the ranks of the job, one for each purpose. Blocks until all have called it, or soon
+  // after `give_up` returns true.
   absl::StatusOr<std::unique_ptr<comm::Communicator>> Connect(const std::string& purpose,
+                                                              absl::Duration patience,
                                                               std::function<bool()> give_up) const {
     RendezvousStore store(coordinator_, start_.job(), start_.generation(), std::move(give_up));
     comm::PrefixedStore prefixed(&store, absl::StrCat("script.", purpose, "."));
+    MP_RETURN_IF_ERROR(AwaitRanks(&prefixed, start_.rank(), start_.world(), Now() + patience));
     comm::TcpOptions options;
-    options.connect_timeout = kConnectTime;
+    options.connect_timeout = kConnectTime;  // all are there
     options.host = LocalAddressTowards(message_.coordinator());
     return comm::ConnectTcp(start_.rank(), start_.world(), &prefixed, options);
   }
@@ -172,7 +177,8 @@ class ScriptRank {
     page_.emplace(std::move(page));
     agreement_ = std::make_unique<StopAgreement>(
         &*page_, start_.world(), [this](const std::function<bool()>& give_up) {
-          return Connect("stop", [&] { return give_up() || AbortRequested(); });
+          return Connect("stop", absl::Hours(24),
+                         [&] { return give_up() || AbortRequested() || ended_; });
         });
     ScriptCheckpoints::Options options;
     options.job = start_.job();
@@ -181,7 +187,9 @@ class ScriptRank {
     options.world = start_.world();
     options.begin_with = start_.checkpoint();
     options.give_up = [this] { return AbortRequested() || ended_; };
-    options.connect = [this, give_up = options.give_up] { return Connect("checkpoint", give_up); };
+    options.connect = [this, give_up = options.give_up] {
+      return Connect("checkpoint", kSavingTime, give_up);
+    };
     checkpoints_ = std::make_unique<ScriptCheckpoints>(coordinator_, std::move(options));
     MP_ASSIGN_OR_RETURN(endpoint_,
                         RankEndpoint::Start(folder, [this](const auto& path, const auto& body) {
