@@ -148,10 +148,9 @@ absl::Status ScriptCheckpoints::Save(const std::string& body) {
 
 absl::StatusOr<Upload> ScriptCheckpoints::MakeUpload(const std::string& body) {
   MP_ASSIGN_OR_RETURN(const SaveRequest request, ParseSaveRequest(body));
-  MP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map(request.memory, /*write=*/false));
+  MP_ASSIGN_OR_RETURN(memory_, SharedMemory::Map(request.memory, /*write=*/false, &memory_));
   MP_ASSIGN_OR_RETURN(const std::vector<v1::TensorInfo> tensors, TensorsOfAll(request));
   MP_ASSIGN_OR_RETURN(layout_, state::StateLayout::FromProto(tensors));
-  memory_ = std::move(memory);
   const int world = request.alone ? 1 : options_.world;
   Upload upload;
   upload.layout = &layout_;

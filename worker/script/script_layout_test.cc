@@ -94,7 +94,9 @@ TEST(AwaitRanksTest, NobodyGoesOnBeforeAllAreThere) {
       EXPECT_EQ(came, 3);
       ++passed;
     });
-    if (rank == 2) EXPECT_EQ(passed, 0);
+    if (rank == 2) {
+      EXPECT_EQ(passed, 0);
+    }
   }
   for (std::thread& rank : ranks) rank.join();
   comm::InMemoryKeyValueStore empty;

@@ -12,7 +12,8 @@
 
 namespace milepost::worker {
 
-absl::StatusOr<SharedMemory> SharedMemory::Map(const ScriptMemory& memory, bool write) {
+absl::StatusOr<SharedMemory> SharedMemory::Map(const ScriptMemory& memory, bool write,
+                                               SharedMemory* before) {
   if (memory.bytes == 0) return SharedMemory();
   const std::string path = absl::StrCat("/proc/", memory.pid, "/fd/", memory.fd);
   const UniqueFd fd(open(path.c_str(), (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK));
@@ -28,16 +29,22 @@ absl::StatusOr<SharedMemory> SharedMemory::Map(const ScriptMemory& memory, bool 
                                                    memory.bytes,
                                                    " bytes that is sealed from shrinking"));
   }
+  const File file = {status.st_dev, status.st_ino};
+  if (before != nullptr && before->data_ != nullptr && before->file_ == file &&
+      before->bytes_ == memory.bytes) {
+    return std::move(*before);
+  }
   const int protection = write ? PROT_READ | PROT_WRITE : PROT_READ;
   void* data =
       mmap(nullptr, static_cast<size_t>(memory.bytes), protection, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return absl::ErrnoToStatus(errno, "cannot map the script's memory");
-  return SharedMemory(static_cast<char*>(data), memory.bytes);
+  return SharedMemory(static_cast<char*>(data), memory.bytes, file);
 }
 
 SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(file_, other.file_);
   return *this;
 }
 

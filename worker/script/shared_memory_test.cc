@@ -34,6 +34,20 @@ TEST(SharedMemoryTest, IsTheSameMemoryAndStays) {
   EXPECT_EQ(std::string(memory->data() + 4096, 5), "jello") << "its descriptor may be closed";
 }
 
+TEST(SharedMemoryTest, TheSameMemoryIsNotMappedTwice) {
+  const UniqueFd fd = MakeMemory(4096, F_SEAL_SHRINK);
+  const UniqueFd other = MakeMemory(4096, F_SEAL_SHRINK);
+  auto memory = SharedMemory::Map({getpid(), fd.get(), 4096}, false);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const char* data = memory->data();
+  auto again = SharedMemory::Map({getpid(), fd.get(), 4096}, false, &*memory);
+  EXPECT_EQ(again->data(), data);
+  EXPECT_EQ(memory->data(), nullptr) << "taken over";
+  EXPECT_NE(SharedMemory::Map({getpid(), other.get(), 4096}, false, &*again)->data(), data);
+  EXPECT_EQ(again->data(), data) << "left alone";
+  EXPECT_NE(SharedMemory::Map({getpid(), fd.get(), 2048}, false, &*again)->data(), data);
+}
+
 // Reading past the end of a file kills who reads.
 TEST(SharedMemoryTest, WhatMayShrinkIsRefused) {
   const UniqueFd open_end = MakeMemory(4096, F_SEAL_GROW);
