@@ -229,8 +229,12 @@ void NormalizeTraining(v1::JobSpec* spec) {
     MP_DEFAULT(data, sequence_length, SizesOf(spec->model()).context);
   }
   NormalizeTrain(spec->resources().ranks(), spec->mutable_train());
-  MP_DEFAULT(spec->mutable_checkpoint(), every, 0);
-  MP_DEFAULT(spec->mutable_checkpoint(), redundancy, 0);
+
+  v1::CheckpointSpec* checkpoint = spec->mutable_checkpoint();
+  MP_DEFAULT(checkpoint, every, 0);
+  MP_DEFAULT(checkpoint, keep_last, 3);
+  MP_DEFAULT(checkpoint, keep_every, 0);
+  MP_DEFAULT(checkpoint, redundancy, 0);
 }
 
 }  // namespace
@@ -241,8 +245,6 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
   MP_DEFAULT_ENUM(resources, device, v1::DEVICE_KIND_CPU);
   MP_DEFAULT(resources, threads_per_rank, 0);
   if (!spec->has_script()) NormalizeTraining(spec);
-  MP_DEFAULT(spec->mutable_checkpoint(), keep_last, 3);
-  MP_DEFAULT(spec->mutable_checkpoint(), keep_every, 0);
 
   v1::SchedulingSpec* scheduling = spec->mutable_scheduling();
   if (scheduling->queue().empty()) scheduling->set_queue("default");

@@ -51,8 +51,7 @@ TEST(ScriptSpecTest, IsReadAsItIsWritten) {
   NormalizeJobSpec(&spec);
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
   EXPECT_FALSE(spec.has_model() || spec.has_data() || spec.has_train());
-  EXPECT_EQ(spec.checkpoint().keep_last(), 3);
-  EXPECT_FALSE(spec.checkpoint().has_every());
+  EXPECT_FALSE(spec.has_checkpoint()) << "coordinators of before would refuse it";
   EXPECT_EQ(spec.restart().max_failures(), 3);
   EXPECT_THAT(PossibleSizes(spec), ElementsAre(2, 3, 4, 5, 6, 7, 8));
   EXPECT_EQ(LineageDigest(spec), LineageDigest(spec));

@@ -116,7 +116,9 @@ void CheckCheckpoint(const v1::JobSpec& spec, Checker* check) {
 
 // False: so bad that nothing more need be said about it.
 bool CheckKeptCheckpoints(const v1::CheckpointSpec& checkpoint, Checker* check) {
-  check->Int("checkpoint.keep_last", checkpoint.keep_last(), 1, 10'000);
+  if (checkpoint.has_keep_last()) {
+    check->Int("checkpoint.keep_last", checkpoint.keep_last(), 1, 10'000);
+  }
   const bool valid = check->Int("checkpoint.keep_every", checkpoint.keep_every(), 0, 1'000'000'000);
   absl::string_view number = checkpoint.resume_from();
   uint64_t value;

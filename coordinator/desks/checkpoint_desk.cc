@@ -19,6 +19,7 @@ namespace milepost::coordinator {
 namespace {
 
 constexpr absl::Duration kEmptyingInterval = absl::Minutes(1);
+constexpr int32_t kKeptOfScript = 3;  // whose spec is stored as it was given
 
 }  // namespace
 
@@ -99,8 +100,9 @@ void CheckpointDesk::Retain(const std::string& job) {
   if (record == nullptr) return;
   const v1::CheckpointSpec& spec = record->job().spec().checkpoint();
   const auto deleted = store_->checkpoints().Retain(
-      job,
-      {.keep_last = spec.keep_last(), .keep_every = spec.keep_every(), .awaited = AwaitedLocked()});
+      job, {.keep_last = spec.has_keep_last() ? spec.keep_last() : kKeptOfScript,
+            .keep_every = spec.keep_every(),
+            .awaited = AwaitedLocked()});
   if (deleted.ok()) return;
   spdlog::warn("old checkpoints of {} cannot be deleted: {}", job,
                std::string(deleted.status().message()));

@@ -96,6 +96,7 @@ absl::Status CheckFits(const v1::CheckpointManifest& manifest, const v1::JobSpec
                        const v1::JobSpec& to) {
   const std::string& name = manifest.checkpoint().name();
   const v1::TrainerState& state = manifest.state();
+  if (to.has_script()) return absl::OkStatus();  // which alone knows
   if (to.train().seed() != state.seed()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "train.seed: ", name, " has the seed ", state.seed(), ", not ", to.train().seed(),
@@ -323,7 +324,7 @@ absl::StatusOr<v1::Job> JobDesk::Fork(const v1::ForkJobRequest& request, const s
   v1::JobSpec spec = from;
   // What the source waited for, and began with, is behind it.
   spec.mutable_scheduling()->clear_depends_on();
-  spec.mutable_train()->clear_init_from();
+  if (spec.has_train()) spec.mutable_train()->clear_init_from();
   spec.mutable_checkpoint()->clear_resume_from();
   MP_RETURN_IF_ERROR(ApplyOverrides(request.overrides(), "overrides", &spec));
   if (!spec.checkpoint().resume_from().empty()) {

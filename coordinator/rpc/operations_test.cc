@@ -219,6 +219,34 @@ TEST_F(OperationsTest, AForkBeginsWithACheckpoint) {
   EXPECT_EQ(start.checkpoint(), "checkpoints/1");
 }
 
+TEST_F(OperationsTest, AForkOfAScriptHasAnotherCommand) {
+  worker_ = std::make_unique<FakeWorker>(server_->address(), "a", 1);
+  worker_->Receive();
+  v1::SubmitJobRequest submit;
+  submit.mutable_spec()->set_name("script");
+  for (const char* part : {"python3", "train.py"}) {
+    submit.mutable_spec()->mutable_script()->add_command(part);
+  }
+  v1::Job job;
+  grpc::Status status = Call(&v1::JobService::Stub::SubmitJob, submit, &job);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  start_ = worker_->Receive().start_rank();
+  worker_->Report(start_, v1::RANK_STATE_RUNNING);
+  v1::TrainerState state;
+  state.set_step(5);
+  std::string name;
+  status = Save(start_, 5, 4, &name, state);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  v1::ForkJobRequest request;
+  request.set_source("jobs/1");
+  Set("script.command", "[python3, train.py, --lr, '2']", &request);
+  status = Fork(request, &job);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(job.spec().script().command(3), "2");
+  EXPECT_EQ(job.spec().checkpoint().resume_from(), "checkpoints/1");
+  EXPECT_FALSE(job.spec().has_train());
+}
+
 TEST_F(OperationsTest, AForkKeepsTheModel) {
   TrainToStepFive();
   const auto refusal = [&](const std::string& path, const std::string& value) {

@@ -1,6 +1,7 @@
 """How far a script is."""
 
 import atexit
+import os
 import threading
 import time
 from typing import Any, Dict, Optional
@@ -19,6 +20,7 @@ class _Reporter:
         self._changed = threading.Condition()
         self._metrics: Dict[str, Any] = {}
         self._closing = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, name="milepost-report", daemon=True)
         self._thread.start()
         atexit.register(self._close)  # else the last report would be lost
@@ -29,6 +31,8 @@ class _Reporter:
             self._changed.notify()
 
     def _close(self) -> None:
+        if os.getpid() != self._process:
+            return  # forked: the thread is the parent's, and the lock may be held for ever
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -54,7 +58,7 @@ class _Reporter:
         for name, value in metrics.items():
             try:
                 listed.append({"name": name, "value": repr(float(value))})
-            except (TypeError, ValueError):
+            except Exception:  # what a value's own float() raises
                 continue  # no number: nothing to draw
         try:
             self._link.post("/progress", {"trainerStatus": {"metrics": listed}}, _PATIENCE)
@@ -67,13 +71,25 @@ _reporter: Optional[_Reporter] = None
 _looked = False
 
 
+def _forget() -> None:
+    """In a process that was forked: its parent's thread is not there."""
+    global _reporter, _looked, _lock
+    _reporter, _looked, _lock = None, False, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _find() -> Optional[_Reporter]:
     global _looked, _reporter
     with _lock:
         if not _looked:
-            link = open_link()
-            _reporter = None if link is None else _Reporter(link)
             _looked = True
+            try:
+                link = open_link()
+            except OSError:
+                link = None
+            _reporter = None if link is None else _Reporter(link)
         return _reporter
 
 
@@ -86,7 +102,7 @@ def report(step: int, total_steps: Optional[int] = None, **metrics: Any) -> None
     on every rank or on rank 0: it takes a few microseconds, and the newest values go on twice a
     second. Nothing happens outside a job. Never raises for want of a connection.
     """
-    reporter = _reporter if _looked else _find()
+    reporter = _reporter or _find()
     if reporter is None:
         return
     metrics["current_step"] = step

@@ -83,7 +83,8 @@ def form_of(value: Any) -> Optional[Form]:
         dtype = str(value.dtype).replace("torch.", "")
         return Form("torch", dtype, tuple(value.shape), value.element_size())
     if numpy is not None and isinstance(value, numpy.ndarray):
-        if value.dtype.hasobject or not value.dtype.isnative or value.dtype.names:
+        plain = value.dtype.kind in "biufc" and value.dtype.isnative
+        if not plain or isinstance(value, numpy.ma.MaskedArray):
             return None
         return Form("numpy", value.dtype.name, value.shape, value.itemsize)
     if isinstance(value, array) and value.typecode in _ARRAY_TYPES:
@@ -101,18 +102,29 @@ def scalar_of(value: Any) -> Any:
 
 
 def _flat_bytes(tensor: Any) -> Any:
-    return tensor.detach().contiguous().reshape(-1).view(_torch().uint8)
+    tensor = tensor.detach()
+    if not tensor.is_contiguous():
+        tensor = tensor.cpu().contiguous()  # no second one in the device's memory
+    return tensor.reshape(-1).view(_torch().uint8)
 
 
-def part_to_save(value: Any, writes_whole: bool) -> Optional[Part]:
+def part_to_save(value: Any, writes_whole: bool, alone: bool) -> Optional[Part]:
     """What this rank saves of a tensor: its part of a distributed one, else all or nothing.
 
     None: nothing. Collective for a distributed tensor whose parts are no ranges of its elements.
+    MilepostError: `alone`, and other ranks have parts of it.
     """
+    if _is_distributed(value):
+        if alone and not all(placement.is_replicate() for placement in value.placements):
+            raise MilepostError("a rank alone cannot save a tensor of which others have parts")
+        if alone:
+            value = value.to_local()
     if _is_distributed(value):
         span = _own_range(value)
         if span is None:
             value = value.full_tensor()  # every rank takes part
+            if writes_whole:
+                value = value.cpu()  # not all of them at a time in the device's memory
         else:
             begin, end, first = span
             if not first or begin == end:
@@ -144,18 +156,29 @@ def _local_box(value: Any) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
     return tuple(shape), tuple(offset)
 
 
+def _is_ranges(value: Any) -> bool:
+    """Whether each rank's part is a range of the elements. The same on every rank."""
+    sharded = 1
+    for i, placement in enumerate(value.placements):
+        if placement.is_replicate():
+            continue
+        dim = getattr(placement, "dim", None)
+        if placement.is_partial() or dim is None or not value.shape or dim % len(value.shape) != 0:
+            return False
+        sharded *= value.device_mesh.size(i)
+    # Where several shardings of rows nest, parts of different sizes are not where they seem.
+    nested = sum(not placement.is_replicate() for placement in value.placements) > 1
+    return not nested or value.shape[0] % sharded == 0
+
+
 def _own_range(value: Any) -> Optional[Tuple[int, int, bool]]:
     """The bytes of a distributed tensor that lie here, and whether this is the rank to save them.
 
-    None: they are no range of its elements, or not yet summed.
+    None, on every rank: the ranks' parts are no ranges of its elements, or not yet summed.
     """
-    if any(placement.is_partial() for placement in value.placements):
+    if not _is_ranges(value):
         return None
     shape, offset = _local_box(value)
-    if tuple(value.to_local().shape) != shape:
-        return None
-    if tuple(shape[1:]) != tuple(value.shape[1:]) and 0 not in shape:
-        return None
     coordinate = value.device_mesh.get_coordinate()
     first = coordinate is not None and all(
         coordinate[i] == 0 or not placement.is_replicate()
@@ -189,15 +212,19 @@ class Sink:
 def sink_for(form: Form, target: Any, place: str) -> Sink:
     """`target`: a tensor to fill, or None for a new one in host memory. `place` is for errors."""
     have = form_of(target)
+    if target is not None and have is None:
+        raise MilepostError(f"{place}is a tensor in the checkpoint, not a {type(target).__name__}")
     if have is not None and have.shape != form.shape:
         raise MilepostError(
             f"{place}the checkpoint has the shape {list(form.shape)}, not {list(have.shape)}"
         )
+    if have is not None and have.library != form.library:
+        raise MilepostError(f"{place}the checkpoint has it of {form.library}, not {have.library}")
     size = form.elements * form.element
-    if form.library == "torch" or (have is not None and have.library == "torch"):
-        return _torch_sink(form, target if have is not None else None, size, place)
+    if form.library == "torch":
+        return _torch_sink(form, target, size, place)
     if form.library == "numpy":
-        return _numpy_sink(form, target if have is not None else None, size, place)
+        return _numpy_sink(form, target, size, place)
     code = next(code for code, dtype in _ARRAY_TYPES.items() if dtype == form.dtype)
     if isinstance(target, array) and target.typecode == code:
         return Sink(0, size, memoryview(target).cast("B"), lambda: target)
@@ -231,6 +258,11 @@ def _torch_sink(form: Form, target: Any, size: int, place: str) -> Sink:
     dtype = getattr(torch, form.dtype, None)
     if dtype is None:
         raise MilepostError(f"{place}this PyTorch has no type {form.dtype}")
+    if target is not None:
+        stored = target.to_local() if _is_distributed(target) else target
+        strides = zip(stored.shape, stored.stride())
+        if stored.is_meta or any(size > 1 and stride == 0 for size, stride in strides):
+            raise MilepostError(f"{place}the tensor to fill has no memory for each element")
     if target is not None and _is_distributed(target):
         return _distributed_sink(form, dtype, target)
     if target is not None and target.dtype == dtype and target.is_contiguous():

@@ -92,12 +92,16 @@ def unflatten(description: Any, fetch: Fetch, into: Any = None, strict: bool = T
         if kind == "dict":
             return visit_dict(content, target, path)
         targets: List[Any] = list(target) if isinstance(target, (list, tuple)) else []
+        if strict and (len(targets) > len(content) or isinstance(target, dict)):
+            raise MilepostError(_place(path) + f"the checkpoint has a {kind} of {len(content)}")
         targets += [None] * (len(content) - len(targets))
         items = [visit(item, targets[i], (*path, str(i))) for i, item in enumerate(content)]
         return tuple(items) if kind == "tuple" else items
 
     def visit_dict(items: Any, target: Any, path: Tuple[str, ...]) -> Any:
         old: Dict[Any, Any] = target if isinstance(target, dict) else {}
+        if strict and isinstance(target, (list, tuple)):
+            raise MilepostError(_place(path) + "the checkpoint has a dict")
         missing = set(old) - {key for key, _ in items}
         if strict and missing:
             raise MilepostError(

@@ -8,6 +8,7 @@ lists, verifies, pins and deletes them. A fork (`checkpoint.resume_from`) begins
 import fcntl
 import json
 import mmap
+import operator
 import os
 import threading
 from dataclasses import dataclass
@@ -61,6 +62,15 @@ class _Memory:
 _copy: Optional[_Memory] = None  # of the save that may still be on its way
 
 
+def _forget() -> None:
+    """In a process that was forked: what its parent has is the parent's."""
+    global _link, _copy, _lock
+    _link, _copy, _lock = None, None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _connect() -> Optional[Link]:
     global _link
     if _link is None:
@@ -81,34 +91,42 @@ def save(state: Any, step: int, *, per_rank: Any = None, alone: bool = False) ->
     background, and the rank ends only when that is done. If the save before is still being
     uploaded, it waits for that. If the coordinator is away, a newer save replaces one that waits.
 
-    TypeError: the state holds what cannot be saved. MilepostError: the ranks are at different
-    steps, or have different forms of a tensor. Nothing happens outside a job.
+    A step that was saved already is passed over. TypeError: the state holds what cannot be saved.
+    MilepostError: the step comes after a later one; or the ranks are at different steps, have
+    different forms of a tensor, or only some have one. Nothing happens outside a job.
     """
     global _copy
     with _lock:
         link, here = _connect(), job()
         if link is None or here is None:
             return
+        step = operator.index(step)
         structure, leaves = _tree.flatten(state)
         ranks_structure, ranks_leaves = _tree.flatten(per_rank, f"rank{here.rank}.")
-        whole = alone or here.rank == 0
-        parts = _Parts()
-        for leaf in leaves:
-            parts.add(leaf.form, leaf.name, _TENSOR, part_to_save(leaf.value, whole))
-        # Every rank's description is that of the state, whose tensors all ranks know; rank 0's
-        # counts.
-        parts.add_text(_STRUCTURE_NAME, _STRUCTURE, structure, here.world_size, whole)
-        if per_rank is not None:
-            for leaf in ranks_leaves:
-                parts.add(leaf.form, leaf.name, _RANK, part_to_save(leaf.value, True))
-            name = f"rank{here.rank}.structure"
-            parts.add_text(name, _RANK_STRUCTURE, ranks_structure, here.world_size, True)
-        link.ask("/checkpoint/claim", {})
-        if _copy is None or _copy.size < parts.size:
-            _copy = None  # before the new one is made
-            _copy = _Memory(parts.size)
-        parts.copy(_copy.buffer)
-        request = {"step": step, "alone": alone, "memory": _copy.to_json()}
+        if link.ask("/checkpoint/claim", {"step": step}).get("saved"):
+            return
+        try:
+            whole = alone or here.rank == 0
+            parts = _Parts()
+            for leaf in leaves:
+                part = part_to_save(leaf.value, whole, alone)
+                parts.add(leaf.form, leaf.name, _TENSOR, part)
+            # All ranks describe the same state: rank 0's description counts.
+            parts.add_text(_STRUCTURE_NAME, _STRUCTURE, structure, here.world_size, whole)
+            if per_rank is not None:
+                for leaf in ranks_leaves:
+                    part = part_to_save(leaf.value, True, True)
+                    parts.add(leaf.form, leaf.name, _RANK, part)
+                name = f"rank{here.rank}.structure"
+                parts.add_text(name, _RANK_STRUCTURE, ranks_structure, here.world_size, True)
+            if _copy is None or _copy.size < parts.size:
+                _copy = None  # before the new one is made
+                _copy = _Memory(parts.size)
+            parts.copy(_copy.buffer)
+            request = {"step": step, "alone": alone, "memory": _copy.to_json()}
+        except BaseException:
+            link.ask("/checkpoint/release", {})
+            raise
         link.ask("/checkpoint/save", {**request, **parts.to_json()})
 
 

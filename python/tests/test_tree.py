@@ -27,7 +27,7 @@ def round_trip(state, into=None, strict=True):
     structure, leaves = _tree.flatten(state)
     parts = checkpoint._Parts()
     for leaf in leaves:
-        parts.add(leaf.form, leaf.name, "tensor", _tensors.part_to_save(leaf.value, True))
+        parts.add(leaf.form, leaf.name, "tensor", _tensors.part_to_save(leaf.value, True, True))
     memory = bytearray(max(parts.size, 1))
     parts.copy(memory)
     said = parts.to_json()
@@ -84,6 +84,12 @@ class TreeTest(unittest.TestCase):
         self.assertEqual(target, {"x": array("f", [1, 2]), "new": 1})
         with self.assertRaisesRegex(MilepostError, r"shape \[2\], not \[3\]"):
             round_trip(state, {"x": array("f", [0, 0, 0])})
+        with self.assertRaisesRegex(MilepostError, r"'x'.*is a tensor in the checkpoint, not a dict"):
+            round_trip(state, {"x": {}})
+        with self.assertRaisesRegex(MilepostError, r"'x'.*the checkpoint has a list of 1"):
+            round_trip({"x": [1]}, {"x": [1, 2]})
+        with self.assertRaisesRegex(MilepostError, "the checkpoint has a dict"):
+            round_trip(state, [1])
 
     @unittest.skipIf(numpy is None, "there is no NumPy")
     def test_numpy(self):
@@ -93,6 +99,10 @@ class TreeTest(unittest.TestCase):
                 back = round_trip({"v": value.reshape(shape)})["v"]
                 self.assertEqual((back.dtype, back.shape), (numpy.dtype(dtype), shape))
                 numpy.testing.assert_array_equal(back, value.reshape(shape))
+        for value in (numpy.array(["text"]), numpy.array([b"x"]), numpy.ma.array([1], mask=[1]),
+                      numpy.array([1], dtype=">i4"), numpy.array([{}])):
+            with self.assertRaises(TypeError):
+                _tree.flatten(value)
         turned = numpy.arange(6.0).reshape(2, 3).T
         numpy.testing.assert_array_equal(round_trip([turned])[0], turned)
         self.assertEqual(round_trip(numpy.float32(0.1)), float(numpy.float32(0.1)))
@@ -107,6 +117,9 @@ class TreeTest(unittest.TestCase):
             self.assertTrue(torch.equal(back.view(torch.uint8), value.view(torch.uint8)))
         for value in (torch.tensor(3.0), torch.empty(0), torch.arange(6.0).reshape(2, 3).t()):
             self.assertTrue(torch.equal(round_trip([value])[0], value))
+        for target in (torch.zeros(2, 3, device="meta"), torch.zeros(1, 3).expand(2, 3)):
+            with self.assertRaisesRegex(MilepostError, "no memory for each element"):
+                round_trip({"v": torch.ones(2, 3)}, {"v": target})
         target = {"v": torch.zeros(3, 2, dtype=torch.float64).t()}
         v = target["v"]
         round_trip({"v": torch.ones(2, 3)}, target)

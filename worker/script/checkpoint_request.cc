@@ -108,6 +108,11 @@ absl::StatusOr<std::vector<MemoryPiece>> PiecesIn(const Json& object,
 
 }  // namespace
 
+absl::StatusOr<int64_t> ParseClaim(absl::string_view body) {
+  MP_ASSIGN_OR_RETURN(const Json json, ParseObject(body));
+  return CountIn(json, "step", kMostStep);
+}
+
 absl::StatusOr<SaveRequest> ParseSaveRequest(absl::string_view body) {
   MP_ASSIGN_OR_RETURN(const Json json, ParseObject(body));
   SaveRequest request;

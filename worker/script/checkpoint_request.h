@@ -47,6 +47,8 @@ struct ReadRequest {
   std::vector<MemoryPiece> pieces;
 };
 
+// The step of {"step": 100}.
+absl::StatusOr<int64_t> ParseClaim(absl::string_view body);
 // INVALID_ARGUMENT says what is wrong and where. On OK every tensor is one that a checkpoint can
 // hold, and every piece lies within its tensor and within the memory.
 absl::StatusOr<SaveRequest> ParseSaveRequest(absl::string_view body);

@@ -19,6 +19,7 @@ namespace {
 constexpr absl::Duration kReadPatience = absl::Minutes(5);
 // For the slowest rank to come to its save: one may write, evaluate or compile meanwhile.
 constexpr absl::Duration kOthersTime = absl::Minutes(30);
+constexpr double kMostWaitSeconds = 30;
 constexpr int kMostStreams = 2;  // of a rank, as StreamsPerRank says
 
 int HttpStatus(const absl::Status& status) {
@@ -64,6 +65,12 @@ std::vector<int32_t> Renumbered(const std::vector<v1::TensorInfo>& tensors,
   return numbers;
 }
 
+RankState StateOf(const SaveRequest& request) {
+  RankState state = {request.step, request.tensors, {}};
+  for (const MemoryPiece& piece : request.pieces) state.pieces.push_back(piece.interval);
+  return state;
+}
+
 std::vector<state::TensorSlice> SlicesOf(const SaveRequest& request,
                                          const std::vector<v1::TensorInfo>& all, char* memory) {
   const std::vector<int32_t> numbers = Renumbered(request.tensors, all);
@@ -86,7 +93,8 @@ ScriptCheckpoints::ScriptCheckpoints(const Endpoint& coordinator, Options option
       uploads_(coordinator, kMostStreams, {}) {}
 
 HttpResponse ScriptCheckpoints::Answer(const std::string& path, const std::string& body) {
-  if (path == "/checkpoint/claim") return ResponseOf(Claim());
+  if (path == "/checkpoint/claim") return ResponseOf(Claim(body));
+  if (path == "/checkpoint/release") return ResponseOf(Release());
   if (path == "/checkpoint/save") return ResponseOf(Save(body));
   if (path == "/checkpoint/wait") return ResponseOf(WaitForCommit(body));
   if (path == "/checkpoint/read") return ResponseOf(Read(body));
@@ -107,16 +115,33 @@ void ScriptCheckpoints::Cancel() {
   if (communicator_ != nullptr) communicator_->Abort("this rank's script has ended");
 }
 
-absl::Status ScriptCheckpoints::Claim() {
-  if (claimed_) return absl::OkStatus();  // a script that ended between claim and save
-  MP_RETURN_IF_ERROR(uploads_.Claim(uploads_.State().committed_step + 1));
+// A script may save the step at which it is told to stop twice; an earlier one would never be what
+// the next attempt begins with.
+absl::StatusOr<std::string> ScriptCheckpoints::Claim(const std::string& body) {
+  MP_ASSIGN_OR_RETURN(const int64_t step, ParseClaim(body));
+  if (step == saved_step_) return R"({"saved": true})";
+  if (step < saved_step_) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", step, " comes after step ", saved_step_,
+                                                   ", which was saved before: steps must rise"));
+  }
+  if (claimed_) return "{}";
+  MP_RETURN_IF_ERROR(uploads_.Claim(step));
   claimed_ = true;
+  return "{}";
+}
+
+absl::Status ScriptCheckpoints::Release() {
+  if (std::exchange(claimed_, false)) uploads_.GiveUp();
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<v1::TensorInfo>> ScriptCheckpoints::TensorsOfAll(
-    const SaveRequest& request) {
-  if (request.alone || options_.world == 1) return request.tensors;
+    const absl::StatusOr<RankState>& own, bool alone) {
+  if (alone || options_.world == 1) {
+    MP_RETURN_IF_ERROR(own.status());
+    MP_RETURN_IF_ERROR(CheckWhole(*own));
+    return own->tensors;
+  }
   if (communicator_ == nullptr) {
     MP_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> communicator, options_.connect());
     communicator->SetTimeout(kOthersTime);
@@ -124,10 +149,10 @@ absl::StatusOr<std::vector<v1::TensorInfo>> ScriptCheckpoints::TensorsOfAll(
     communicator_ = std::move(communicator);
     if (cancelled_) communicator_->Abort("this rank's script has ended");
   }
-  auto tensors = AgreeOnTensors(*communicator_, request.step, request.tensors);
-  if (absl::IsDeadlineExceeded(tensors.status())) {
+  auto tensors = AgreeOnTensors(*communicator_, own);
+  if (own.ok() && absl::IsDeadlineExceeded(tensors.status())) {
     return absl::DeadlineExceededError(
-        absl::StrCat("step ", request.step, ": not every rank has come to save it within ",
+        absl::StrCat("step ", own->step, ": not every rank has come to save it within ",
                      absl::FormatDuration(kOthersTime), ": ", tensors.status().message()));
   }
   return tensors;
@@ -142,14 +167,22 @@ absl::Status ScriptCheckpoints::Save(const std::string& body) {
     return upload.status();
   }
   // Nobody knows whether another one follows.
+  saved_step_ = upload->begin.step();
   uploads_.Submit(*std::move(upload), /*final=*/true);
   return absl::OkStatus();
 }
 
 absl::StatusOr<Upload> ScriptCheckpoints::MakeUpload(const std::string& body) {
-  MP_ASSIGN_OR_RETURN(const SaveRequest request, ParseSaveRequest(body));
-  MP_ASSIGN_OR_RETURN(memory_, SharedMemory::Map(request.memory, /*write=*/false, &memory_));
-  MP_ASSIGN_OR_RETURN(const std::vector<v1::TensorInfo> tensors, TensorsOfAll(request));
+  // Whatever is wrong here, the other ranks are told, and do not wait.
+  const absl::StatusOr<SaveRequest> parsed = ParseSaveRequest(body);
+  const auto own = [&]() -> absl::StatusOr<RankState> {
+    MP_RETURN_IF_ERROR(parsed.status());
+    MP_ASSIGN_OR_RETURN(memory_, SharedMemory::Map(parsed->memory, /*write=*/false, &memory_));
+    return StateOf(*parsed);
+  }();
+  const bool alone = parsed.ok() && parsed->alone;
+  MP_ASSIGN_OR_RETURN(const std::vector<v1::TensorInfo> tensors, TensorsOfAll(own, alone));
+  const SaveRequest& request = *parsed;
   MP_ASSIGN_OR_RETURN(layout_, state::StateLayout::FromProto(tensors));
   const int world = request.alone ? 1 : options_.world;
   Upload upload;
@@ -173,7 +206,8 @@ absl::StatusOr<std::string> ScriptCheckpoints::WaitForCommit(const std::string& 
   const double seconds = json.is_object() && json.contains("seconds") && json["seconds"].is_number()
                              ? json["seconds"].get<double>()
                              : 0;
-  const absl::Status last = uploads_.Wait(Clock::Real()->Now() + absl::Seconds(seconds));
+  const absl::Duration time = absl::Seconds(std::clamp(seconds, 0.0, kMostWaitSeconds));
+  const absl::Status last = uploads_.Wait(Clock::Real()->Now() + time);
   const UploadState state = uploads_.State();
   const bool failed = !last.ok() && !absl::IsDeadlineExceeded(last);
   const nlohmann::json answer = {

@@ -26,6 +26,7 @@
 #include "engine/comm/communicator.h"
 #include "worker/script/checkpoint_request.h"
 #include "worker/script/shared_memory.h"
+#include "worker/script/tensor_union.h"
 #include "worker/trainer/background_upload.h"
 #include "worker/trainer/checkpoint_reader.h"
 
@@ -47,8 +48,10 @@ class ScriptCheckpoints {
   ScriptCheckpoints(const Endpoint& coordinator, Options options);
 
   // The answer to a POST; 404 for an unknown path. Blocks. Call it from one thread.
-  //   /checkpoint/claim     returns once the memory of the save before is not read any more
+  //   /checkpoint/claim     {"step": 100}: returns once the memory of the save before is not read
+  //                         any more; {"saved": true}: that step was saved, there is nothing to do
   //   /checkpoint/save      ParseSaveRequest; returns once all ranks have said what they save
+  //   /checkpoint/release   instead of a save
   //   /checkpoint/wait      {"seconds": 60}: until the newest save is committed or given up;
   //                         answers {"committed_step": 100, "active": false, "problem": ""}
   //   /checkpoint/manifest  ManifestJson of the checkpoint to begin with; 204: there is none
@@ -62,19 +65,24 @@ class ScriptCheckpoints {
   UploadState State() const { return uploads_.State(); }
   // The checkpoint that the script has read; empty: none. May be called from any thread.
   std::string restored_from() const;
+  // The script has ended: what it claimed and did not save is given up, and nothing more is saved.
+  // May be called from any thread.
+  void ScriptEnded() { uploads_.Withdraw(); }
   // Ends uploads, and an answer that waits for one or for other ranks. May be called from any
   // thread.
   void Cancel();
 
  private:
-  absl::Status Claim();
+  absl::StatusOr<std::string> Claim(const std::string& body);
+  absl::Status Release();
   absl::Status Save(const std::string& body);
   absl::StatusOr<Upload> MakeUpload(const std::string& body);
   absl::StatusOr<std::string> WaitForCommit(const std::string& body);
   absl::StatusOr<std::string> Manifest();
   absl::Status Read(const std::string& body);
   // The list that all ranks use.
-  absl::StatusOr<std::vector<v1::TensorInfo>> TensorsOfAll(const SaveRequest& request);
+  absl::StatusOr<std::vector<v1::TensorInfo>> TensorsOfAll(const absl::StatusOr<RankState>& own,
+                                                           bool alone);
   absl::Status Fetch();  // manifest_
 
   const Options options_;
@@ -84,6 +92,7 @@ class ScriptCheckpoints {
   SharedMemory memory_;
   state::StateLayout layout_;
   bool claimed_ = false;
+  int64_t saved_step_ = -1;  // the last one that was taken
   mutable absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<comm::Communicator> communicator_;  // set under mutex_, used by Answer's thread

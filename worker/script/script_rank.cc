@@ -252,6 +252,7 @@ class ScriptRank {
   TrainerExit AfterLastSave(const TrainerExit& exit) {
     const bool failed = exit.code != kExitOk && exit.code != kExitStopped;
     const absl::Time patience = failed ? Now() + kSaveOfFailed : absl::InfiniteFuture();
+    checkpoints_->ScriptEnded();
     absl::Status last = absl::DeadlineExceededError("");
     while (absl::IsDeadlineExceeded(last) && !AbortRequested() && Now() < patience) {
       last = checkpoints_->Wait(Now() + kLook);
@@ -267,7 +268,9 @@ class ScriptRank {
                    std::string(last.message()));
       return exit;
     }
-    return {kExitError, v1::FAILURE_CLASS_HOST,
+    // What the coordinator will never take is the script's own doing.
+    const bool refused = absl::IsInvalidArgument(last) || absl::IsFailedPrecondition(last);
+    return {kExitError, refused ? v1::FAILURE_CLASS_SCRIPT : v1::FAILURE_CLASS_HOST,
             absl::StrCat("the script has ended, but its last checkpoint could not be saved: ",
                          std::string(last.message()))};
   }

@@ -2,28 +2,34 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/checksum.h"
 #include "common/status_macros.h"
+#include "milepost/v1/store.pb.h"
 
 namespace milepost::worker {
 namespace {
 
-constexpr int64_t kMostListBytes = int64_t{256}
-                                   << 20;  // of all ranks' lists, each padded to the longest
+constexpr int64_t kMostListBytes = int64_t{256} << 20;  // of all ranks, each padded to the longest
+constexpr int64_t kUnknownStep = -1;
 
-// What a rank says first: enough where all are alike.
+using Tensors = std::vector<v1::TensorInfo>;
+
+// What a rank says first.
 struct Heading {
-  int64_t step = 0;
-  int64_t bytes = 0;
-  uint64_t digest = 0;
+  int64_t step = kUnknownStep;
+  int64_t bytes = 0;  // of its list
 };
 
 absl::Status CheckSteps(const std::vector<Heading>& headings) {
-  for (size_t rank = 1; rank < headings.size(); ++rank) {
+  for (size_t rank = 0; rank < headings.size(); ++rank) {
+    if (headings[rank].step == kUnknownStep) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", rank, " could not say what it saves"));
+    }
     if (headings[rank].step == headings[0].step) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "the ranks save different steps: rank 0 step ", headings[0].step, ", rank ", rank, " step ",
@@ -37,66 +43,157 @@ bool SameTensor(const v1::TensorInfo& a, const v1::TensorInfo& b) {
          std::equal(a.shape().begin(), a.shape().end(), b.shape().begin(), b.shape().end());
 }
 
+// Tensors by name and kind.
+class Numbered {
+ public:
+  // The tensor's number, a new one if it is not there yet. Nullopt: it is there in another form.
+  std::optional<int32_t> Add(const v1::TensorInfo& tensor) {
+    const auto [found, added] =
+        numbers_.try_emplace({tensor.name(), tensor.kind()}, static_cast<int32_t>(tensors_.size()));
+    if (added) tensors_.push_back(tensor);
+    if (!SameTensor(tensors_[static_cast<size_t>(found->second)], tensor)) return std::nullopt;
+    return found->second;
+  }
+  const Tensors& tensors() const { return tensors_; }
+
+ private:
+  Tensors tensors_;
+  std::map<std::pair<std::string, std::string>, int32_t> numbers_;
+};
+
+// The tensors of all ranks, and what is saved of them.
 class Union {
  public:
-  absl::Status Add(int rank, const v1::BeginCheckpointRequest& list) {
-    for (const v1::TensorInfo& tensor : list.tensors()) {
-      const auto [found, added] =
-          known_.try_emplace({tensor.name(), tensor.kind()}, tensors_.size(), rank);
-      if (added) {
-        tensors_.push_back(tensor);
-      } else if (!SameTensor(tensors_[found->second.first], tensor)) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("tensor ", tensor.name(), " has another shape or dtype on rank ", rank,
-                         " than on rank ", found->second.second));
+  explicit Union(const Tensors& rank_0) {
+    for (const v1::TensorInfo& tensor : rank_0) all_.Add(tensor);
+    first_ = static_cast<int32_t>(rank_0.size());
+  }
+
+  // `said` has the tensors that rank 0 lacks, numbered after rank 0's, and all pieces.
+  absl::Status Add(size_t rank, const v1::StoredManifest& said) {
+    std::vector<int32_t> numbers;
+    for (const v1::TensorInfo& tensor : said.manifest().tensors()) {
+      const std::optional<int32_t> number = all_.Add(tensor);
+      if (!number) {
+        return absl::FailedPreconditionError(absl::StrCat("tensor ", tensor.name(),
+                                                          " has another shape or dtype on rank ",
+                                                          rank, " than on a rank before it"));
       }
+      numbers.push_back(*number);
+    }
+    for (const v1::StoredChunk& piece : said.chunks()) {
+      const int32_t number = piece.tensor() < first_
+                                 ? piece.tensor()
+                                 : numbers.at(static_cast<size_t>(piece.tensor() - first_));
+      pieces_.push_back({number, piece.begin(), piece.end()});
     }
     return absl::OkStatus();
   }
-  std::vector<v1::TensorInfo> Take() { return std::move(tensors_); }
+
+  absl::StatusOr<Tensors> Take() {
+    MP_RETURN_IF_ERROR(CheckWhole({0, all_.tensors(), std::move(pieces_)}));
+    return all_.tensors();
+  }
 
  private:
-  std::vector<v1::TensorInfo> tensors_;
-  // Name and kind, to the place in the list and the first rank that has it.
-  std::map<std::pair<std::string, std::string>, std::pair<size_t, int>> known_;
+  Numbered all_;
+  int32_t first_ = 0;
+  std::vector<state::Interval> pieces_;
 };
+
+// What this rank has that rank 0's list does not say.
+v1::StoredManifest Difference(const RankState& own, const Tensors& rank_0) {
+  v1::StoredManifest said;
+  Numbered known;
+  for (const v1::TensorInfo& tensor : rank_0) known.Add(tensor);
+  std::vector<int32_t> numbers;
+  for (const v1::TensorInfo& tensor : own.tensors) {
+    const size_t before = known.tensors().size();
+    const std::optional<int32_t> number = known.Add(tensor);
+    if (!number || known.tensors().size() > before) {
+      *said.mutable_manifest()->add_tensors() = tensor;
+    }
+    numbers.push_back(number.value_or(0));  // of another form: no rank will save
+  }
+  for (const state::Interval& piece : own.pieces) {
+    v1::StoredChunk& chunk = *said.add_chunks();
+    chunk.set_tensor(numbers[static_cast<size_t>(piece.tensor)]);
+    chunk.set_begin(piece.begin);
+    chunk.set_end(piece.end);
+  }
+  return said;
+}
+
+absl::StatusOr<Tensors> BroadcastTensors(comm::Communicator& communicator, std::string own,
+                                         int64_t bytes) {
+  if (bytes > kMostListBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the list of tensors has ", bytes, " bytes; save fewer and larger tensors"));
+  }
+  own.resize(static_cast<size_t>(bytes));
+  MP_RETURN_IF_ERROR(communicator.Broadcast(own.data(), own.size(), 0));
+  v1::CheckpointManifest list;
+  if (!list.ParseFromString(own)) return absl::InternalError("rank 0's tensors are unreadable");
+  return Tensors(list.tensors().begin(), list.tensors().end());
+}
+
+// Each rank's text.
+absl::StatusOr<std::vector<std::string>> GatherTexts(comm::Communicator& communicator,
+                                                     const std::string& own) {
+  const auto world = static_cast<size_t>(communicator.world());
+  const auto rank = static_cast<size_t>(communicator.rank());
+  std::vector<int64_t> sizes(world);
+  sizes[rank] = static_cast<int64_t>(own.size());
+  MP_RETURN_IF_ERROR(communicator.AllGather(sizes.data(), world * sizeof(int64_t)));
+  const auto longest = static_cast<size_t>(*std::max_element(sizes.begin(), sizes.end()));
+  if (static_cast<int64_t>(longest * world) > kMostListBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "what the ranks save is too much to agree on: ", longest,
+        " bytes of description on one of ", world, " ranks; save fewer and larger tensors"));
+  }
+  std::string all(longest * world, '\0');
+  std::copy(own.begin(), own.end(), all.begin() + static_cast<int64_t>(rank * longest));
+  MP_RETURN_IF_ERROR(communicator.AllGather(all.data(), all.size()));
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < world; ++i) {
+    texts.push_back(all.substr(i * longest, static_cast<size_t>(sizes[i])));
+  }
+  return texts;
+}
 
 }  // namespace
 
-absl::StatusOr<std::vector<v1::TensorInfo>> AgreeOnTensors(comm::Communicator& communicator,
-                                                           int64_t step,
-                                                           const std::vector<v1::TensorInfo>& own) {
-  v1::BeginCheckpointRequest list;
-  list.mutable_tensors()->Assign(own.begin(), own.end());
-  const std::string bytes = list.SerializeAsString();
-  const auto world = static_cast<size_t>(communicator.world());
-  const auto rank = static_cast<size_t>(communicator.rank());
-  std::vector<Heading> headings(world);
-  headings[rank] = {step, static_cast<int64_t>(bytes.size()), Xxh3(bytes)};
-  MP_RETURN_IF_ERROR(communicator.AllGather(headings.data(), world * sizeof(Heading)));
+absl::Status CheckWhole(const RankState& state) {
+  MP_ASSIGN_OR_RETURN(const state::StateLayout layout,
+                      state::StateLayout::FromProto(state.tensors));
+  const absl::Status whole = state::CheckCoverage(layout, state.pieces);
+  if (!absl::IsFailedPrecondition(whole)) return whole;
+  return absl::FailedPreconditionError(
+      absl::StrCat(whole.message(), ": what only some ranks have belongs into `per_rank`"));
+}
+
+absl::StatusOr<Tensors> AgreeOnTensors(comm::Communicator& communicator,
+                                       const absl::StatusOr<RankState>& own) {
+  std::vector<Heading> headings(static_cast<size_t>(communicator.world()));
+  v1::CheckpointManifest list;
+  if (own.ok()) list.mutable_tensors()->Assign(own->tensors.begin(), own->tensors.end());
+  std::string text = list.SerializeAsString();
+  headings[static_cast<size_t>(communicator.rank())] = {own.ok() ? own->step : kUnknownStep,
+                                                        static_cast<int64_t>(text.size())};
+  MP_RETURN_IF_ERROR(communicator.AllGather(headings.data(), headings.size() * sizeof(Heading)));
+  MP_RETURN_IF_ERROR(own.status());
   MP_RETURN_IF_ERROR(CheckSteps(headings));
-  size_t longest = 0;
-  bool alike = true;
-  for (const Heading& other : headings) {
-    longest = std::max(longest, static_cast<size_t>(other.bytes));
-    alike = alike && other.digest == headings[0].digest && other.bytes == headings[0].bytes;
-  }
-  if (alike) return own;
-  if (static_cast<int64_t>(longest * world) > kMostListBytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the ranks' lists of tensors are too long: ", longest, " bytes on one of ",
-                     world, " ranks; save fewer and larger tensors"));
-  }
-  std::string all(longest * world, '\0');
-  std::copy(bytes.begin(), bytes.end(), all.begin() + static_cast<int64_t>(rank * longest));
-  MP_RETURN_IF_ERROR(communicator.AllGather(all.data(), all.size()));
-  Union joined;
-  for (size_t i = 0; i < world; ++i) {
-    v1::BeginCheckpointRequest other;
-    if (!other.ParseFromArray(all.data() + i * longest, static_cast<int>(headings[i].bytes))) {
-      return absl::InternalError(absl::StrCat("the tensors of rank ", i, " are unreadable"));
+  MP_ASSIGN_OR_RETURN(const Tensors rank_0,
+                      BroadcastTensors(communicator, std::move(text), headings[0].bytes));
+  MP_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                      GatherTexts(communicator, Difference(*own, rank_0).SerializeAsString()));
+  Union joined(rank_0);
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    v1::StoredManifest said;
+    if (!said.ParseFromString(texts[rank])) {
+      return absl::InternalError(absl::StrCat("the tensors of rank ", rank, " are unreadable"));
     }
-    MP_RETURN_IF_ERROR(joined.Add(static_cast<int>(i), other));
+    MP_RETURN_IF_ERROR(joined.Add(rank, said));
   }
   return joined.Take();
 }

@@ -1,25 +1,39 @@
-// The tensors of a checkpoint whose ranks have different ones.
+// What the ranks of a job save together: their tensors in one list, of which every element is saved
+// once.
 //
-//   MP_ASSIGN_OR_RETURN(auto tensors, AgreeOnTensors(communicator, step, own));
+//   MP_ASSIGN_OR_RETURN(auto tensors, AgreeOnTensors(communicator, own));
 #ifndef MILEPOST_WORKER_SCRIPT_TENSOR_UNION_H_
 #define MILEPOST_WORKER_SCRIPT_TENSOR_UNION_H_
 
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/comm/communicator.h"
+#include "engine/state/layout.h"
 #include "milepost/v1/checkpoint.pb.h"
 
 namespace milepost::worker {
 
-// Collective. Every rank gets the same list: the tensors of all ranks, in the order of their first
-// rank. FAILED_PRECONDITION, the same on every rank: the ranks are at different steps, or have a
-// tensor of one name and kind in different forms. RESOURCE_EXHAUSTED, the same on every rank: the
-// lists are too long. Blocks. Errors of the communicator are returned unchanged.
+// What one rank saves.
+struct RankState {
+  int64_t step = 0;
+  std::vector<v1::TensorInfo> tensors;
+  std::vector<state::Interval> pieces;  // of these tensors
+};
+
+// OK if the rank's own pieces are all of its tensors. FAILED_PRECONDITION names what is missing or
+// there more than once. Pure.
+absl::Status CheckWhole(const RankState& state);
+
+// Collective. Every rank gets the same list: the tensors of all ranks, rank 0's first. `own` may be
+// an error: then no rank saves. FAILED_PRECONDITION, the same on every rank: one of them cannot say
+// what it saves, they are at different steps, have a tensor of one name and kind in different forms,
+// or do not save every element once. RESOURCE_EXHAUSTED, the same on every rank: what they say is
+// too long. Blocks. Errors of the communicator are returned unchanged.
 absl::StatusOr<std::vector<v1::TensorInfo>> AgreeOnTensors(comm::Communicator& communicator,
-                                                           int64_t step,
-                                                           const std::vector<v1::TensorInfo>& own);
+                                                           const absl::StatusOr<RankState>& own);
 
 }  // namespace milepost::worker
 

@@ -42,6 +42,7 @@ absl::Status BackgroundUpload::Claim(int64_t step) {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &BackgroundUpload::IsFree));
   if (!prepare_status_.ok()) return prepare_status_;
+  if (withdrawn_) return absl::CancelledError("nothing more is saved");
   if (state_.active) {
     spdlog::warn("step {}: its checkpoint gives way to step {}'s: the coordinator is away",
                  upload_.begin.step(), step);
@@ -63,8 +64,24 @@ void BackgroundUpload::Submit(Upload upload, bool final) {
 
 void BackgroundUpload::GiveUp() {
   absl::MutexLock lock(&mutex_);
+  GiveUpLocked();
+}
+
+void BackgroundUpload::Withdraw() {
+  absl::MutexLock lock(&mutex_);
+  withdrawn_ = true;
+  if (claimed_) GiveUpLocked();
+}
+
+// What still waited when its memory was claimed may be written over.
+void BackgroundUpload::GiveUpLocked() {
   claimed_ = false;
+  if (!state_.active) return;
   state_.active = false;
+  state_.problem = absl::StrCat("step ", upload_.begin.step(),
+                                ": the checkpoint was not saved: a later one took its place, and "
+                                "was given up");
+  state_.last = absl::UnavailableError(state_.problem);
 }
 
 absl::Status BackgroundUpload::AwaitPrepared() {
@@ -78,7 +95,7 @@ absl::Status BackgroundUpload::Wait(absl::Time deadline) {
   if (!mutex_.AwaitWithDeadline(absl::Condition(this, &BackgroundUpload::Idle), deadline)) {
     return absl::DeadlineExceededError("the checkpoint is not committed yet");
   }
-  return state_.last;
+  return state_.active ? absl::CancelledError("told to end") : state_.last;
 }
 
 UploadState BackgroundUpload::State() const {

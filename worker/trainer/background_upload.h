@@ -54,12 +54,13 @@ class BackgroundUpload {
 
   // Blocks until the memory of what was submitted before is not read any more, and keeps it so
   // until Submit or GiveUp. What was not committed by then gives way; `step`, which replaces it, is
-  // for the message.
+  // for the message. CANCELLED: Withdraw was called. Otherwise the error of `prepare`.
   absl::Status Claim(int64_t step);
   // The memory of upload.chunks, and upload.layout, stay as they are until the next Claim. `final`:
   // no other one follows, so that a full disk is retried for options.full_disk_retry.
   void Submit(Upload upload, bool final);
-  void GiveUp();  // instead of Submit
+  void GiveUp();    // instead of Submit
+  void Withdraw();  // GiveUp of a claim, if there is one; no later one is granted. From any thread.
 
   // Blocks until `prepare` is done, and returns its error.
   absl::Status AwaitPrepared();
@@ -74,7 +75,8 @@ class BackgroundUpload {
 
  private:
   bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return prepared_ && !attempting_; }
-  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !state_.active; }
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !state_.active || stopping_; }
+  void GiveUpLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || (state_.active && !claimed_);
   }
@@ -98,6 +100,7 @@ class BackgroundUpload {
   absl::Status prepare_status_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool claimed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool withdrawn_ ABSL_GUARDED_BY(mutex_) = false;
   bool attempting_ ABSL_GUARDED_BY(mutex_) = false;
   bool final_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t submitted_ ABSL_GUARDED_BY(mutex_) = 0;
