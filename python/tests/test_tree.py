@@ -84,7 +84,7 @@ class TreeTest(unittest.TestCase):
         self.assertEqual(target, {"x": array("f", [1, 2]), "new": 1})
         with self.assertRaisesRegex(MilepostError, r"shape \[2\], not \[3\]"):
             round_trip(state, {"x": array("f", [0, 0, 0])})
-        with self.assertRaisesRegex(MilepostError, r"'x'.*is a tensor in the checkpoint, not a dict"):
+        with self.assertRaisesRegex(MilepostError, "is a tensor in the checkpoint, not a dict"):
             round_trip(state, {"x": {}})
         with self.assertRaisesRegex(MilepostError, r"'x'.*the checkpoint has a list of 1"):
             round_trip({"x": [1]}, {"x": [1, 2]})

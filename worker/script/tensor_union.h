@@ -29,9 +29,9 @@ absl::Status CheckWhole(const RankState& state);
 
 // Collective. Every rank gets the same list: the tensors of all ranks, rank 0's first. `own` may be
 // an error: then no rank saves. FAILED_PRECONDITION, the same on every rank: one of them cannot say
-// what it saves, they are at different steps, have a tensor of one name and kind in different forms,
-// or do not save every element once. RESOURCE_EXHAUSTED, the same on every rank: what they say is
-// too long. Blocks. Errors of the communicator are returned unchanged.
+// what it saves, they are at different steps, have a tensor of one name and kind in different
+// forms, or do not save every element once. RESOURCE_EXHAUSTED, the same on every rank: what they
+// say is too long. Blocks. Errors of the communicator are returned unchanged.
 absl::StatusOr<std::vector<v1::TensorInfo>> AgreeOnTensors(comm::Communicator& communicator,
                                                            const absl::StatusOr<RankState>& own);
 
