@@ -4,6 +4,7 @@ Run it by itself and it trains; run it as a job and it goes on from its newest c
 whatever number of ranks.
 """
 import argparse
+import os
 
 import milepost
 import torch
@@ -16,16 +17,22 @@ parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--batch", type=int, default=64, help="samples of all ranks together")
 args = parser.parse_args()
 
-dist.init_process_group("gloo")
+on_gpu = torch.cuda.is_available()
+device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else "cpu"
+if on_gpu:
+    torch.cuda.set_device(device)
+dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+model.to(device)
 for layer in model:
     fully_shard(layer)
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 samples = torch.randn(4096, 16, generator=torch.Generator().manual_seed(1))
 targets = samples @ torch.linspace(-1, 1, 16)
+samples, targets = samples.to(device), targets.to(device)
 sampler = milepost.data.ElasticSampler(len(samples), epochs=1000, seed=2)
 
 
@@ -50,7 +57,7 @@ if start is not None:
 
 order = iter(sampler)
 while step < args.steps:
-    picked = torch.tensor([next(order) for _ in range(args.batch // world)])
+    picked = torch.tensor([next(order) for _ in range(args.batch // world)], device=device)
     loss = (model(samples[picked]).squeeze(1) - targets[picked]).square().mean()
     optimizer.zero_grad()
     loss.backward()

@@ -6,9 +6,11 @@
 
 An unmodified transformers `Trainer` (a tiny GPT-2 that it makes itself): it must end, report its
 steps, losses and time left by itself, and see the GPU that it was given. The same with its rank
-killed (SIGKILL) after the first checkpoint: it must go on from there. Then torchrun's
-DistributedDataParallel of examples/script, as one rank. Needs torch, transformers and accelerate in
-the Python that runs this. Prints a line each, and exits with 1 where something misses.
+killed (SIGKILL) after the first checkpoint: it must go on from there. The same with
+MilepostCallback. Then torchrun's DistributedDataParallel of examples/script, as one rank, and its
+FSDP2 with checkpoints of Milepost's: undisturbed, and killed after a checkpoint, with the same last
+loss. Needs torch, transformers and accelerate in the Python that runs this. Prints a line each, and
+exits with 1 where something misses.
 """
 
 import argparse
@@ -77,7 +79,7 @@ def ranks_below(pid, word):
     return found
 
 
-def run(args, spec, folder, kill_after=None):
+def run(args, spec, folder, kill_after=None, program="trainer.py", kill_at=None):
     """What `milepost run` says, event by event, and how many ranks were killed."""
     command = [str(args.bin / "milepost"), "run", str(spec), "--data-dir", str(folder)]
     command += ["-o", "json"]
@@ -88,8 +90,10 @@ def run(args, spec, folder, kill_after=None):
         for line in process.stdout:
             events.append(json.loads(line))
             logged = sum("'loss'" in event.get("text", "") for event in events) * LOGGING
-            if kill_after and not kills and logged >= kill_after:
-                for pid in ranks_below(process.pid, "trainer.py"):
+            reached = kill_after and logged >= kill_after
+            reached = reached or (kill_at and kill_at in events[-1].get("text", ""))
+            if reached and not kills:
+                for pid in ranks_below(process.pid, program):
                     os.kill(pid, signal.SIGKILL)
                     kills += 1
         errors = process.stderr.read()
@@ -131,7 +135,12 @@ def say(ok, text):
 def check_trainer(args, folder, name, kill_after=None):
     scripts = folder / name
     scripts.mkdir()
-    (scripts / "trainer.py").write_text(TRAINER)
+    text = TRAINER
+    if name == "callback":
+        text = "from milepost.transformers import MilepostCallback\n" + TRAINER.replace(
+            "train_dataset=Numbers()", "train_dataset=Numbers(), callbacks=[MilepostCallback()]"
+        )
+    (scripts / "trainer.py").write_text(text)
     spec = spec_of(args, folder, name, "trainer.py", scripts)
     events, kills = run(args, spec, folder / f"{name}-data", kill_after)
     steps = [event for event in events if event["event"] == "progress"]
@@ -162,6 +171,26 @@ def check_torchrun(args, folder):
     return say(finished.get("state") == "SUCCEEDED", f"ddp: {finished.get('state')}")
 
 
+def check_fsdp(args, folder):
+    last, killed = [], 0
+    for name in ("fsdp", "fsdp-killed"):
+        (folder / name).mkdir()
+        program = ROOT / "examples/script/train_fsdp.py"
+        (folder / name / "train_fsdp.py").write_text(program.read_text())
+        spec = spec_of(args, folder, name, "train_fsdp.py, --steps, '2000'", folder / name)
+        at = "committed in" if name == "fsdp-killed" else None
+        events, kills = run(args, spec, folder / f"{name}-data", None, "train_fsdp.py", at)
+        finished = next((event for event in events if event["event"] == "finished"), {})
+        texts = [event.get("text", "") for event in events]
+        last += [text for text in texts if text.startswith("done: loss")]
+        killed += kills
+        if finished.get("state") != "SUCCEEDED":
+            return say(False, f"{name}: {finished.get('state')} {finished}")
+    resumed = any("goes on after step" in text for text in texts)
+    ok = len(last) == 2 and last[0] == last[1] and killed > 0 and resumed
+    return say(ok, f"fsdp: {killed} killed, {last}")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -177,7 +206,9 @@ def main():
         done = [
             check_trainer(args, folder, "trainer"),
             check_trainer(args, folder, "killed", kill_after=EVERY + 20),
+            check_trainer(args, folder, "callback"),
             check_torchrun(args, folder),
+            check_fsdp(args, folder),
         ]
     sys.exit(0 if all(done) else 1)
 
