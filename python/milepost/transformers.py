@@ -20,7 +20,7 @@ __all__ = ["MilepostCallback"]
 
 
 class MilepostCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
-    """Reports what the Trainer logs, and stops it when the job is to stop. Outside a job nothing."""
+    """Reports what the Trainer logs, and stops it when the job is to stop. Else does nothing."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if should_stop():
