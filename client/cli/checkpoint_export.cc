@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -307,8 +308,8 @@ absl::StatusOr<std::map<std::string, std::string>> StructureFiles(
     v1::TensorRange& range = *request.add_ranges();
     range.set_tensor(i);
     range.set_end(tensor.shape(0));
-    absl::Status status, damage;
-    status = read(request, [&](const v1::Chunk& chunk) {
+    absl::Status damage;
+    const absl::Status status = read(request, [&](const v1::Chunk& chunk) {
       const auto begin = static_cast<size_t>(chunk.begin());
       if (chunk.tensor() != i || Xxh3(chunk.data()) != chunk.xxh3() || begin > text.size() ||
           chunk.data().size() > text.size() - begin) {
@@ -321,6 +322,10 @@ absl::StatusOr<std::map<std::string, std::string>> StructureFiles(
     });
     MP_RETURN_IF_ERROR(damage);
     MP_RETURN_IF_ERROR(status);
+    if (absl::StrContains(text, '\0')) {  // as it began: JSON has none
+      return absl::DataLossError(
+          absl::StrCat(request.name(), ": a part of ", tensor.name(), " did not come"));
+    }
     files[file] = std::move(text);
   }
   return files;

@@ -114,7 +114,6 @@ void CheckCheckpoint(const v1::JobSpec& spec, Checker* check) {
 
 }  // namespace
 
-// False: so bad that nothing more need be said about it.
 bool CheckKeptCheckpoints(const v1::CheckpointSpec& checkpoint, Checker* check) {
   if (checkpoint.has_keep_last()) {
     check->Int("checkpoint.keep_last", checkpoint.keep_last(), 1, 10'000);
@@ -132,6 +131,7 @@ bool CheckKeptCheckpoints(const v1::CheckpointSpec& checkpoint, Checker* check) 
   return valid;
 }
 
+// False: so bad that nothing more need be said about it.
 bool CheckPath(absl::string_view field, const std::string& path, Checker* check) {
   if (path.size() > 4096) {
     check->Add(field, absl::StrCat("a path of ", path.size(), " characters; at most 4096"));

@@ -36,7 +36,7 @@ struct RankZeroReport {
   int64_t generation = 0;
   absl::Time time;  // when it was heard of
   v1::Progress progress;
-  bool finds_own_start = false;  // a script's: progress.start_step says nothing
+  bool finds_own_start = false;  // of a script's own state: start_step says nothing
 };
 
 // The points of one curve from block * kCurveBlockPoints on.
@@ -49,8 +49,8 @@ struct CurveBlockChange {
 class CurveSet {
  public:
   // With a newer generation than all before, what was reported after the step that it begins with
-  // is taken away. A script's attempt begins before the first step that it reports. What an older
-  // one reports is nothing.
+  // is taken away. One that finds its own start begins before the first step that it reports. What
+  // an older one reports is nothing.
   void Take(const RankZeroReport& report);
 
   // In the order that v1::JobCurves says. `max_points`: of each curve; 0: all.

@@ -76,11 +76,12 @@ bool Transition::Progressed(const std::string& worker, const v1::RankProgress& r
 
 void Transition::NoteProgress(const v1::Progress& progress, v1::JobRecord* record) {
   TakeProgress(record, progress);
-  outcome_.reports.push_back({.job = JobNumber(record->job().name()),
-                              .generation = record->job().generation(),
-                              .time = now_,
-                              .progress = progress,
-                              .finds_own_start = record->job().spec().has_script()});
+  outcome_.reports.push_back(
+      {.job = JobNumber(record->job().name()),
+       .generation = record->job().generation(),
+       .time = now_,
+       .progress = progress,
+       .finds_own_start = record->job().spec().has_script() && progress.restored_from().empty()});
 }
 
 bool Transition::NoteStragglers(int64_t number, v1::JobRecord* record) {

@@ -8,9 +8,10 @@
     for step in range(start.step if start else 0, steps):
         loss = train_step()
         milepost.report(step + 1, steps, loss=loss)
-        if milepost.should_stop() or (step + 1) % 100 == 0:
+        stop = milepost.should_stop()
+        if stop or (step + 1) % 100 == 0:
             milepost.checkpoint.save({"model": model.state_dict()}, step + 1)
-        if milepost.should_stop.last:
+        if stop:
             break
 
 Outside a job nothing is reported, kept or stopped, so the same script runs by itself. Python 3.9 or

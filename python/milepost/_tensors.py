@@ -137,13 +137,10 @@ def part_to_save(value: Any, writes_whole: bool, alone: bool) -> Optional[Part]:
         return None
     if form.library == "torch":
         return Part(0, size, _flat_bytes(value))
-    numpy = _numpy()
-    whole = numpy.ascontiguousarray(value) if form.library == "numpy" else value
-    if form.library == "numpy" and whole.ndim == 0:
-        whole = whole.reshape(1)
     if form.library == "numpy":
-        whole = whole.reshape(-1).view(numpy.uint8)
-    return Part(0, size, memoryview(whole).cast("B"))
+        numpy = _numpy()
+        value = numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8)
+    return Part(0, size, memoryview(value).cast("B"))
 
 
 def _local_box(value: Any) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from milepost import _tree
 from milepost._job import job
 from milepost._link import Link, MilepostError, open_link
-from milepost._tensors import Form, Sink, part_to_save, sink_for
+from milepost._tensors import Form, Part, Sink, part_to_save, sink_for
 
 __all__ = ["Checkpoint", "load", "save", "wait"]
 
@@ -154,8 +154,7 @@ class _Parts:
             return
         text = json.dumps({"structure": structure, "world_size": world}).encode()
         form = Form("array", "uint8", (len(text),), 1)
-        part = _Text(0, len(text), memoryview(text))
-        self.add(form, name, kind, part)
+        self.add(form, name, kind, Part(0, len(text), memoryview(text)))
 
     def copy(self, buffer: mmap.mmap) -> None:
         for offset, memory in self._copies:
@@ -171,13 +170,6 @@ class _Parts:
 
     def to_json(self) -> Dict[str, Any]:
         return {"tensors": self._tensors, "pieces": self._pieces}
-
-
-@dataclass(frozen=True)
-class _Text:
-    begin: int
-    end: int
-    memory: memoryview
 
 
 def load(into: Any = None, *, strict: bool = True) -> Optional[Checkpoint]:

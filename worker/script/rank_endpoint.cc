@@ -61,8 +61,9 @@ void RankEndpoint::Take(HttpRequest request, const HttpAnswer& answer) {
   }
   if (request.path == "/progress") return answer(TakeProgress(request.body));
   const absl::MutexLock lock(&mutex_);
-  if (waiting_.size() >= kConnections)
+  if (waiting_.size() >= kConnections) {
     return answer({.status = 503, .body = "too many requests\n"});
+  }
   waiting_.push_back({std::move(request), answer});
 }
 

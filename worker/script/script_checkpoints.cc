@@ -166,8 +166,8 @@ absl::Status ScriptCheckpoints::Save(const std::string& body) {
     uploads_.GiveUp();
     return upload.status();
   }
-  // Nobody knows whether another one follows.
   saved_step_ = upload->begin.step();
+  // Nobody knows whether another one follows.
   uploads_.Submit(*std::move(upload), /*final=*/true);
   return absl::OkStatus();
 }

@@ -89,7 +89,7 @@ int64_t ConvolutionWorkspace(const WorkspaceContext& c) {
     scratch += c.threads * 5 * (graph::Elements(x) / x[0] + RoundUp(y[3], kBlock) * y[1] * y[2]);
   }
   if (gradient) scratch += c.threads * 4 * weights;
-  // With AMX oneDNN 2.6 was found to want up to this much more, of ResNet-18 and 50 on five threads.
+  // What oneDNN 2.6 was found to want besides on a CPU with AMX, at most, for ResNet-18 and 50.
   if (gradient && element < 4) {
     const int64_t pixels = graph::Elements(x) / x[0] + RoundUp(y[3], kBlock) * y[1] * y[2];
     scratch += c.threads * std::min(8 * weights, 13 * pixels);
