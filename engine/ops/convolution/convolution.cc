@@ -77,6 +77,7 @@ struct Images {
 int64_t ConvolutionWorkspace(const WorkspaceContext& c) {
   constexpr int64_t kBlock = 64;
   constexpr int64_t kFixed = 256 << 10;
+  constexpr int64_t kWithTiles = 64 << 10;
   const Images images(c);
   const graph::Shape& x = images.x.shape;
   const graph::Shape& y = images.y.shape;
@@ -89,10 +90,12 @@ int64_t ConvolutionWorkspace(const WorkspaceContext& c) {
     scratch += c.threads * 5 * (graph::Elements(x) / x[0] + RoundUp(y[3], kBlock) * y[1] * y[2]);
   }
   if (gradient) scratch += c.threads * 4 * weights;
-  // What oneDNN 2.6 was found to want besides on a CPU with AMX, at most, for ResNet-18 and 50.
-  if (gradient && element < 4) {
+  // What oneDNN 2.6 was found to want besides on a CPU with AMX, at most, for ResNet-18 and 50 on 1
+  // to 32 threads.
+  if (element < 4) scratch += c.threads * kWithTiles;
+  if (element < 4 && gradient) {
     const int64_t pixels = graph::Elements(x) / x[0] + RoundUp(y[3], kBlock) * y[1] * y[2];
-    scratch += c.threads * std::min(8 * weights, 13 * pixels);
+    scratch += c.threads * 14 * std::min(weights, pixels);
   }
   // Without AVX-512 oneDNN gathers what a 1x1 kernel with a stride reads, an image for each thread.
   if (images.kernel == 1 && c.op.attributes.image.stride > 1) {

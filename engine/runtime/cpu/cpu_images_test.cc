@@ -208,7 +208,7 @@ TEST(ImageOps, ThePlannerKnowsConvolutionsWorkspaces) {
       resnet.set_classes(1000);
       *spec.mutable_model()->mutable_resnet() = resnet;
       NormalizeJobSpec(&spec);
-      for (const int threads : {1, 2, 5}) {
+      for (const int threads : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32}) {
         CpuBackend backend(threads);
         const auto plan = plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, threads));
         ASSERT_TRUE(plan.ok()) << plan.status();
