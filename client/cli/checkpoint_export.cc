@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -21,6 +22,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/checksum.h"
+#include "common/regular_file.h"
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
@@ -39,6 +41,21 @@ constexpr absl::string_view kParameterKind = "master";
 constexpr absl::string_view kStructureKind = "structure";
 constexpr absl::string_view kRankStructureKind = "rank_structure";
 constexpr int64_t kMostTextBytes = 256 << 20;
+
+// What belongs to a tokenizer in a Hugging Face folder. One of the first four is the tokenizer.
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
+                                           "tokenizer.model",
+                                           "vocab.txt",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "tokenizer_config.json",
+                                           "added_tokens.json",
+                                           "special_tokens_map.json",
+                                           "chat_template.jinja",
+                                           "chat_template.json",
+                                           "generation_config.json"};
+constexpr size_t kTokenizers = 4;
+constexpr size_t kMostTokenizerBytes = 128 << 20;
 
 bool IsStructure(const v1::TensorInfo& tensor) {
   return tensor.kind() == kStructureKind || tensor.kind() == kRankStructureKind;
@@ -149,7 +166,7 @@ class Exporter {
     return ExportReport{.tensors = static_cast<int64_t>(sources_.size()),
                         .bytes = writer_->bytes(),
                         .files = static_cast<int64_t>(writer_->files().size()),
-                        .others = absl::StrJoin(names, " and ")};
+                        .others = absl::StrJoin(names, ", ")};
   }
 
  private:
@@ -331,22 +348,58 @@ absl::StatusOr<std::map<std::string, std::string>> StructureFiles(
   return files;
 }
 
-absl::StatusOr<std::map<std::string, std::string>> ConfigFile(
+// Those of the folder that are there.
+absl::StatusOr<std::map<std::string, std::string>> TokenizerFiles(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  if (folder.empty()) return files;
+  bool any = false;
+  for (size_t i = 0; i < std::size(kTokenizerFiles); ++i) {
+    auto text = ReadRegularFile(absl::StrCat(folder, "/", kTokenizerFiles[i]), kMostTokenizerBytes);
+    if (absl::IsNotFound(text.status())) continue;
+    if (!text.ok()) return text.status();
+    any = any || i < kTokenizers;
+    files[kTokenizerFiles[i]] = *std::move(text);
+  }
+  if (any) return files;
+  return absl::InvalidArgumentError(
+      absl::StrCat(folder,
+                   " has no tokenizer: neither tokenizer.json nor tokenizer.model, "
+                   "vocab.txt or vocab.json"));
+}
+
+// config.json, and what belongs to the tokenizer.
+absl::StatusOr<std::map<std::string, std::string>> ModelFiles(
     const v1::CheckpointManifest& manifest, const ExportSettings& settings) {
   v1::ModelSpec model;
   MP_RETURN_IF_ERROR(
       ParseYamlMessage(manifest.model_yaml(), manifest.checkpoint().name() + " model", &model));
-  MP_ASSIGN_OR_RETURN(std::string config, models::HfConfig(model, TorchName(settings.dtype)));
-  return std::map<std::string, std::string>{{"config.json", std::move(config)}};
+  MP_ASSIGN_OR_RETURN(auto files, TokenizerFiles(settings.tokenizer));
+  std::string tokens_from;
+  if (!files.empty()) {
+    const std::string path = settings.tokenizer + "/config.json";
+    const auto text = ReadRegularFile(path, kMostTokenizerBytes);
+    if (text.ok()) tokens_from = *text;
+  }
+  auto config = models::HfConfig(model, TorchName(settings.dtype), tokens_from);
+  if (!config.ok()) return Annotate(config.status(), settings.tokenizer);
+  files["config.json"] = *std::move(config);
+  return files;
 }
 
 }  // namespace
+
+bool HasTokenizer(const std::string& folder) {
+  return std::any_of(kTokenizerFiles, kTokenizerFiles + kTokenizers, [&](const char* name) {
+    std::error_code error;
+    return fs::exists(absl::StrCat(folder, "/", name), error);
+  });
+}
 
 absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& manifest,
                                               const ChunkReader& read,
                                               const ExportSettings& settings) {
   MP_ASSIGN_OR_RETURN(const auto files, IsOfScript(manifest) ? StructureFiles(manifest, read)
-                                                             : ConfigFile(manifest, settings));
+                                                             : ModelFiles(manifest, settings));
   MP_ASSIGN_OR_RETURN(const auto folder, FolderInMaking::Create(settings.folder));
   MP_ASSIGN_OR_RETURN(const ExportReport report,
                       Exporter(manifest, settings, folder->path()).Run(read, files));

@@ -35,6 +35,9 @@ struct ExportSettings {
   // The weights' type: kF32 (the master copy, bit for bit), kBf16 or kF16.
   DType dtype = DType::kF32;
   int64_t max_shard_bytes = state::kSafetensorsShardBytes;
+  // A Hugging Face folder whose tokenizer, chat template and generation_config.json are copied, and
+  // whose config.json has the ids of special tokens. Empty: none.
+  std::string tokenizer = {};
 };
 
 struct ExportReport {
@@ -44,9 +47,13 @@ struct ExportReport {
   std::string others;  // the names of the other files: "config.json"
 };
 
+// Whether a tokenizer is in a Hugging Face folder.
+bool HasTokenizer(const std::string& folder);
+
 // ALREADY_EXISTS: the folder exists and is not empty. INVALID_ARGUMENT: the model has no Hugging
-// Face form. DATA_LOSS: chunks are missing, or one (named) is not what was saved.
-// RESOURCE_EXHAUSTED: the disk is full. Otherwise the reader's errors.
+// Face form, or `tokenizer` has no tokenizer or one that is too large. DATA_LOSS: chunks are
+// missing, or one (named) is not what was saved. RESOURCE_EXHAUSTED: the disk is full. Otherwise
+// the reader's errors.
 absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& manifest,
                                               const ChunkReader& read,
                                               const ExportSettings& settings);

@@ -114,6 +114,40 @@ TEST_F(CheckpointExportTest, WritesTheMastersAndTheConfig) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "nothing beside it";
 }
 
+TEST_F(CheckpointExportTest, CopiesATokenizer) {
+  const std::string from = folder_ + "/from";
+  fs::create_directory(from);
+  const auto write = [&](const char* name, const std::string& text) {
+    std::ofstream(absl::StrCat(from, "/", name)) << text;
+  };
+  const auto read = [&](const char* name) {
+    std::ifstream file(absl::StrCat(Out(), "/", name));
+    return std::string{std::istreambuf_iterator<char>(file), {}};
+  };
+  const ExportSettings settings = {.folder = Out(), .tokenizer = from};
+  EXPECT_FALSE(HasTokenizer(from));
+  EXPECT_THAT(ExportCheckpoint(manifest_, Reader(Good()), settings).status().message(),
+              HasSubstr("from has no tokenizer"));
+  write("tokenizer.json", "{}");
+  EXPECT_TRUE(HasTokenizer(from));
+  write("config.json", "[");
+  EXPECT_THAT(ExportCheckpoint(manifest_, Reader(Good()), settings).status().message(),
+              HasSubstr("from: not valid JSON"));
+  EXPECT_FALSE(fs::exists(Out()));
+  write("config.json", R"({"eos_token_id": 3, "vocab_size": 99})");
+  write("chat_template.jinja", "{{ x }}");
+  write("generation_config.json", "{ }");
+  write("model.safetensors", "not of a tokenizer");
+  const auto report = ExportCheckpoint(manifest_, Reader(Good()), settings);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->others,
+            "chat_template.jinja, config.json, generation_config.json, tokenizer.json");
+  EXPECT_EQ(read("tokenizer.json"), "{}");
+  EXPECT_EQ(read("chat_template.jinja"), "{{ x }}");
+  EXPECT_THAT(read("config.json"), HasSubstr("\"eos_token_id\": 3"));
+  EXPECT_THAT(read("config.json"), HasSubstr("\"vocab_size\": 16"));
+}
+
 TEST_F(CheckpointExportTest, RoundsToBf16InShards) {
   const auto report = ExportCheckpoint(
       manifest_, Reader(Good()), {.folder = Out(), .dtype = DType::kBf16, .max_shard_bytes = 100});

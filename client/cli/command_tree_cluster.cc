@@ -74,6 +74,9 @@ void CommandTree::AddCheckpoint() {
   OneOf(to_files->add_option("--dtype", export_.dtype, "of the weights; fp32 loses nothing")
             ->capture_default_str(),
         {"fp32", "bf16", "fp16"});
+  File(to_files->add_option("--tokenizer", export_.tokenizer,
+                            "a folder whose tokenizer and generation_config.json are copied "
+                            "(default: train.init_from of the job, where it is here)"));
   const auto deletion = [&](const std::string& name, const std::string& help, bool purge) {
     const auto run = [this, purge] { return CheckpointDeleteCommand(global_, names_, purge); };
     several(Connected(Command(group, name, help, run), {"table", "name"}));

@@ -92,13 +92,22 @@ void CommandTree::AddDataset() {
   tokenize->add_option("--output", tokenize_.output, "the .npy file to make")->required();
   tokenize
       ->add_option("--tokenizer", tokenize_.tokenizer,
-                   "`bytes`, or a Hugging Face tokenizer.json (needs Python's tokenizers)")
+                   "`bytes`, or a Hugging Face tokenizer.json or its folder (needs Python's "
+                   "tokenizers, and transformers for chats)")
       ->capture_default_str();
   tokenize->add_option("--separator", tokenize_.separator,
                        "the tokenizer's token between documents (default: its end-of-text)");
   tokenize->add_option("--field", tokenize_.field,
                        "inputs are lines of JSON, each a document with its text in this field "
                        "(default: text, in files named .jsonl or .ndjson)");
+  tokenize
+      ->add_option("--sequence-length", tokenize_.sequence_length,
+                   "of lines of `messages`, or `prompt` and `completion`: pack whole examples into "
+                   "samples of this many tokens")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20));
+  OneOf(tokenize->add_option("--loss", tokenize_.loss, "of such lines: which tokens are targets")
+            ->capture_default_str(),
+        {"completions", "all"});
   tokenize->add_option("--validation-fraction", tokenize_.validation_fraction,
                        "this part of the text, its end, is kept for validation");
   tokenize->add_option("--validation-output", tokenize_.validation_output,

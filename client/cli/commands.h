@@ -64,6 +64,8 @@ struct TokenizeOptions {
   std::string separator;  // empty: the tokenizer's end-of-text
   // the text's field in JSON lines; empty: "text", in files named .jsonl or .ndjson
   std::string field;
+  int64_t sequence_length = 0;  // of examples: 0: they are not packed
+  std::string loss = "completions";
 };
 int TokenizeCommand(const TokenizeOptions& options);
 
@@ -209,6 +211,7 @@ struct ExportOptions {
   std::string format = "safetensors";
   std::string folder;
   std::string dtype = "fp32";
+  std::string tokenizer;  // a folder; empty: that of the job's initial weights
 };
 int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& options);
 

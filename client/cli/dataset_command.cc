@@ -36,9 +36,10 @@ absl::Status CheckOptions(const TokenizeOptions& options) {
         absl::StrCat("--output: ", output, ": NumPy files are all that is written: name it .npy"));
   }
   if (options.tokenizer == "bytes") {
-    if (!options.separator.empty() || !options.field.empty()) {
+    if (!options.separator.empty() || !options.field.empty() || options.sequence_length > 0) {
       return absl::InvalidArgumentError(
-          "--separator and --field need --tokenizer FILE: bytes have no token between documents");
+          "--separator, --field and --sequence-length need --tokenizer FILE: bytes have no token "
+          "between documents");
     }
     for (const std::string& input : options.inputs) {
       if (!absl::EndsWith(input, ".jsonl") && !absl::EndsWith(input, ".ndjson")) continue;
@@ -53,14 +54,54 @@ absl::Status CheckOptions(const TokenizeOptions& options) {
   return absl::OkStatus();
 }
 
+void TellOfDocuments(const TokenizeOptions& options, const TokenizeResult& result) {
+  if (result.cut > 0) {
+    Note(absl::StrCat(result.cut, " of ", result.documents, " examples were longer than ",
+                      options.sequence_length, " tokens, and were cut there"));
+  }
+  if (result.left_out > 0) {
+    Note(absl::StrCat(result.left_out, " of ", result.documents,
+                      " examples have no target, and were left out"));
+  }
+  if (result.documents < 2) return;
+  Note(absl::StrCat(result.documents, " documents, with ",
+                    result.separator.empty()
+                        ? "nothing between them: the tokenizer has no end-of-text of a usual "
+                          "name; --separator names one"
+                        : absl::StrCat(result.separator, " between them")));
+}
+
+// What the spec needs, as YAML.
+std::string SpecHint(const TokenizeOptions& options, const TokenizeResult& result) {
+  const bool validation = !options.validation_output.empty();
+  if (!result.masks) {
+    return absl::StrCat("in the job spec: data.train: ", options.output,
+                        ", and a model vocabulary of at least ", result.vocabulary);
+  }
+  return absl::StrCat(
+      "in the job spec: data: {train: ", options.output,
+      validation ? absl::StrCat(", validation: ", options.validation_output) : "",
+      ", loss_mask: {train: ", MaskPath(options.output),
+      validation ? absl::StrCat(", validation: ", MaskPath(options.validation_output)) : "",
+      "}, document_separator: ", result.separator_id,
+      options.sequence_length > 0 ? absl::StrCat(", sequence_length: ", options.sequence_length)
+                                  : "",
+      "}, and a model vocabulary of at least ", result.vocabulary);
+}
+
 }  // namespace
 
 int TokenizeCommand(const TokenizeOptions& options) {
   const absl::Status valid = CheckOptions(options);
   if (!valid.ok()) return Fail(valid);
-  const TokenizeJob job = {
-      options.inputs,    options.output, options.validation_output, options.validation_fraction,
-      options.separator, options.field};
+  const TokenizeJob job = {.inputs = options.inputs,
+                           .output = options.output,
+                           .validation_output = options.validation_output,
+                           .validation_fraction = options.validation_fraction,
+                           .separator = options.separator,
+                           .field = options.field,
+                           .sequence_length = options.sequence_length,
+                           .all_tokens = options.loss == "all"};
   const auto result = options.tokenizer == "bytes" ? TokenizeBytes(job)
                                                    : TokenizeHuggingFace(job, options.tokenizer);
   if (absl::IsCancelled(result.status())) {
@@ -68,21 +109,14 @@ int TokenizeCommand(const TokenizeOptions& options) {
     return kExitInterrupted;
   }
   if (!result.ok()) return Fail(result.status());
-  if (result->documents > 1) {
-    Note(absl::StrCat(result->documents, " documents, with ",
-                      result->separator.empty()
-                          ? "nothing between them: the tokenizer has no end-of-text of a usual "
-                            "name; --separator names one"
-                          : absl::StrCat(result->separator, " between them")));
-  }
+  TellOfDocuments(options, *result);
   Print(options.output + "\n");
   Note(absl::StrCat(options.output, ": ", result->train_tokens, " tokens (", result->dtype, ")"));
   if (!options.validation_output.empty()) {
     Print(options.validation_output + "\n");
     Note(absl::StrCat(options.validation_output, ": ", result->validation_tokens, " tokens"));
   }
-  Hint(absl::StrCat("in the job spec: data.train: ", options.output,
-                    ", and a model vocabulary of at least ", result->vocabulary));
+  Hint(SpecHint(options, *result));
   return kExitOk;
 }
 

@@ -19,6 +19,14 @@ DType DTypeOf(const std::string& name) {
   return name == "bf16" ? DType::kBf16 : name == "fp16" ? DType::kF16 : DType::kF32;
 }
 
+// The folder of the job's initial weights, where it is on this machine and has a tokenizer.
+std::string TokenizerOf(const Access& access, const std::string& job) {
+  const auto found = access.jobs().Get(job);
+  if (!found.ok()) return "";
+  const std::string& folder = found->spec().train().init_from();
+  return !folder.empty() && HasTokenizer(folder) ? folder : "";
+}
+
 absl::StatusOr<ExportReport> Export(const Access& access, const std::string& checkpoint,
                                     const std::string& folder, const ExportOptions& options) {
   MP_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, access.checkpoints().Get(checkpoint));
@@ -26,7 +34,12 @@ absl::StatusOr<ExportReport> Export(const Access& access, const std::string& che
                         const std::function<bool(const v1::Chunk&)>& on_chunk) {
     return access.checkpoints().Read(request, on_chunk);
   };
-  return ExportCheckpoint(manifest, read, {.folder = folder, .dtype = DTypeOf(options.dtype)});
+  return ExportCheckpoint(
+      manifest, read,
+      {.folder = folder,
+       .dtype = DTypeOf(options.dtype),
+       .tokenizer = options.tokenizer.empty() ? TokenizerOf(access, manifest.checkpoint().job())
+                                              : options.tokenizer});
 }
 
 }  // namespace

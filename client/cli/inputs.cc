@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -82,12 +83,14 @@ bool AnyTarget(const v1::DataSpec& data, absl::Span<const int32_t> tokens) {
 }
 
 absl::Status CheckTokens(const v1::JobSpec& spec, const std::string& path,
-                         const std::vector<data::LabelOptions>& labels) {
+                         const std::vector<data::LabelOptions>& labels,
+                         const std::string& loss_mask) {
   const int64_t vocabulary = SizesOf(spec.model()).vocabulary;
   MP_RETURN_IF_ERROR(
       data::TokenDataset::Open(path, {.sequence_length = spec.data().sequence_length(),
                                       .vocabulary = vocabulary,
-                                      .labels = labels})
+                                      .labels = labels,
+                                      .loss_mask = loss_mask})
           .status());
   MP_ASSIGN_OR_RETURN(const auto file, data::TokenFile::Open(path));
   std::vector<int32_t> first(static_cast<size_t>(std::min(file->size(), kTokensLookedAt)));
@@ -102,16 +105,35 @@ absl::Status CheckTokens(const v1::JobSpec& spec, const std::string& path,
       spec.data().has_masking() ? " and data.masking.special_tokens" : "", ", and at the file"));
 }
 
-// `here`: labels that are not here are left out.
-absl::Status CheckData(const v1::JobSpec& spec, const std::string& field, const std::string& path,
-                       bool train, bool here) {
+// A file of a job's data, and the file that says which of its tokens are targets.
+struct DataFile {
+  std::string field;
+  std::string path;
+  std::string loss_mask;
+};
+
+std::vector<DataFile> TrainFiles(const v1::JobSpec& spec) {
+  std::vector<DataFile> files;
+  for (const v1::TokenSource& source : spec.data().mixture()) {
+    files.push_back({"data.mixture.path", source.path(), source.loss_mask()});
+  }
+  if (!files.empty()) return files;
+  return {{"data.train", spec.data().train(), spec.data().loss_mask().train()}};
+}
+
+// `here`: labels and masks that are not here are left out.
+absl::Status CheckData(const v1::JobSpec& spec, const DataFile& file, bool train, bool here) {
   std::vector<data::LabelOptions> labels = LabelsOf(spec, train);
   if (here) {
     const auto elsewhere = [](const auto& one) { return !one.path.empty() && !IsHere(one.path); };
     labels.erase(std::remove_if(labels.begin(), labels.end(), elsewhere), labels.end());
   }
-  const auto check = SizesOf(spec.model()).images ? CheckImages : CheckTokens;
-  return InvalidAt(field, check(spec, path, labels));
+  if (SizesOf(spec.model()).images) {
+    return InvalidAt(file.field, CheckImages(spec, file.path, labels));
+  }
+  const bool left_out = here && !IsHere(file.loss_mask);
+  return InvalidAt(file.field,
+                   CheckTokens(spec, file.path, labels, left_out ? "" : file.loss_mask));
 }
 
 absl::Status CheckInitFrom(const v1::JobSpec& spec, const std::string& folder) {
@@ -139,13 +161,13 @@ absl::Status Check(const v1::JobSpec& spec, bool here) {
   const auto looked_at = [&](const std::string& path) {
     return !here || (IsHere(path) && !listed(path));
   };
-  const std::string field = spec.data().mixture().empty() ? "data.train" : "data.mixture.path";
-  for (const std::string& path : TrainPaths(spec)) {
-    if (looked_at(path)) MP_RETURN_IF_ERROR(CheckData(spec, field, path, /*train=*/true, here));
+  for (const DataFile& file : TrainFiles(spec)) {
+    if (looked_at(file.path)) MP_RETURN_IF_ERROR(CheckData(spec, file, /*train=*/true, here));
   }
-  const std::string& validation = spec.data().validation();
-  if (!validation.empty() && looked_at(validation)) {
-    MP_RETURN_IF_ERROR(CheckData(spec, "data.validation", validation, /*train=*/false, here));
+  const DataFile validation = {"data.validation", spec.data().validation(),
+                               spec.data().loss_mask().validation()};
+  if (!validation.path.empty() && looked_at(validation.path)) {
+    MP_RETURN_IF_ERROR(CheckData(spec, validation, /*train=*/false, here));
   }
   const std::string& folder = spec.train().init_from();
   return folder.empty() || !looked_at(folder) ? absl::OkStatus() : CheckInitFrom(spec, folder);
@@ -155,8 +177,7 @@ absl::Status Check(const v1::JobSpec& spec, bool here) {
 
 std::vector<std::string> TrainPaths(const v1::JobSpec& spec) {
   std::vector<std::string> paths;
-  for (const v1::TokenSource& source : spec.data().mixture()) paths.push_back(source.path());
-  if (paths.empty()) paths.push_back(spec.data().train());
+  for (DataFile& file : TrainFiles(spec)) paths.push_back(std::move(file.path));
   return paths;
 }
 

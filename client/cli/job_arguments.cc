@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/api/clients.h"
+#include "client/cli/hugging_face_model.h"
 #include "common/spec/labels.h"
 #include "common/spec/nearest.h"
 #include "common/spec/parse.h"
@@ -228,13 +229,16 @@ absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source) {
   MP_ASSIGN_OR_RETURN(const Overrides parsed, ParseOverrides(source.overrides));
   MP_RETURN_IF_ERROR(ApplyOverrides(parsed, "--set", &spec));
   if (!parsed.empty()) MakeTypedPathsAbsolute(&spec);
+  const SpecFiller filler = HuggingFaceModel();
+  MP_RETURN_IF_ERROR(Annotate(filler.fill(&spec), filler.field));
   return spec;
 }
 
 absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source) {
   // With the places of what is wrong, where all is in texts.
   if (source.overrides.empty()) {
-    return source.base ? LoadJobSpecOver(*source.base, source.path) : LoadJobSpec(source.path);
+    return source.base ? LoadJobSpecOver(*source.base, source.path, HuggingFaceModel())
+                       : LoadJobSpec(source.path, HuggingFaceModel());
   }
   MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadSpec(source));
   NormalizeJobSpec(&spec);

@@ -1,4 +1,4 @@
-// Parses what users type about jobs besides their names. Pure.
+// Parses what users type about jobs besides their names. Pure, except for ReadSpec and LoadSpec.
 #ifndef MILEPOST_CLIENT_CLI_JOB_ARGUMENTS_H_
 #define MILEPOST_CLIENT_CLI_JOB_ARGUMENTS_H_
 
@@ -48,7 +48,8 @@ struct SpecSource {
   std::optional<SpecTemplate> base;         // absent: only the file
   std::vector<std::string> overrides = {};  // "path=value"
 };
-// Reads the spec as it is written.
+// Reads the spec as it is written, with the model of model.hugging_face in its place
+// (hugging_face_model.h).
 absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source);
 // Reads the spec, normalises and checks it.
 absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source);

@@ -60,10 +60,11 @@ class Tokenizer:
     def from_file(path): return Tokenizer()
     def get_vocab_size(self): return 100000
     def token_to_id(self, name): return 7 if name == "</s>" else None
-    def encode(self, text, add_special_tokens):
-        encoding = Encoding()
-        encoding.ids = [100 * ord(c) for c in text]
-        return encoding
+    def encode_batch(self, texts, add_special_tokens):
+        encodings = [Encoding() for _ in texts]
+        for encoding, text in zip(encodings, texts):
+            encoding.ids = [100 * ord(c) for c in text]
+        return encodings
 )");
   }
 
@@ -176,7 +177,7 @@ TEST_F(LocalTest, LinesOfJsonAreDocuments) {
   EXPECT_THAT(fails({.inputs = {Write("d.jsonl", "{\"text\": \"a\"}\nplain\n")}}),
               HasSubstr("d.jsonl:2: not JSON"));
   EXPECT_THAT(fails({.inputs = {Write("g.jsonl", R"({"text": "half \ud83d"})")}}),
-              HasSubstr("g.jsonl:1: the text of 'text' is not Unicode"));
+              HasSubstr("g.jsonl:1: the text is not Unicode"));
   EXPECT_THAT(fails({.inputs = {lines}, .separator = "<none>"}),
               HasSubstr("has no token '<none>'"));
   EXPECT_THAT(fails({.inputs = {Write("e", "\xff\xfe")}}), HasSubstr("e: not UTF-8"));

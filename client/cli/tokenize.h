@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace milepost::client {
 
@@ -24,6 +25,11 @@ struct TokenizeJob {
   // The field of each JSON line that has the text. Empty: "text", only in files named .jsonl or
   // .ndjson.
   std::string field = {};
+  // Of examples: the tokens of a sample, into which whole examples are packed. 0: they follow each
+  // other.
+  int64_t sequence_length = 0;
+  // Of examples: all tokens are targets, and not the answers alone.
+  bool all_tokens = false;
 };
 
 struct TokenizeResult {
@@ -33,17 +39,29 @@ struct TokenizeResult {
   std::string dtype;
   int64_t documents = 0;       // of the input; only with a tokenizer.json
   std::string separator = {};  // between documents; empty: none
+  int64_t separator_id = -1;   // its token; -1: none
+  bool masks = false;          // the documents were examples: there are files of MaskPath
+  int64_t cut = 0;             // examples longer than a sample
+  int64_t left_out = 0;        // examples without a target
 };
+
+// "a.npy" -> "a.mask.npy": the loss mask of a file of examples.
+std::string MaskPath(absl::string_view output);
+
+// The Python program that TokenizeHuggingFace runs: tokenize_hugging_face.py.
+absl::string_view TokenizeScript();
 
 // Makes one token per byte, uint8. INVALID_ARGUMENT: the text is not UTF-8; the message has file,
 // byte and line. CANCELLED: Ctrl-C or SIGTERM. Existing outputs are replaced only when everything
 // succeeded, and none is left half written.
 absl::StatusOr<TokenizeResult> TokenizeBytes(const TokenizeJob& job);
 
-// Uses a Hugging Face tokenizer.json, through the Python package `tokenizers`. FAILED_PRECONDITION:
-// python3 lacks the package; the message says how to install it. INVALID_ARGUMENT: something is not
-// text; the message names file and line. CANCELLED: Ctrl-C or SIGTERM. Outputs are replaced as
-// above.
+// Uses a Hugging Face tokenizer.json, or a folder that has one, through the Python package
+// `tokenizers`. Lines of JSON that have `messages`, or `prompt` and `completion`, are examples:
+// they get loss masks. Messages need the package `transformers`, which renders the folder's chat
+// template. FAILED_PRECONDITION: python3 lacks a package; the message says how to install it.
+// INVALID_ARGUMENT: something is not text; the message names file and line. CANCELLED: Ctrl-C or
+// SIGTERM. Outputs are replaced as above.
 absl::StatusOr<TokenizeResult> TokenizeHuggingFace(const TokenizeJob& job,
                                                    const std::string& tokenizer);
 

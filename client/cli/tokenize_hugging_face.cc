@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/tokenize.h"
@@ -18,105 +19,6 @@
 
 namespace milepost::client {
 namespace {
-
-// Reads the files and writes to stdout: the vocabulary's size (u64) and the separator (u32 bytes,
-// then its text; none: empty), then frames of one byte (0: training, 1: validation), a count (u32)
-// and that many ids (u32), at last a frame 2 whose count is that of the documents, all
-// little-endian. Text goes through the tokenizer in pieces of about 1 MiB that end at line breaks,
-// or a document of JSON lines at a time. Exit code 3: the package is missing; 4: a message for the
-// user is on stderr.
-constexpr char kScript[] = R"py(
-import json, os, struct, sys
-try:
-    from tokenizers import Tokenizer
-except ImportError:
-    sys.exit(3)
-def fail(message):
-    sys.stderr.write(message + "\n")
-    sys.exit(4)
-tokenizer_path, fraction, separator, field = sys.argv[1:5]
-fraction, paths = float(fraction), sys.argv[5:]
-try:
-    tokenizer = Tokenizer.from_file(tokenizer_path)
-except Exception as error:
-    fail(f"{tokenizer_path}: not a tokenizer.json: {error}")
-end_of_text = None
-for name in [separator] if separator else [
-        "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]"]:
-    end_of_text = tokenizer.token_to_id(name)
-    if end_of_text is not None:
-        break
-if separator and end_of_text is None:
-    fail(f"--separator: {tokenizer_path} has no token '{separator}'")
-out = sys.stdout.buffer
-shown = name.encode() if end_of_text is not None else b""
-out.write(struct.pack("<QI", tokenizer.get_vocab_size(), len(shown)) + shown)
-def json_lines(path):
-    return field != "" or path.endswith((".jsonl", ".ndjson"))
-def documents_of_lines(path, file):
-    wanted = field or "text"
-    for number, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        try:
-            document = json.loads(line)
-        except ValueError as error:
-            fail(f"{path}:{number}: not JSON: {error}")
-        text = document.get(wanted) if isinstance(document, dict) else None
-        if not isinstance(text, str):
-            has = ", ".join(sorted(document)[:8]) if isinstance(document, dict) else "no fields"
-            fail(f"{path}:{number}: has no text '{wanted}' but {has}: --field names the text")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # JSON may have halves of surrogate pairs
-            fail(f"{path}:{number}: the text of '{wanted}' is not Unicode: {error}")
-        yield text, len(line.encode()), True
-def pieces_of(path):
-    with open(path, encoding="utf-8", newline="") as file:
-        if json_lines(path):
-            yield from documents_of_lines(path, file)
-            return
-        begins = True
-        while lines := file.readlines(1 << 20):
-            text = "".join(lines)
-            yield text, len(text.encode()), begins
-            begins = False
-filled = [False, False]
-documents = 0
-def emit(part, text, begins):
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
-    if begins and filled[part] and end_of_text is not None:
-        ids = [end_of_text] + ids
-    filled[part] = filled[part] or len(ids) > 0
-    for i in range(0, len(ids), 65536):
-        some = ids[i:i + 65536]
-        out.write(struct.pack(f"<BI{len(some)}I", part, len(some), *some))
-try:
-    split = sum(os.path.getsize(path) for path in paths) * (1 - fraction)
-    seen = 0
-    for path in paths:
-        for text, size, begins in pieces_of(path):
-            documents += begins
-            if fraction == 0 or seen + size <= split:
-                emit(0, text, begins)
-            elif seen >= split or json_lines(path):
-                emit(1, text, begins)
-            else:
-                lines = text.splitlines(keepends=True)
-                kept, size_kept = 0, 0
-                while kept < len(lines) and seen + size_kept < split:
-                    size_kept += len(lines[kept].encode())
-                    kept += 1
-                emit(0, "".join(lines[:kept]), begins)
-                emit(1, "".join(lines[kept:]), False)
-            seen += size
-    out.write(struct.pack("<BI", 2, documents))
-    out.flush()
-except UnicodeDecodeError as error:
-    fail(f"{path}: not UTF-8: {error}")
-except OSError as error:
-    fail(f"cannot read {path}: {error}")
-)py";
 
 // Blocking reads of exactly what is asked for.
 class FrameReader {
@@ -141,83 +43,146 @@ class FrameReader {
 };
 
 absl::Status Explain(const ExitResult& end, UniqueFd err) {
-  if (end.signal == 0 && end.exit_code == 3) {
-    return absl::FailedPreconditionError(
-        "a tokenizer.json needs the Python package `tokenizers`: pip install tokenizers (in the "
-        "environment of the python3 on PATH), or use --tokenizer bytes");
-  }
   std::string message(4096, '\0');
   message.resize(FrameReader(std::move(err)).Read(message.data(), message.size())
                      ? message.size()
                      : strnlen(message.data(), message.size()));
+  if (end.signal == 0 && end.exit_code == 3) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(message == "transformers" ? "a chat template" : "a tokenizer.json",
+                     " needs the Python package `", message, "`: pip install ", message,
+                     " (in the environment of the python3 on PATH)",
+                     message == "transformers" ? "" : ", or use --tokenizer bytes"));
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("tokenizing failed (", end.ToString(), "): ", message));
 }
 
+absl::Status EndsEarly() { return absl::UnavailableError("the tokenizer's output ends early"); }
+
+// The files of the training or the validation part; null: there is none.
+struct PartWriters {
+  std::unique_ptr<data::NpyWriter> tokens;
+  std::unique_ptr<data::NpyWriter> mask;
+
+  absl::Status Finish() {
+    if (tokens != nullptr) MP_RETURN_IF_ERROR(tokens->Finish());
+    return mask == nullptr ? absl::OkStatus() : mask->Finish();
+  }
+};
+
+absl::StatusOr<PartWriters> CreateWriters(const std::string& output, data::TokenType type,
+                                          bool masks) {
+  PartWriters writers;
+  if (output.empty()) return writers;
+  MP_ASSIGN_OR_RETURN(writers.tokens, data::NpyWriter::Create(output, type));
+  if (masks) {
+    MP_ASSIGN_OR_RETURN(writers.mask,
+                        data::NpyWriter::Create(MaskPath(output), data::TokenType::kUint8));
+  }
+  return writers;
+}
+
 struct Copied {
-  std::unique_ptr<data::NpyWriter> writers[2];
+  PartWriters parts[2];
   TokenizeResult result;
 };
 
-// OK is not enough: only the script's end says that all has come.
-absl::StatusOr<Copied> CopyFrames(const TokenizeJob& job, FrameReader* reader) {
+absl::StatusOr<Copied> ReadHeader(const TokenizeJob& job, FrameReader* reader) {
   constexpr uint32_t kLongestName = 4096;
-  const auto early = [] { return absl::UnavailableError("the tokenizer's output ends early"); };
+  constexpr uint32_t kNone = 0xffffffff;
   uint64_t vocabulary = 0;
-  uint32_t length = 0;
-  if (!reader->Read(&vocabulary, sizeof vocabulary)) return early();
-  if (!reader->Read(&length, sizeof length) || length > kLongestName) return early();
+  uint8_t masks = 0;
+  uint32_t separator = 0, length = 0;
+  const bool all = reader->Read(&vocabulary, sizeof vocabulary) && reader->Read(&masks, 1) &&
+                   reader->Read(&separator, sizeof separator) &&
+                   reader->Read(&length, sizeof length);
+  if (!all || length > kLongestName) return EndsEarly();
   Copied copied;
   copied.result.separator.resize(length);
-  if (!reader->Read(copied.result.separator.data(), length)) return early();
+  if (!reader->Read(copied.result.separator.data(), length)) return EndsEarly();
   const data::TokenType type =
       vocabulary <= 65536 ? data::TokenType::kUint16 : data::TokenType::kUint32;
+  copied.result.separator_id = separator == kNone ? -1 : separator;
+  copied.result.masks = masks != 0;
   copied.result.vocabulary = static_cast<int64_t>(vocabulary);
   copied.result.dtype = data::Name(type);
-  MP_ASSIGN_OR_RETURN(copied.writers[0], data::NpyWriter::Create(job.output, type));
-  if (!job.validation_output.empty()) {
-    MP_ASSIGN_OR_RETURN(copied.writers[1], data::NpyWriter::Create(job.validation_output, type));
-  }
+  MP_ASSIGN_OR_RETURN(copied.parts[0], CreateWriters(job.output, type, copied.result.masks));
+  MP_ASSIGN_OR_RETURN(copied.parts[1],
+                      CreateWriters(job.validation_output, type, copied.result.masks));
+  return copied;
+}
+
+// A frame of ids, and their masks.
+absl::Status CopyFrame(uint32_t count, FrameReader* reader, PartWriters* part) {
+  std::vector<uint32_t> ids(count);
+  if (!reader->Read(ids.data(), count * sizeof(uint32_t))) return EndsEarly();
+  MP_RETURN_IF_ERROR(part->tokens->Append(ids));
+  if (part->mask == nullptr) return absl::OkStatus();
+  std::vector<uint8_t> mask(count);
+  if (!reader->Read(mask.data(), count)) return EndsEarly();
+  return part->mask->Append(std::vector<uint32_t>(mask.begin(), mask.end()));
+}
+
+// OK is not enough: only the script's end says that all has come.
+absl::StatusOr<Copied> CopyFrames(const TokenizeJob& job, FrameReader* reader) {
+  MP_ASSIGN_OR_RETURN(Copied copied, ReadHeader(job, reader));
   uint8_t part = 0;
-  std::vector<uint32_t> ids;
   while (reader->Read(&part, 1)) {
     uint32_t count = 0;
-    if (!reader->Read(&count, sizeof count)) return early();
+    if (!reader->Read(&count, sizeof count)) return EndsEarly();
     if (part == 2) {
+      uint32_t rest[2];
+      if (!reader->Read(rest, sizeof rest)) return EndsEarly();
       copied.result.documents = count;
+      copied.result.cut = rest[0];
+      copied.result.left_out = rest[1];
       return copied;
     }
-    if (part > 2 || !copied.writers[part] || count > 65536) {
+    if (part > 2 || copied.parts[part].tokens == nullptr || count > 65536) {
       return absl::InternalError("the tokenizer's output is damaged");
     }
-    ids.resize(count);
-    if (!reader->Read(ids.data(), count * sizeof(uint32_t))) return early();
-    MP_RETURN_IF_ERROR(copied.writers[part]->Append(ids));
+    MP_RETURN_IF_ERROR(CopyFrame(count, reader, &copied.parts[part]));
   }
-  return early();
+  return EndsEarly();
 }
 
 absl::StatusOr<TokenizeResult> Finish(Copied copied) {
   TokenizeResult result = std::move(copied.result);
-  result.train_tokens = copied.writers[0]->size();
-  if (result.train_tokens == 0) return absl::InvalidArgumentError("the input gave no tokens");
-  MP_RETURN_IF_ERROR(copied.writers[0]->Finish());
-  if (copied.writers[1] == nullptr) return result;
-  result.validation_tokens = copied.writers[1]->size();
-  MP_RETURN_IF_ERROR(copied.writers[1]->Finish());
+  result.train_tokens = copied.parts[0].tokens->size();
+  if (result.train_tokens == 0) {
+    return absl::InvalidArgumentError(
+        result.left_out > 0 ? "no example has a target: its messages have no answer of the "
+                              "assistant, or the answer lies behind --sequence-length"
+                            : "the input gave no tokens");
+  }
+  MP_RETURN_IF_ERROR(copied.parts[0].Finish());
+  if (copied.parts[1].tokens == nullptr) return result;
+  result.validation_tokens = copied.parts[1].tokens->size();
+  MP_RETURN_IF_ERROR(copied.parts[1].Finish());
   return result;
 }
 
 }  // namespace
 
+std::string MaskPath(absl::string_view output) {
+  absl::ConsumeSuffix(&output, ".npy");
+  return absl::StrCat(output, ".mask.npy");
+}
+
 absl::StatusOr<TokenizeResult> TokenizeHuggingFace(const TokenizeJob& job,
                                                    const std::string& tokenizer) {
   SpawnOptions options;
-  options.argv = {
-      "/usr/bin/env", "python3",
-      "-c",           kScript,
-      tokenizer,      absl::StrCat(job.validation_output.empty() ? 0 : job.validation_fraction),
-      job.separator,  job.field};
+  options.argv = {"/usr/bin/env",
+                  "python3",
+                  "-c",
+                  std::string(TokenizeScript()),
+                  tokenizer,
+                  absl::StrCat(job.validation_output.empty() ? 0 : job.validation_fraction),
+                  job.separator,
+                  job.field,
+                  absl::StrCat(job.sequence_length),
+                  job.all_tokens ? "all" : "completions"};
   options.argv.insert(options.argv.end(), job.inputs.begin(), job.inputs.end());
   options.out = Redirect::Pipe();
   options.err = Redirect::Pipe();

@@ -66,7 +66,14 @@ TEST(JobSpecDocTest, HasARowForEveryFieldAndNoOther) {
 void AnchorPaths(v1::DataSpec* data) {
   data->set_validation("/v.npy");
   if (!data->train().empty()) data->set_train("/" + data->train());
-  for (v1::TokenSource& source : *data->mutable_mixture()) source.set_path("/" + source.path());
+  for (v1::TokenSource& source : *data->mutable_mixture()) {
+    source.set_path("/" + source.path());
+    if (!source.loss_mask().empty()) source.set_loss_mask("/" + source.loss_mask());
+  }
+  if (data->has_loss_mask()) {
+    data->mutable_loss_mask()->set_train("/" + data->loss_mask().train());
+    data->mutable_loss_mask()->set_validation("/" + data->loss_mask().validation());
+  }
   for (v1::LabelSource& labels : *data->mutable_labels()) {
     labels.set_train("/" + labels.train());
     labels.set_validation("/" + labels.validation());
@@ -87,6 +94,12 @@ TEST(JobSpecDocTest, ExamplesHaveEveryFieldAndAreValid) {
     ASSERT_TRUE(spec.ok()) << spec.status();
     spec->set_name("example");
     if (spec->has_data()) AnchorPaths(spec->mutable_data());
+    // Its model is in the folder: a stand-in.
+    if (!spec->model().hugging_face().empty()) {
+      spec->mutable_model()->clear_hugging_face();
+      spec->mutable_model()->mutable_llama()->MergeFrom(
+          LoadJobSpec("examples/llama-tiny.yaml")->model().llama());
+    }
     if (!spec->train().init_from().empty()) spec->mutable_train()->set_init_from("/model");
     if (!spec->train().offload().path().empty()) {
       spec->mutable_train()->mutable_offload()->set_path("/nvme");

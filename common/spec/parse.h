@@ -14,6 +14,7 @@
 #ifndef MILEPOST_COMMON_SPEC_PARSE_H_
 #define MILEPOST_COMMON_SPEC_PARSE_H_
 
+#include <functional>
 #include <map>
 #include <string>
 
@@ -51,9 +52,16 @@ absl::StatusOr<v1::JobSpec> ParseJobSpecYaml(absl::string_view text, absl::strin
 // which may block, and uses the current folder.
 absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines* lines = nullptr);
 
-// Calls ReadJobSpecFile and NormalizeJobSpec, and makes the checks of validate.h. Violations have
-// file and line.
-absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path);
+// Fills in what one field of a spec stands for: model.hugging_face, of which this library knows
+// nothing. The field's violation has the error's message.
+struct SpecFiller {
+  std::string field;
+  std::function<absl::Status(v1::JobSpec*)> fill;
+};
+
+// Calls ReadJobSpecFile, `filler` if there is one, and NormalizeJobSpec, and makes the checks of
+// validate.h. Violations have file and line.
+absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path, const SpecFiller& filler = {});
 
 // A part of a job spec. A spec's file is laid over it: mappings field by field, lists and other
 // values as a whole (docs/use/jobs.md, "Templates").
@@ -72,7 +80,8 @@ absl::StatusOr<std::string> ReadSpecTemplateFile(const std::string& path);
 // the template. Messages say "template NAME:LINE" or "FILE:LINE", depending on where the value came
 // from.
 absl::StatusOr<v1::JobSpec> ReadJobSpecOver(const SpecTemplate& base, const std::string& path);
-absl::StatusOr<v1::JobSpec> LoadJobSpecOver(const SpecTemplate& base, const std::string& path);
+absl::StatusOr<v1::JobSpec> LoadJobSpecOver(const SpecTemplate& base, const std::string& path,
+                                            const SpecFiller& filler = {});
 
 }  // namespace milepost
 

@@ -9,12 +9,18 @@ void ForEachPath(v1::JobSpec* spec, PathVisitor visit) {
   const auto write = [&](absl::string_view field, std::string* path) {
     visit(field, PathUse::kWrite, path);
   };
+  if (spec->has_model()) read("model.hugging_face", spec->mutable_model()->mutable_hugging_face());
   if (spec->has_data()) {
     v1::DataSpec* data = spec->mutable_data();
     read("data.train", data->mutable_train());
     read("data.validation", data->mutable_validation());
     for (v1::TokenSource& source : *data->mutable_mixture()) {
       read("data.mixture.path", source.mutable_path());
+      read("data.mixture.loss_mask", source.mutable_loss_mask());
+    }
+    if (data->has_loss_mask()) {
+      read("data.loss_mask.train", data->mutable_loss_mask()->mutable_train());
+      read("data.loss_mask.validation", data->mutable_loss_mask()->mutable_validation());
     }
     for (v1::LabelSource& labels : *data->mutable_labels()) {
       read("data.labels.train", labels.mutable_train());

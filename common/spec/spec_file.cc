@@ -91,7 +91,13 @@ std::string Place(std::string field, absl::Span<const Source> sources) {
   }
 }
 
-absl::StatusOr<v1::JobSpec> Checked(v1::JobSpec spec, absl::Span<const Source> sources) {
+absl::StatusOr<v1::JobSpec> Checked(v1::JobSpec spec, const SpecFiller& filler,
+                                    absl::Span<const Source> sources) {
+  const absl::Status filled = filler.fill ? filler.fill(&spec) : absl::OkStatus();
+  if (!filled.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Place(filler.field, sources), ": ", filler.field, ": ", filled.message()));
+  }
   NormalizeJobSpec(&spec);
   std::vector<std::string> problems;
   for (const FieldViolation& violation : CheckJobSpec(spec)) {
@@ -139,10 +145,10 @@ absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines*
   return spec;
 }
 
-absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path) {
+absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path, const SpecFiller& filler) {
   Source source = {path, {}};
   MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpecFile(path, &source.lines));
-  return Checked(std::move(spec), absl::MakeConstSpan(&source, 1));
+  return Checked(std::move(spec), filler, absl::MakeConstSpan(&source, 1));
 }
 
 absl::Status CheckSpecTemplate(absl::string_view yaml, absl::string_view filename) {
@@ -175,10 +181,11 @@ absl::StatusOr<v1::JobSpec> ReadJobSpecOver(const SpecTemplate& base, const std:
   return ReadOver(base, path, &sources);
 }
 
-absl::StatusOr<v1::JobSpec> LoadJobSpecOver(const SpecTemplate& base, const std::string& path) {
+absl::StatusOr<v1::JobSpec> LoadJobSpecOver(const SpecTemplate& base, const std::string& path,
+                                            const SpecFiller& filler) {
   std::vector<Source> sources;
   MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadOver(base, path, &sources));
-  return Checked(std::move(spec), sources);
+  return Checked(std::move(spec), filler, sources);
 }
 
 }  // namespace milepost

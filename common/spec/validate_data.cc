@@ -18,6 +18,12 @@ void CheckTokenPath(absl::string_view field, const std::string& path, bool image
   }
 }
 
+void CheckMaskPath(absl::string_view field, const std::string& path, Checker* check) {
+  if (!CheckPath(field, path, check) || absl::EndsWith(path, ".npy")) return;
+  check->Add(field, absl::StrCat("expected a .npy file with 1 for each target, got '", path,
+                                 "'; `milepost dataset tokenize` makes one beside the tokens"));
+}
+
 constexpr int kMaxSources = 256;
 constexpr double kLeastShare = 1e-6;
 
@@ -35,6 +41,9 @@ void CheckMixture(const v1::DataSpec& data, Checker* check) {
       check->Add(field + ".path", "required: a file of training tokens");
     } else {
       CheckTokenPath(field + ".path", source.path(), false, check);
+    }
+    if (!source.loss_mask().empty()) {
+      CheckMaskPath(field + ".loss_mask", source.loss_mask(), check);
     }
     const bool weight = check->Real(field + ".weight", source.weight(), 0, 1e9, "(]");
     if (weight && source.weight() < kLeastShare * sum) {
@@ -100,6 +109,40 @@ void CheckMasking(const v1::JobSpec& spec, int64_t vocabulary, Checker* check) {
   }
 }
 
+bool HasLossMask(const v1::DataSpec& data) {
+  bool any = data.has_loss_mask();
+  for (const v1::TokenSource& source : data.mixture()) any = any || !source.loss_mask().empty();
+  return any;
+}
+
+void CheckLossMask(const v1::JobSpec& spec, Checker* check) {
+  const v1::DataSpec& data = spec.data();
+  if (!HasLossMask(data)) return;
+  if (!spec.model().has_gpt2() && !spec.model().has_llama()) {
+    check->Add(data.has_loss_mask() ? "data.loss_mask" : "data.mixture.loss_mask",
+               "only models that predict the next token have it");
+    return;
+  }
+  if (!data.has_loss_mask()) return;
+  const v1::LossMaskSpec& mask = data.loss_mask();
+  if (mask.train().empty() && mask.validation().empty()) {
+    check->Add("data.loss_mask", "give data.loss_mask.train, or remove it");
+  }
+  if (!mask.train().empty()) {
+    CheckMaskPath("data.loss_mask.train", mask.train(), check);
+    if (data.mixture_size() > 0) {
+      check->Add("data.loss_mask.train",
+                 "of a mixture each file has its own: give it as "
+                 "data.mixture.loss_mask");
+    }
+  }
+  if (mask.validation().empty()) return;
+  CheckMaskPath("data.loss_mask.validation", mask.validation(), check);
+  if (data.validation().empty()) {
+    check->Add("data.loss_mask.validation", "there is no data.validation: give it, or remove this");
+  }
+}
+
 void CheckDocuments(const v1::JobSpec& spec, int64_t vocabulary, Checker* check) {
   const v1::DataSpec& data = spec.data();
   if (data.has_document_separator()) {
@@ -143,6 +186,7 @@ void CheckData(const v1::JobSpec& spec, Checker* check) {
   if (model.vocabulary >= 2) {
     CheckMasking(spec, model.vocabulary, check);
     CheckDocuments(spec, model.vocabulary, check);
+    CheckLossMask(spec, check);
   }
   if (model.context == 0) return;  // which is told already
   if (data.sequence_length() < 1 || data.sequence_length() > model.context) {

@@ -160,6 +160,11 @@ void CheckBert(const v1::BertSpec& bert, Checker* check) {
 
 void CheckModel(const v1::ModelSpec& model, Checker* check) {
   CheckChoices(model, "model", check);
+  if (!model.hugging_face().empty()) {
+    check->Add("model.hugging_face",
+               "only a spec's file has it, for the program `milepost` to read the folder; give "
+               "the family's fields here");
+  }
   switch (model.family_case()) {
     case v1::ModelSpec::kGpt2:
       return CheckGpt2(model.gpt2(), check);

@@ -41,7 +41,27 @@ absl::StatusOr<std::shared_ptr<const TokenDataset>> TokenDataset::Open(
         labels->CheckAnyLabel(dataset->samples() * options.sequence_length, wanted.head));
     dataset->labels_.push_back(std::move(labels));
   }
+  MP_RETURN_IF_ERROR(dataset->OpenLossMask());
   return dataset;
+}
+
+absl::Status TokenDataset::OpenLossMask() {
+  const std::string& path = options_.loss_mask;
+  if (path.empty()) return absl::OkStatus();
+  MP_CHECK(options_.next_token) << "a loss mask of what is its own target";
+  MP_ASSIGN_OR_RETURN(loss_mask_, LabelFile::Open(path, kMaskClasses));
+  if (loss_mask_->size() != file_->size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", loss_mask_->size(), " numbers, but ", file_->path(), " has ",
+                     file_->size(), " tokens: give one for each, 1 for a target and 0 for none"));
+  }
+  // The first token has no input.
+  MP_ASSIGN_OR_RETURN(const bool any, loss_mask_->Holds(1, 1, samples_ * options_.sequence_length));
+  if (any) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path,
+                   ": no token is a target, so there is nothing to learn or to be measured "
+                   "by; write 1 for those that are to be predicted"));
 }
 
 TokenDataset::TokenDataset(std::shared_ptr<const TokenFile> file, const DatasetOptions& options)
@@ -59,7 +79,25 @@ absl::Status TokenDataset::FetchSample(int64_t sample, int32_t* tokens, int32_t*
     return absl::OkStatus();
   }
   std::memcpy(targets, tokens + 1, (length - 1) * sizeof(int32_t));
-  return file_->Read(begin + length, options_.vocabulary, absl::MakeSpan(targets + length - 1, 1));
+  MP_RETURN_IF_ERROR(
+      file_->Read(begin + length, options_.vocabulary, absl::MakeSpan(targets + length - 1, 1)));
+  return loss_mask_ == nullptr ? absl::OkStatus() : MaskTargets(sample, targets);
+}
+
+// The target at a place is the token behind it.
+absl::Status TokenDataset::MaskTargets(int64_t sample, int32_t* targets) const {
+  constexpr int64_t kAtOnce = 256;
+  int32_t mask[kAtOnce];
+  const int64_t length = options_.sequence_length;
+  for (int64_t t = 0; t < length; t += kAtOnce) {
+    const int64_t count = std::min(kAtOnce, length - t);
+    MP_RETURN_IF_ERROR(loss_mask_->Read(sample * length + t + 1,
+                                        absl::MakeSpan(mask, static_cast<size_t>(count))));
+    for (int64_t i = 0; i < count; ++i) {
+      if (mask[i] != 1) targets[t + i] = -1;
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TokenDataset::FetchLabels(int64_t sample, int64_t place,
@@ -76,7 +114,9 @@ std::vector<Field> TokenDataset::fields() const {
   const int64_t length = options_.sequence_length;
   const int64_t bytes = length * static_cast<int64_t>(sizeof(int32_t));
   std::vector<Field> fields = {{.name = "tokens", .sample_bytes = bytes},
-                               {.name = "targets", .sample_bytes = bytes, .targets = length}};
+                               {.name = "targets",
+                                .sample_bytes = bytes,
+                                .targets = loss_mask_ == nullptr ? length : kVaries}};
   for (const LabelOptions& labels : options_.labels) {
     fields.push_back({.name = labels.field, .sample_bytes = bytes, .targets = kVaries});
   }
@@ -96,6 +136,9 @@ absl::Status TokenDataset::AddTo(Fingerprint* print, int64_t most_places) const 
     print->Add(part);
     for (const auto& labels : labels_) {
       if (labels->Read(begin, absl::MakeSpan(part)).ok()) print->Add(part);
+    }
+    if (loss_mask_ != nullptr && loss_mask_->Read(begin, absl::MakeSpan(part)).ok()) {
+      print->Add(part);
     }
   }
   return absl::OkStatus();

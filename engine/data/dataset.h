@@ -35,6 +35,9 @@ struct DatasetOptions {
   // Further fields: the labels of each token, T for a sample. Unlike targets, they are not shifted
   // by one.
   std::vector<LabelOptions> labels;
+  // A LabelFile with 1 for each token that is a target, and 0 or -1 for the others. The targets of
+  // the others become -1. Empty: all tokens are targets. Only with next_token.
+  std::string loss_mask = {};
 };
 
 // Which global samples a rank works on. Step s (counted from 0) uses [s*G, (s+1)*G) of the global
@@ -59,7 +62,8 @@ struct BatchLayout {
 class TokenDataset {
  public:
   // Errors: those of TokenFile::Open and LabelFile::Open. INVALID_ARGUMENT: the file holds too few
-  // tokens for one sample, there are not as many labels as tokens, or all labels are -1.
+  // tokens for one sample, there are not as many labels as tokens, or all labels are -1; or the
+  // same of the loss mask, or no token of it is a target.
   static absl::StatusOr<std::shared_ptr<const TokenDataset>> Open(const std::string& path,
                                                                   const DatasetOptions& options);
 
@@ -81,20 +85,24 @@ class TokenDataset {
                             absl::Span<int32_t> targets,
                             absl::Span<int32_t* const> labels = {}) const;
 
-  // "tokens" and "targets", i32 each, with every target valid; then the fields of the labels.
+  // "tokens" and "targets", i32 each, with every target valid unless there is a loss mask; then the
+  // fields of the labels.
   std::vector<Field> fields() const;
 
-  // SampleSource::AddTo, for tokens and labels at no more than `most_places` places.
+  // SampleSource::AddTo, for tokens, labels and loss mask at no more than `most_places` places.
   absl::Status AddTo(Fingerprint* print, int64_t most_places) const;
 
  private:
   TokenDataset(std::shared_ptr<const TokenFile> file, const DatasetOptions& options);
   absl::Status FetchSample(int64_t sample, int32_t* tokens, int32_t* targets) const;
+  absl::Status OpenLossMask();
+  absl::Status MaskTargets(int64_t sample, int32_t* targets) const;
   absl::Status FetchLabels(int64_t sample, int64_t place, absl::Span<int32_t* const> labels) const;
 
   std::shared_ptr<const TokenFile> file_;
   DatasetOptions options_;
   std::vector<std::shared_ptr<const LabelFile>> labels_;
+  std::shared_ptr<const LabelFile> loss_mask_;  // null: all tokens are targets
   int64_t samples_;
 };
 

@@ -81,6 +81,16 @@ absl::Status LabelFile::CheckAnyLabel(int64_t count, absl::string_view head) con
   return NoLabels(path_, head, classes_);
 }
 
+absl::StatusOr<bool> LabelFile::Holds(int32_t label, int64_t begin, int64_t count) const {
+  std::vector<int32_t> part;
+  for (const int64_t end = begin + count; begin < end; begin += kLookedAtOnce) {
+    part.resize(static_cast<size_t>(std::min(end - begin, kLookedAtOnce)));
+    MP_RETURN_IF_ERROR(Read(begin, absl::MakeSpan(part)));
+    if (std::find(part.begin(), part.end(), label) != part.end()) return true;
+  }
+  return false;
+}
+
 absl::Status LabelFile::Read(int64_t begin, absl::Span<int32_t> out) const {
   const auto count = static_cast<int64_t>(out.size());
   MP_CHECK(begin >= 0 && begin <= size() - count) << begin << "+" << count << " of " << size();

@@ -26,6 +26,9 @@ struct LabelOptions {
   std::string head;
 };
 
+// The head of a LabelFile that is a loss mask: 1 where a token is a target, 0 or -1 where not.
+inline constexpr int64_t kMaskClasses = 2;
+
 // INVALID_ARGUMENT: the labels of the head, from `path`, are all -1.
 absl::Status NoLabels(absl::string_view path, absl::string_view head, int64_t classes);
 
@@ -44,6 +47,10 @@ class LabelFile {
   // INVALID_ARGUMENT, naming path and `head`: the first `count` labels are all -1, so there is
   // nothing to learn. Reads up to the first label.
   absl::Status CheckAnyLabel(int64_t count, absl::string_view head) const;
+
+  // Whether any of labels [begin, begin + count) is `label`. Reads up to the first one. Errors are
+  // Read's.
+  absl::StatusOr<bool> Holds(int32_t label, int64_t begin, int64_t count) const;
 
   // Reads labels [begin, begin + out.size()), which must be inside the file (CHECK).
   // INVALID_ARGUMENT, naming path, place, label and `classes`: a label is neither -1 nor below

@@ -155,6 +155,61 @@ TEST_F(LabelFileTest, ThatAreAllNoneAreRefused) {
   EXPECT_FALSE(open(41).ok()) << "behind the last sample";
 }
 
+// Token i is i % 50; those above 30 are targets.
+TEST_F(LabelFileTest, ALossMaskLeavesTargetsOut) {
+  const std::string tokens = folder_ + "/tokens.npy";
+  Open(602, Options(300));
+  std::vector<int8_t> mask(602);
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] = i % 50 > 30 ? 1 : i % 2 == 0 ? 0 : -1;
+  DatasetOptions options = {.sequence_length = 300, .vocabulary = 50};
+  options.loss_mask = Write<int8_t>("|i1", mask);
+  const auto dataset = TokenDataset::Open(tokens, options);
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  const TokensInOrder source(*dataset);
+  EXPECT_EQ(source.fields()[1].targets, kVaries);
+  EXPECT_TRUE(TargetsVary(source));
+  std::vector<int32_t> in(600), targets(600);
+  char* into[] = {reinterpret_cast<char*>(in.data()), reinterpret_cast<char*>(targets.data())};
+  ASSERT_EQ(source.Fetch(0, 2, into), absl::OkStatus());
+  for (size_t i = 0; i < 600; ++i) {
+    const auto next = static_cast<int32_t>((i + 1) % 50);
+    EXPECT_EQ(in[i], static_cast<int32_t>(i % 50));
+    EXPECT_EQ(targets[i], next > 30 ? next : -1) << i;
+  }
+  EXPECT_EQ(*source.CountTargets(1, 0, 2), 12 * 19);
+
+  // Other masks are other data.
+  Fingerprint with, without, other;
+  EXPECT_EQ(source.AddTo(&with), absl::OkStatus());
+  EXPECT_EQ(TokensInOrder(*TokenDataset::Open(tokens, {.sequence_length = 300, .vocabulary = 50}))
+                .AddTo(&without),
+            absl::OkStatus());
+  mask[300] = 1;
+  options.loss_mask = Write<int8_t>("|i1", mask);
+  EXPECT_EQ(TokensInOrder(*TokenDataset::Open(tokens, options)).AddTo(&other), absl::OkStatus());
+  EXPECT_NE(with.value(), without.value());
+  EXPECT_NE(with.value(), other.value());
+}
+
+TEST_F(LabelFileTest, ALossMaskThatCannotBeIsRefused) {
+  Open(42, Options(10));
+  const auto refusal = [&](const std::string& mask) {
+    DatasetOptions options = {.sequence_length = 10, .vocabulary = 50};
+    options.loss_mask = mask;
+    return std::string(TokenDataset::Open(folder_ + "/tokens.npy", options).status().message());
+  };
+  std::vector<uint8_t> mask(42);
+  EXPECT_THAT(refusal(Write<uint8_t>("|u1", mask)), HasSubstr("no token is a target"));
+  mask[0] = mask[41] = 1;  // no input is before the one, no sample reaches the other
+  EXPECT_THAT(refusal(Write<uint8_t>("|u1", mask)), HasSubstr("no token is a target"));
+  mask[40] = 1;
+  EXPECT_EQ(refusal(Write<uint8_t>("|u1", mask)), "");
+  mask[1] = 2;
+  EXPECT_THAT(refusal(Write<uint8_t>("|u1", mask)), HasSubstr("label 1 is 2"));
+  EXPECT_THAT(refusal(Write<uint8_t>("|u1", std::vector<uint8_t>(43, 1))),
+              HasSubstr("43 numbers, but"));
+}
+
 TEST_F(LabelFileTest, OneLabelFarBehindWillDo) {
   std::vector<int8_t> labels(200'000, -1);
   const auto many = LabelFile::Open(Write<int8_t>("|i1", labels), 3);

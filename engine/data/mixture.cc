@@ -68,7 +68,9 @@ absl::StatusOr<std::shared_ptr<const TokenMixture>> TokenMixture::Open(
   MP_CHECK(options.labels.empty() || paths.size() == 1) << "labels of a mixture";
   std::vector<double> weights;
   for (const WeightedPath& path : paths) {
-    MP_ASSIGN_OR_RETURN(auto dataset, TokenDataset::Open(path.path, options));
+    DatasetOptions own = options;
+    own.loss_mask = path.loss_mask;
+    MP_ASSIGN_OR_RETURN(auto dataset, TokenDataset::Open(path.path, own));
     const SampleOrder order(dataset->samples(), seed + mixture->sets_.size() * kSetSeed);
     mixture->sets_.push_back({std::move(dataset), order});
     weights.push_back(path.weight);
@@ -77,7 +79,11 @@ absl::StatusOr<std::shared_ptr<const TokenMixture>> TokenMixture::Open(
     MP_ASSIGN_OR_RETURN(MixtureOrder order, MixtureOrder::Create(weights, seed));
     mixture->order_.push_back(std::move(order));
   }
+  // Targets vary where those of any set do.
   mixture->fields_ = mixture->sets_[0].dataset->fields();
+  for (const Set& set : mixture->sets_) {
+    if (set.dataset->fields()[1].targets == kVaries) mixture->fields_[1].targets = kVaries;
+  }
   return mixture;
 }
 

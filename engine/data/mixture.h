@@ -55,6 +55,7 @@ class MixtureOrder {
 struct WeightedPath {
   std::string path;
   double weight = 1;
+  std::string loss_mask = {};  // DatasetOptions::loss_mask of this path
 };
 
 class TokenMixture : public SampleSource {

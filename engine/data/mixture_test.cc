@@ -147,6 +147,26 @@ TEST_F(TokenMixtureTest, OneSetIsThatSetsOrder) {
   EXPECT_EQ(out, out2);
 }
 
+TEST_F(TokenMixtureTest, ASetMayHaveALossMask) {
+  const std::string a = Write("a.npy", 0, 41), b = Write("b.npy", 10000, 81);
+  const std::string mask = folder_ + "/a.mask.npy";
+  auto writer = NpyWriter::Create(mask, TokenType::kUint8);
+  for (uint32_t i = 0; i < 41; ++i) EXPECT_TRUE((*writer)->Append({i % 2}).ok());
+  EXPECT_TRUE((*writer)->Finish().ok());
+  for (const bool first : {true, false}) {
+    const WeightedPath masked = {a, 1, mask}, whole = {b, 1};
+    const auto mixture = first ? TokenMixture::Open({masked, whole}, kOptions, 9)
+                               : TokenMixture::Open({whole, masked}, kOptions, 9);
+    ASSERT_TRUE(mixture.ok()) << mixture.status();
+    EXPECT_TRUE(TargetsVary(**mixture));
+    std::vector<int32_t> in(40 * 4), out(in.size());
+    ASSERT_TRUE((*mixture)->FetchBatch(0, 40, absl::MakeSpan(in), absl::MakeSpan(out)).ok());
+    for (size_t i = 0; i < in.size(); ++i) {
+      EXPECT_EQ(out[i], in[i] < 10000 && in[i] % 2 == 1 ? -1 : in[i] + 1);
+    }
+  }
+}
+
 TEST_F(TokenMixtureTest, BadFilesAreNamed) {
   const std::string a = Write("a.npy", 0, 41), tiny = Write("tiny.npy", 0, 3);
   EXPECT_THAT(TokenMixture::Open({{a, 1}, {tiny, 1}}, kOptions, 1).status().message(),

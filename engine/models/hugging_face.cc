@@ -1,6 +1,5 @@
 #include "engine/models/hugging_face.h"
 
-#include <exception>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -8,18 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "common/regular_file.h"
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
+#include "engine/models/hugging_face_config.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = HfJson;
 
-constexpr size_t kMaxConfigBytes = 1 << 20;
-constexpr int kMaxConfigDepth = 32;
 constexpr int64_t kGpt2EndOfText = 50256;
 
 // How a config's value must stand to the spec's.
@@ -212,52 +209,6 @@ absl::StatusOr<Family> FamilyOf(const v1::ModelSpec& spec) {
   }
 }
 
-// Bounded in size and depth; nlohmann throws, nothing of it leaves this function.
-absl::StatusOr<Json> ParseConfig(absl::string_view text) {
-  if (text.size() > kMaxConfigBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("longer than ", kMaxConfigBytes, " bytes: not a model's config"));
-  }
-  bool deep = false;
-  const Json::parser_callback_t bounded = [&deep](int depth, Json::parse_event_t, Json&) {
-    deep = deep || depth > kMaxConfigDepth;
-    return !deep;
-  };
-  try {
-    Json config = Json::parse(text.begin(), text.end(), bounded);
-    if (deep) return absl::InvalidArgumentError("not a model's config: nested too deeply");
-    if (!config.is_object()) return absl::InvalidArgumentError("not a JSON object");
-    return config;
-  } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat("not valid JSON: ", error.what()));
-  }
-}
-
-// One form for what transformers' versions write differently: rope_scaling's keys at the top as
-// "rope_scaling.factor", wherever they and rope_theta were; a window only where it is used.
-Json Unified(Json config) {
-  for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    const auto found = config.find(name);
-    if (found == config.end() || !found->is_object()) continue;
-    const Json rope = *found;
-    for (const auto& [key, value] : rope.items()) {
-      const std::string known = key == "type" ? "rope_type" : key;
-      config[known == "rope_theta" ? known : absl::StrCat("rope_scaling.", known)] = value;
-    }
-  }
-  const std::string type =
-      config.value("model_type", Json()).is_string() ? config["model_type"].get<std::string>() : "";
-  if ((type == "qwen2" || type == "qwen3") &&
-      config.value("use_sliding_window", Json(false)) == Json(false)) {
-    config.erase("sliding_window");
-  }
-  // transformers writes the labels' names alone.
-  const auto labels = config.find("id2label");
-  if (labels != config.end() && labels->is_object()) config["num_labels"] = labels->size();
-  if (type == "mistral" && !config.contains("sliding_window")) config["sliding_window"] = 4096;
-  return config;
-}
-
 bool Fits(const Field& field, const Json& found) {
   if (found == field.value) return true;
   if (field.rule == Rule::kAtLeast) {
@@ -270,34 +221,16 @@ bool Fits(const Field& field, const Json& found) {
   return false;
 }
 
-std::string Shown(const Json& value) {
-  constexpr size_t kLongest = 100;
-  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-  return text;
-}
-
-// What a config's model_type is here.
-constexpr std::pair<absl::string_view, absl::string_view> kModelTypes[] = {
-    {"gpt2", "model.gpt2"},    {"llama", "model.llama"}, {"mistral", "model.llama"},
-    {"qwen2", "model.llama"},  {"qwen3", "model.llama"}, {"bert", "model.bert"},
-    {"resnet", "model.resnet"}};
-
 // Of another family than the spec's; empty: it is of the spec's.
 std::string OtherFamily(const v1::ModelSpec& spec, const Json& config) {
   const auto found = config.find("model_type");
   if (found == config.end()) return "";
+  const auto family = HfFamilyField(*found);
+  if (!family.ok()) return std::string(family.status().message());
   const std::string own = absl::StrCat("model.", SizesOf(spec).family);
-  std::vector<absl::string_view> known;
-  for (const auto& [type, family] : kModelTypes) {
-    known.push_back(type);
-    if (!found->is_string() || found->get<std::string>() != type) continue;
-    return family == own ? ""
-                         : absl::StrCat("model_type is ", Shown(*found), ", which is ", family,
-                                        ", and the spec has ", own);
-  }
-  return absl::StrCat("model_type is ", Shown(*found), ", which is not supported; there are ",
-                      absl::StrJoin(known, ", "));
+  return *family == own ? ""
+                        : absl::StrCat("model_type is ", HfShown(*found), ", which is ", *family,
+                                       ", and the spec has ", own);
 }
 
 // Empty: it fits.
@@ -315,22 +248,23 @@ std::string Difference(const Field& field, const Json& config) {
                                        std::pair("llama", "neither qk_norm nor qkv_bias"),
                                        std::pair("mistral", "neither qk_norm nor qkv_bias")}) {
       if (value == type)
-        return absl::StrCat("model_type is ", Shown(value), ", which needs ", remedy);
+        return absl::StrCat("model_type is ", HfShown(value), ", which needs ", remedy);
     }
   }
   const absl::string_view least = field.rule == Rule::kAtLeast ? "at least " : "";
   const Json& needed =
       field.rule == Rule::kAtLeast && !field.also.empty() ? field.also.front() : field.value;
-  const std::string wanted = field.spec_field.empty()
-                                 ? absl::StrCat("this model family needs ", least, Shown(needed))
-                                 : absl::StrCat(field.spec_field, " needs ", least, Shown(needed));
-  return absl::StrCat(field.key, " is ", Shown(value), absent ? " (it is not given)" : "", ", ",
+  const std::string wanted =
+      field.spec_field.empty() ? absl::StrCat("this model family needs ", least, HfShown(needed))
+                               : absl::StrCat(field.spec_field, " needs ", least, HfShown(needed));
+  return absl::StrCat(field.key, " is ", HfShown(value), absent ? " (it is not given)" : "", ", ",
                       wanted);
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> HfConfig(const v1::ModelSpec& spec, absl::string_view dtype) {
+absl::StatusOr<std::string> HfConfig(const v1::ModelSpec& spec, absl::string_view dtype,
+                                     absl::string_view tokens_from) {
   MP_ASSIGN_OR_RETURN(const Family family, FamilyOf(spec));
   Json config = Json::object();
   for (const Field& field : family.fields) {
@@ -341,14 +275,19 @@ absl::StatusOr<std::string> HfConfig(const v1::ModelSpec& spec, absl::string_vie
       config["rope_scaling"][std::string(key)] = field.value;
     }
   }
+  if (!tokens_from.empty()) {
+    MP_ASSIGN_OR_RETURN(const Json from, ParseHfConfig(tokens_from));
+    for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+      if (from.contains(key)) config[key] = from[key];
+    }
+  }
   config["torch_dtype"] = std::string(dtype);
   return config.dump(2) + "\n";
 }
 
 absl::Status CheckHfConfig(const v1::ModelSpec& spec, absl::string_view config_json) {
   MP_ASSIGN_OR_RETURN(const Family family, FamilyOf(spec));
-  MP_ASSIGN_OR_RETURN(Json parsed, ParseConfig(config_json));
-  const Json config = Unified(std::move(parsed));
+  MP_ASSIGN_OR_RETURN(const Json config, ParseHfConfig(config_json));
   // Then nothing else fits either.
   const std::string other = OtherFamily(spec, config);
   if (!other.empty()) return absl::InvalidArgumentError(other);
@@ -362,14 +301,8 @@ absl::Status CheckHfConfig(const v1::ModelSpec& spec, absl::string_view config_j
 }
 
 absl::Status CheckHfFolder(const v1::ModelSpec& spec, const std::string& folder) {
-  const std::string path = folder + "/config.json";
-  const auto text = ReadRegularFile(path, kMaxConfigBytes);
-  if (!text.ok()) {
-    return absl::Status(
-        text.status().code(),
-        absl::StrCat(text.status().message(), "; a folder with config.json and weights is needed"));
-  }
-  return Annotate(CheckHfConfig(spec, *text), path);
+  MP_ASSIGN_OR_RETURN(const std::string text, ReadHfConfig(folder));
+  return Annotate(CheckHfConfig(spec, text), HfConfigPath(folder));
 }
 
 std::vector<std::string> HfNames(const v1::ModelSpec& spec, absl::string_view parameter) {

@@ -2,12 +2,13 @@
 //
 //   MP_ASSIGN_OR_RETURN(std::string json, models::HfConfig(spec, "float32"));   // export
 //   MP_RETURN_IF_ERROR(models::CheckHfConfig(spec, json));                      // import
+//   MP_ASSIGN_OR_RETURN(v1::ModelSpec spec, models::ModelOfHfConfig(json));     // its model
 //   for (const std::string& name : models::HfNames(spec, "transformer.wte.weight")) ...
 //
 // Parameters already have the names and shapes of the state dict of *ForCausalLM (BERT:
 // BertForMaskedLM), where a tied head has no entry. So weights need no table. A family is one
 // function in hugging_face.cc: its config's keys, each with the spec's field and value. Only
-// CheckHfFolder reads files.
+// those with a folder read files.
 #ifndef MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 #define MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 
@@ -26,7 +27,10 @@ namespace milepost::models {
 
 // The text of config.json. `dtype` is torch's name for the weights' type ("float32", "bfloat16").
 // INVALID_ARGUMENT: the model has no family.
-absl::StatusOr<std::string> HfConfig(const v1::ModelSpec& spec, absl::string_view dtype);
+// `tokens_from`, when given, is the text of another config.json: the new one has its ids of special
+// tokens (bos_token_id, eos_token_id, pad_token_id). INVALID_ARGUMENT also: that is no config.
+absl::StatusOr<std::string> HfConfig(const v1::ModelSpec& spec, absl::string_view dtype,
+                                     absl::string_view tokens_from = {});
 
 // Checks that weights with this config fit the spec's model. INVALID_ARGUMENT has a line for each
 // difference: the config's key and value, and the spec's field and value. It is also returned for
@@ -36,6 +40,15 @@ absl::Status CheckHfConfig(const v1::ModelSpec& spec, absl::string_view config_j
 
 // CheckHfConfig of FOLDER/config.json. Errors name the file. NOT_FOUND: it does not exist.
 absl::Status CheckHfFolder(const v1::ModelSpec& spec, const std::string& folder);
+
+// The family and sizes that a config has. ResNet's image_size is not among them, nor is dropout: it
+// is 0. Where a window of attention is shorter than the longest sequence, it is the context.
+// INVALID_ARGUMENT: the family, or something of the config, is not supported; there is a line for
+// each.
+absl::StatusOr<v1::ModelSpec> ModelOfHfConfig(absl::string_view config_json);
+
+// ModelOfHfConfig of FOLDER/config.json. Errors name the file. NOT_FOUND: it does not exist.
+absl::StatusOr<v1::ModelSpec> ModelOfHfFolder(const std::string& folder);
 
 // The names under which a parameter may be stored, most likely first: with the base model's prefix,
 // and without it, as in files of the bare base model.

@@ -45,6 +45,17 @@ TEST(HuggingFaceTest, WritesAGpt2Config) {
   EXPECT_TRUE(absl::IsInvalidArgument(HfConfig(v1::ModelSpec(), "float32").status()));
 }
 
+TEST(HuggingFaceTest, TokensAreThoseOfAnotherConfig) {
+  const auto config = HfConfig(SmallGpt2(), "float32",
+                               R"({"eos_token_id": [7, 8], "pad_token_id": 9, "n_layer": 3})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(*config, HasSubstr("\"eos_token_id\": [\n    7,\n    8\n  ]"));
+  EXPECT_THAT(*config, HasSubstr("\"bos_token_id\": 50256"));
+  EXPECT_THAT(*config, HasSubstr("\"pad_token_id\": 9"));
+  EXPECT_THAT(*config, HasSubstr("\"n_layer\": 12"));
+  EXPECT_TRUE(absl::IsInvalidArgument(HfConfig(SmallGpt2(), "float32", "x").status()));
+}
+
 TEST(HuggingFaceTest, ReadsItsOwnConfigAndTheHubs) {
   EXPECT_TRUE(CheckHfConfig(SmallGpt2(), *HfConfig(SmallGpt2(), "float32")).ok());
   // huggingface.co/gpt2/resolve/main/config.json, in part: what it leaves out has defaults.
@@ -239,6 +250,91 @@ TEST(HuggingFaceTest, ReadsAndWritesBert) {
               ElementsAre("bert.embeddings.LayerNorm.weight", "bert.embeddings.LayerNorm.gamma",
                           "embeddings.LayerNorm.weight", "embeddings.LayerNorm.gamma"));
   EXPECT_THAT(HfNames(model, "cls.predictions.bias"), ElementsAre("cls.predictions.bias"));
+}
+
+std::string ModelOf(const std::string& config) {
+  const auto model = ModelOfHfConfig(config);
+  return model.ok() ? model->ShortDebugString() : std::string(model.status().message());
+}
+
+TEST(HuggingFaceTest, AConfigIsAModel) {
+  v1::ModelSpec gpt2 = SmallGpt2();
+  gpt2.mutable_gpt2()->clear_dropout();
+  EXPECT_EQ(ModelOf(*HfConfig(gpt2, "float32")), gpt2.ShortDebugString());
+  EXPECT_EQ(ModelOf(R"({"model_type": "gpt2"})"), gpt2.ShortDebugString());
+
+  v1::ModelSpec llama = Llama();
+  llama.mutable_llama()->set_qk_norm(false);
+  EXPECT_EQ(ModelOf(*HfConfig(llama, "float32")), llama.ShortDebugString());
+  llama.mutable_llama()->set_context(131072);
+  EXPECT_EQ(ModelOf(kLlamaHub), llama.ShortDebugString());
+  llama.mutable_llama()->clear_rope_scaling();
+  llama.mutable_llama()->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
+  EXPECT_EQ(ModelOf(*HfConfig(llama, "float32")), llama.ShortDebugString());
+
+  EXPECT_TRUE(ModelOfHfConfig(R"({"model_type": "bert"})").ok());
+  EXPECT_EQ(ModelOfHfConfig(R"({"model_type": "bert"})")->bert().hidden(), 3072);
+
+  v1::ModelSpec resnet;
+  for (const int64_t layers : {2, 2, 2, 2})
+    resnet.mutable_resnet()->add_stages()->set_layers(layers);
+  resnet.mutable_resnet()->set_bottleneck(false);
+  resnet.mutable_resnet()->set_width(64);
+  resnet.mutable_resnet()->set_classes(10);
+  EXPECT_EQ(ModelOf(*HfConfig(resnet, "float32")), resnet.ShortDebugString());
+}
+
+TEST(HuggingFaceTest, QwenAndMistralAreModels) {
+  // Qwen/Qwen3-0.6B's, in part.
+  const char qwen3[] = R"({"model_type": "qwen3", "attention_bias": false, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 1024, "intermediate_size": 3072,
+    "max_position_embeddings": 40960, "max_window_layers": 28, "num_attention_heads": 16,
+    "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+    "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true,
+    "use_sliding_window": false, "vocab_size": 151936})";
+  const auto model = ModelOfHfConfig(qwen3);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(model->llama().qk_norm());
+  EXPECT_EQ(model->llama().head_dim(), 128);
+  EXPECT_EQ(model->llama().norm_epsilon(), 1e-6);
+  // mistralai/Mistral-7B-v0.1's: longer sequences would see more than its window.
+  const char mistral[] = R"({"model_type": "mistral", "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0, "sliding_window": 4096, "vocab_size": 32000})";
+  ASSERT_TRUE(ModelOfHfConfig(mistral).ok()) << ModelOfHfConfig(mistral).status();
+  EXPECT_EQ(ModelOfHfConfig(mistral)->llama().context(), 4096);
+}
+
+TEST(HuggingFaceTest, AConfigThatIsNoModelIsRefused) {
+  const auto changed = [](const char* from, const char* to) {
+    EXPECT_THAT(kLlamaHub, HasSubstr(from));
+    return ModelOf(absl::StrReplaceAll(kLlamaHub, {{from, to}}));
+  };
+  EXPECT_THAT(ModelOf(R"({"model_type": "mamba"})"),
+              HasSubstr("model_type is \"mamba\", which is not supported; there are gpt2"));
+  EXPECT_EQ(ModelOf("{}"), "model_type is missing");
+  EXPECT_THAT(ModelOf("["), HasSubstr("not valid JSON"));
+  EXPECT_EQ(changed("\"hidden_size\": 2048", "\"x\": 1"), "hidden_size is missing");
+  EXPECT_EQ(changed("\"hidden_size\": 2048", "\"hidden_size\": 2048.5"),
+            "hidden_size is 2048.5, and not a whole number");
+  EXPECT_EQ(changed("\"hidden_size\": 2048", "\"hidden_size\": -1"),
+            "hidden_size is -1, and not a whole number");
+  EXPECT_EQ(changed("\"rope_theta\": 500000.0", "\"rope_theta\": \"x\""),
+            "rope_theta is \"x\", and not a number");
+  EXPECT_EQ(changed("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": 1"),
+            "tie_word_embeddings is 1, and not true or false");
+  EXPECT_EQ(changed("\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\""),
+            "rope_scaling.rope_type is \"yarn\", and not default or llama3, which are supported");
+  EXPECT_EQ(changed("\"mlp_bias\": false", "\"mlp_bias\": true"),
+            "mlp_bias is true, this model family needs false");
+  EXPECT_EQ(changed("\"hidden_act\": \"silu\"", "\"hidden_act\": \"relu\""),
+            "hidden_act is \"relu\", model.llama.activation needs \"silu\"");
+  EXPECT_THAT(ModelOf(R"({"model_type": "resnet", "depths": 5})"), HasSubstr("depths is 5"));
+  std::string many = "1";
+  for (int i = 0; i < 100; ++i) many += ",1";
+  EXPECT_THAT(ModelOf(absl::StrCat(R"({"model_type": "resnet", "depths": [)", many, "]}")),
+              HasSubstr("a list of the stages' layers"));
 }
 
 TEST(HuggingFaceTest, RefusesWhatIsNoConfig) {

@@ -139,15 +139,16 @@ absl::StatusOr<TrainingData> OpenTrainingData(const v1::JobSpec& spec) {
                          .labels = TrainingLabels(spec)};
   std::vector<WeightedPath> paths;
   for (const v1::TokenSource& source : spec.data().mixture()) {
-    paths.push_back({source.path(), source.weight()});
+    paths.push_back({source.path(), source.weight(), source.loss_mask()});
   }
-  if (paths.empty()) paths.push_back({spec.data().train()});
+  if (paths.empty()) paths.push_back({spec.data().train(), 1, spec.data().loss_mask().train()});
   TrainingData data;
   TextOptions text = TextOptionsOf(spec);
   MP_ASSIGN_OR_RETURN(data.train, TokenMixture::Open(paths, options, spec.train().seed()));
   if (text.Any()) data.train = std::make_shared<TextSource>(data.train, text);
   if (spec.data().validation().empty()) return data;
   options.labels = ValidationLabels(spec);
+  options.loss_mask = spec.data().loss_mask().validation();
   MP_ASSIGN_OR_RETURN(auto validation, TokenDataset::Open(spec.data().validation(), options));
   data.validation = std::make_shared<TokensInOrder>(std::move(validation));
   text.pass = MaskingPass::kValidation;

@@ -1,0 +1,478 @@
+"""Turns text into token ids. `milepost dataset tokenize` runs it and reads what it writes.
+
+    python3 tokenize_hugging_face.py TOKENIZER FRACTION SEPARATOR FIELD LENGTH LOSS INPUT...
+
+TOKENIZER is a tokenizer.json or a folder that has one. FRACTION is the part for validation. Empty
+texts and a LENGTH of 0 stand for what is not given. LOSS is `completions` or `all`.
+
+It writes to stdout, little-endian: the vocabulary's size (u64), whether there are masks (u8), the
+separator's id (u32; none: 2^32 - 1) and its text (u32 bytes, then these). Then frames of one byte
+(0: training, 1: validation), a count (u32), that many ids (u32) and, with masks, as many bytes: 1
+for a target. At last a frame 2 whose count is that of the documents, and two more counts: of those
+that were cut to LENGTH, and of those that were left out because nothing in them is a target. Exit
+code 3: a package is missing, which stderr names. 4: a message for the user is on stderr.
+
+Documents are files, or lines of JSON. A line of JSON may be an example: `messages`, or `prompt` and
+`completion`. Examples have masks, by which answers alone are targets.
+"""
+
+import itertools
+import json
+import os
+import struct
+import sys
+
+PIECE_BYTES = 1 << 20  # of a plain text, cut at line breaks
+BATCH = 256  # documents of JSON lines that are encoded at once
+OPEN_SAMPLES = 256  # that are being packed at once
+END_OF_TEXT = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]"]
+
+
+def fail(message):
+    sys.stderr.write(message + "\n")
+    sys.exit(4)
+
+
+def missing(package):
+    sys.stderr.write(package)
+    sys.exit(3)
+
+
+class Vocabulary:
+    """The tokenizer, and what the files beside it say about it."""
+
+    def __init__(self, path):
+        self.folder = path if os.path.isdir(path) else os.path.dirname(path)
+        self.path = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            missing("tokenizers")
+        try:
+            self.tokenizer = Tokenizer.from_file(self.path)
+        except Exception as error:
+            fail(f"{self.path}: not a tokenizer.json: {error}")
+        self.names = {}
+        try:
+            with open(os.path.join(self.folder, "tokenizer_config.json"), encoding="utf-8") as file:
+                config = json.load(file)
+            for key in ("eos_token", "pad_token", "unk_token"):
+                value = config.get(key)
+                name = value.get("content") if isinstance(value, dict) else value
+                if isinstance(name, str):
+                    self.names[key] = name
+        except (OSError, ValueError, AttributeError):
+            pass  # a tokenizer.json alone will do
+        self._chat = None
+
+    def id_of(self, name):
+        return None if name is None else self.tokenizer.token_to_id(name)
+
+    def first_of(self, names):
+        for name in names:
+            number = self.id_of(name)
+            if number is not None:
+                return name, number
+        return None
+
+    def end(self):
+        """The token that ends an answer."""
+        return self.first_of([self.names.get("eos_token"), *END_OF_TEXT])
+
+    def chat(self):
+        if self._chat is None:
+            try:
+                from transformers import AutoTokenizer
+            except ImportError:
+                missing("transformers")
+            try:
+                self._chat = AutoTokenizer.from_pretrained(self.folder or ".")
+            except Exception as error:
+                fail(f"{self.folder or '.'}: not a folder with a tokenizer for chats: {error}")
+        return self._chat
+
+
+class Example:
+    """A text and the parts of it that are targets."""
+
+    def __init__(self, place, text, spans, whole):
+        self.place = place
+        self.text = text
+        self.spans = spans  # of characters
+        self.whole = whole  # rendered by a template: no token is added
+
+
+class Reader:
+    """Yields (text or Example, bytes of the input, whether a document begins)."""
+
+    def __init__(self, vocabulary, field, loss):
+        self.vocabulary = vocabulary
+        self.field = field
+        self.loss = loss
+
+    def has_lines(self, path):
+        return self.field != "" or path.endswith((".jsonl", ".ndjson"))
+
+    def pieces(self, path):
+        with open(path, encoding="utf-8", newline="") as file:
+            if self.has_lines(path):
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        yield self.document(f"{path}:{number}", line), len(line.encode()), True
+                return
+            begins = True
+            while lines := file.readlines(PIECE_BYTES):
+                text = "".join(lines)
+                yield text, len(text.encode()), begins
+                begins = False
+
+    def document(self, place, line):
+        try:
+            document = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            fail(f"{place}: not JSON: {error}")
+        example = self.field == "" and isinstance(document, dict) and "text" not in document
+        try:
+            if example and "messages" in document:
+                return self.chat(place, document, document["messages"], 0)
+            if example and "prompt" in document and "completion" in document:
+                return self.completion(place, document)
+            wanted = self.field or "text"
+            text = document.get(wanted) if isinstance(document, dict) else None
+            if not isinstance(text, str):
+                has = ", ".join(sorted(document)[:8]) if isinstance(document, dict) else "no fields"
+                fail(
+                    f"{place}: has no text '{wanted}' but {has}: --field names the text; examples "
+                    "have 'messages', or 'prompt' and 'completion'"
+                )
+            text.encode()
+            return text
+        except UnicodeEncodeError as error:  # JSON may have halves of surrogate pairs
+            fail(f"{place}: the text is not Unicode: {error}")
+
+    def completion(self, place, document):
+        prompt, completion = document["prompt"], document["completion"]
+        if isinstance(prompt, list) and isinstance(completion, list):
+            return self.chat(place, document, prompt + completion, len(prompt))
+        if not isinstance(prompt, str) or not isinstance(completion, str):
+            fail(f"{place}: 'prompt' and 'completion' must both be texts, or lists of messages")
+        text = prompt + completion
+        text.encode()
+        begin = 0 if self.loss == "all" else len(prompt)
+        return Example(place, text, [(begin, len(text))], False)
+
+    def chat(self, place, document, messages, first):
+        """Of the messages from `first` on those of the assistant are targets."""
+        fine = isinstance(messages, list) and len(messages) > 0
+        if not fine or not all(isinstance(one, dict) and "role" in one for one in messages):
+            fail(f"{place}: 'messages' must be a list of mappings with 'role' and 'content'")
+        text = self.render(place, document, messages, False)
+        text.encode()
+        if self.loss == "all":
+            return Example(place, text, [(0, len(text))], True)
+        spans = [
+            self.span(place, document, messages, i, text)
+            for i in range(first, len(messages))
+            if messages[i]["role"] == "assistant"
+        ]
+        return Example(place, text, spans, True)
+
+    def render(self, place, document, messages, prompt):
+        try:
+            text = self.vocabulary.chat().apply_chat_template(
+                messages,
+                tools=document.get("tools"),
+                tokenize=False,
+                add_generation_prompt=prompt,
+                **(document.get("chat_template_kwargs") or {}),
+            )
+        except Exception as error:
+            fail(f"{place}: the tokenizer's chat template cannot render this: {error}")
+        if not isinstance(text, str):
+            fail(f"{place}: the tokenizer's chat template gives no text")
+        return text
+
+    def span(self, place, document, messages, i, text):
+        """Where the text has the answer messages[i], with the token that ends it."""
+        before = self.render(place, document, messages[:i], True) if i > 0 else ""
+        upto = self.render(place, document, messages[: i + 1], False)
+        if not text.startswith(before):  # a template without a prompt for the answer
+            before = self.render(place, document, messages[:i], False) if i > 0 else ""
+        if text.startswith(before) and text.startswith(upto):
+            return len(before), len(upto)
+        # Some templates leave the thoughts of earlier answers out.
+        content = messages[i].get("content")
+        content = content.strip() if isinstance(content, str) else ""
+        begin = text.find(content, len(before)) if text.startswith(before) and content else -1
+        if begin < 0:
+            fail(
+                f"{place}: the chat template changes message {i + 1} when others follow, so the "
+                "answer cannot be told from the rest: --loss all makes all tokens targets"
+            )
+        end = begin + len(content)
+        eos = self.vocabulary.names.get("eos_token", "")
+        return len(before), end + (len(eos) if eos and text.startswith(eos, end) else 0)
+
+
+class Output:
+    """Writes frames."""
+
+    def __init__(self, masks):
+        self.out = sys.stdout.buffer
+        self.masks = masks
+
+    def header(self, vocabulary, separator):
+        name, number = separator if separator else ("", 0xFFFFFFFF)
+        shown = name.encode()
+        size = vocabulary.tokenizer.get_vocab_size()
+        self.out.write(struct.pack("<QBII", size, self.masks, number, len(shown)) + shown)
+
+    def write(self, part, ids, mask=None):
+        for i in range(0, len(ids), 65536):
+            some = ids[i : i + 65536]
+            self.out.write(struct.pack(f"<BI{len(some)}I", part, len(some), *some))
+            if self.masks:
+                self.out.write(bytes(mask[i : i + 65536]))
+
+    def end(self, documents, cut, left_out):
+        self.out.write(struct.pack("<BIII", 2, documents, cut, left_out))
+        self.out.flush()
+
+
+class Packer:
+    """Puts whole examples into samples of `length` tokens: each into the fullest with room for it.
+
+    What stays free is filled with separators, which are documents of their own and no targets.
+    """
+
+    def __init__(self, part, length, separator, output):
+        self.part, self.length, self.separator, self.output = part, length, separator, output
+        self.open = []  # lists of ids and masks
+        self.any = False
+
+    def add(self, ids, mask):
+        fitting = [one for one in self.open if len(one[0]) + len(ids) <= self.length]
+        if fitting:
+            sample = max(fitting, key=lambda one: len(one[0]))
+        else:
+            if len(self.open) == OPEN_SAMPLES:
+                self.close(max(self.open, key=lambda one: len(one[0])))
+            sample = ([], [])
+            self.open.append(sample)
+        sample[0].extend(ids)
+        sample[1].extend(mask)
+        if len(sample[0]) == self.length:
+            self.close(sample)
+
+    def close(self, sample):
+        self.any = True
+        self.open = [one for one in self.open if one is not sample]
+        free = self.length - len(sample[0])
+        self.output.write(self.part, sample[0] + [self.separator] * free, sample[1] + [0] * free)
+
+    def end(self):
+        for sample in list(self.open):
+            self.close(sample)
+        if self.any:  # the last sample has a target behind it
+            self.output.write(self.part, [self.separator], [0])
+
+
+class Texts:
+    """Documents of text, with the separator between them."""
+
+    def __init__(self, vocabulary, separator):
+        self.tokenizer = vocabulary.tokenizer
+        self.separator = separator[1] if separator else None
+        self.output = Output(masks=0)
+        self.output.header(vocabulary, separator)
+        self.filled = [False, False]
+
+    def add(self, part, texts):
+        """Of texts and whether a document begins with each."""
+        encoded = self.tokenizer.encode_batch([text for text, _ in texts], add_special_tokens=False)
+        for encoding, (_, begins) in zip(encoded, texts):
+            ids = encoding.ids
+            if begins and self.filled[part] and self.separator is not None:
+                ids = [self.separator, *ids]
+            self.filled[part] = self.filled[part] or len(ids) > 0
+            self.output.write(part, ids)
+
+    def end(self, documents):
+        self.output.end(documents, 0, 0)
+
+
+class Examples:
+    """Examples with masks, packed where there is a length."""
+
+    def __init__(self, vocabulary, separator_name, length, first):
+        self.vocabulary, self.length = vocabulary, length
+        self.eos = vocabulary.end()
+        self.separator = self.choose(separator_name, first)
+        self.output = Output(masks=1)
+        self.output.header(vocabulary, self.separator)
+        self.packers = [Packer(part, length, self.separator[1], self.output) for part in (0, 1)]
+        self.cut = self.left_out = 0
+
+    def choose(self, name, first):
+        """The token that ends documents: one that the first example does not have."""
+        if name:
+            number = self.vocabulary.id_of(name)
+            return (name, number) if number is not None else no_token(self.vocabulary, name)
+        names = self.vocabulary.names
+        if not first.whole and self.eos:
+            return self.eos
+        has = set(self.vocabulary.tokenizer.encode(first.text, add_special_tokens=False).ids)
+        usual = [names.get("eos_token"), names.get("pad_token"), *END_OF_TEXT]
+        for one in [*usual, names.get("unk_token")]:
+            number = self.vocabulary.id_of(one)
+            if number is not None and number not in has:
+                return one, number
+        fail(
+            f"{first.place}: no token of a usual name can end documents, because they have it "
+            "within: --separator names one that they do not have"
+        )
+
+    def add(self, part, examples):
+        examples = [example for example, _ in examples]
+        for whole, some in itertools.groupby(examples, key=lambda example: example.whole):
+            some = list(some)
+            encoded = self.vocabulary.tokenizer.encode_batch(
+                [example.text for example in some], add_special_tokens=not whole
+            )
+            for example, encoding in zip(some, encoded):
+                self.add_one(part, *self.ended(example, encoding))
+
+    def ended(self, example, encoding):
+        """Ids and mask of an example, with what ends it."""
+        ids, mask = list(encoding.ids), [0] * len(encoding.ids)
+        spans = sorted(example.spans)
+        at = 0
+        for i, (begin, _) in enumerate(encoding.offsets):
+            while at < len(spans) and begin >= spans[at][1]:
+                at += 1
+            inside = at < len(spans) and spans[at][0] <= begin
+            mask[i] = 1 if inside and not encoding.special_tokens_mask[i] else 0
+        if not example.whole and self.eos:
+            if not ids or ids[-1] != self.eos[1]:
+                ids.append(self.eos[1])
+                mask.append(0)
+            mask[-1] = 1  # an answer's end is learned too
+        if not ids or ids[-1] != self.separator[1]:
+            ids.append(self.separator[1])
+            mask.append(0)
+        if self.separator[1] in ids[:-1]:
+            fail(
+                f"{example.place}: has the token '{self.separator[0]}' within, which would end the "
+                "document there: --separator names one that no document has"
+            )
+        mask[0] = 0  # nothing is before it
+        return ids, mask
+
+    def add_one(self, part, ids, mask):
+        longer = self.length > 0 and len(ids) > self.length
+        if longer:
+            ids, mask = ids[: self.length], mask[: self.length]
+        if not any(mask):
+            self.left_out += 1
+            return
+        self.cut += longer
+        if self.length > 0:
+            self.packers[part].add(ids, mask)
+        else:
+            self.output.write(part, ids, mask)
+
+    def end(self, documents):
+        for packer in self.packers:
+            packer.end()
+        self.output.end(documents, self.cut, self.left_out)
+
+
+def no_token(vocabulary, name):
+    fail(f"--separator: {vocabulary.path} has no token '{name}'")
+
+
+def sink_for(vocabulary, separator, length, first):
+    if isinstance(first, Example):
+        return Examples(vocabulary, separator, length, first)
+    if length > 0:
+        fail("--sequence-length is for examples: lines of 'messages', or 'prompt' and 'completion'")
+    if separator and vocabulary.id_of(separator) is None:
+        no_token(vocabulary, separator)
+    return Texts(vocabulary, vocabulary.first_of([separator] if separator else END_OF_TEXT))
+
+
+def parts(text, bytes_left):
+    """A text cut behind the line that has the split."""
+    lines = text.splitlines(keepends=True)
+    kept, size = 0, 0
+    while kept < len(lines) and size < bytes_left:
+        size += len(lines[kept].encode())
+        kept += 1
+    return "".join(lines[:kept]), "".join(lines[kept:])
+
+
+class Run:
+    """Reads all inputs, cuts them into the two parts and encodes batches."""
+
+    def __init__(self, arguments):
+        path, fraction, self.separator, field, length, loss = arguments[:6]
+        self.paths = arguments[6:]
+        self.fraction, self.length = float(fraction), int(length)
+        self.vocabulary = Vocabulary(path)
+        self.reader = Reader(self.vocabulary, field, loss)
+        self.sink = None
+        self.waiting = [[], []]
+        self.documents = 0
+        self.path = ""
+        self.lines = False
+
+    def give(self, part, document, begins):
+        if self.sink is None:
+            self.sink = sink_for(self.vocabulary, self.separator, self.length, document)
+        if isinstance(document, Example) != isinstance(self.sink, Examples):
+            fail("the inputs have texts and examples: make a file of each")
+        self.waiting[part].append((document, begins))
+        if len(self.waiting[part]) == BATCH or not self.lines:
+            self.flush(part)
+
+    def flush(self, part):
+        if self.waiting[part]:
+            self.sink.add(part, self.waiting[part])
+        self.waiting[part] = []
+
+    def run(self):
+        split = sum(os.path.getsize(path) for path in self.paths) * (1 - self.fraction)
+        seen = 0
+        for path in self.paths:
+            self.path = path
+            self.lines = self.reader.has_lines(path)
+            for document, size, begins in self.reader.pieces(path):
+                self.documents += begins
+                if self.fraction == 0 or seen + size <= split:
+                    self.give(0, document, begins)
+                elif seen >= split or self.lines:
+                    self.give(1, document, begins)
+                else:
+                    first, second = parts(document, split - seen)
+                    self.give(0, first, begins)
+                    self.give(1, second, False)
+                seen += size
+            self.flush(0)
+            self.flush(1)
+        if self.sink is None:
+            self.sink = sink_for(self.vocabulary, self.separator, 0, "")
+        self.sink.end(self.documents)
+
+
+def main():
+    run = Run(sys.argv[1:])
+    try:
+        run.run()
+    except UnicodeDecodeError as error:
+        fail(f"{run.path}: not UTF-8: {error}")
+    except OSError as error:
+        fail(f"cannot read {error.filename}: {error}")
+
+
+if __name__ == "__main__":
+    main()

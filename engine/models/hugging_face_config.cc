@@ -1,0 +1,106 @@
+#include "engine/models/hugging_face_config.h"
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/regular_file.h"
+#include "common/status_macros.h"
+
+namespace milepost::models {
+namespace {
+
+using Json = HfJson;
+
+constexpr size_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxConfigDepth = 32;
+
+// What a config's model_type is here.
+constexpr std::pair<absl::string_view, absl::string_view> kModelTypes[] = {
+    {"gpt2", "model.gpt2"},    {"llama", "model.llama"}, {"mistral", "model.llama"},
+    {"qwen2", "model.llama"},  {"qwen3", "model.llama"}, {"bert", "model.bert"},
+    {"resnet", "model.resnet"}};
+
+// Bounded in size and depth; nlohmann throws, nothing of it leaves this function.
+absl::StatusOr<Json> ParseObject(absl::string_view text) {
+  if (text.size() > kMaxConfigBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("longer than ", kMaxConfigBytes, " bytes: not a model's config"));
+  }
+  bool deep = false;
+  const Json::parser_callback_t bounded = [&deep](int depth, Json::parse_event_t, Json&) {
+    deep = deep || depth > kMaxConfigDepth;
+    return !deep;
+  };
+  try {
+    Json config = Json::parse(text.begin(), text.end(), bounded);
+    if (deep) return absl::InvalidArgumentError("not a model's config: nested too deeply");
+    if (!config.is_object()) return absl::InvalidArgumentError("not a JSON object");
+    return config;
+  } catch (const std::exception& error) {
+    return absl::InvalidArgumentError(absl::StrCat("not valid JSON: ", error.what()));
+  }
+}
+
+Json Unified(Json config) {
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    const auto found = config.find(name);
+    if (found == config.end() || !found->is_object()) continue;
+    const Json rope = *found;
+    for (const auto& [key, value] : rope.items()) {
+      const std::string known = key == "type" ? "rope_type" : key;
+      config[known == "rope_theta" ? known : absl::StrCat("rope_scaling.", known)] = value;
+    }
+  }
+  const std::string type =
+      config.value("model_type", Json()).is_string() ? config["model_type"].get<std::string>() : "";
+  if ((type == "qwen2" || type == "qwen3") &&
+      config.value("use_sliding_window", Json(false)) == Json(false)) {
+    config.erase("sliding_window");
+  }
+  // transformers writes the labels' names alone.
+  const auto labels = config.find("id2label");
+  if (labels != config.end() && labels->is_object()) config["num_labels"] = labels->size();
+  if (type == "mistral" && !config.contains("sliding_window")) config["sliding_window"] = 4096;
+  return config;
+}
+
+}  // namespace
+
+std::string HfConfigPath(const std::string& folder) { return folder + "/config.json"; }
+
+absl::StatusOr<std::string> ReadHfConfig(const std::string& folder) {
+  auto text = ReadRegularFile(HfConfigPath(folder), kMaxConfigBytes);
+  if (text.ok()) return text;
+  return absl::Status(
+      text.status().code(),
+      absl::StrCat(text.status().message(), "; a folder with config.json and weights is needed"));
+}
+
+absl::StatusOr<HfJson> ParseHfConfig(absl::string_view text) {
+  MP_ASSIGN_OR_RETURN(Json config, ParseObject(text));
+  return Unified(std::move(config));
+}
+
+absl::StatusOr<absl::string_view> HfFamilyField(const HfJson& model_type) {
+  std::vector<absl::string_view> known;
+  for (const auto& [type, family] : kModelTypes) {
+    if (model_type.is_string() && model_type.get<std::string>() == type) return family;
+    known.push_back(type);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("model_type is ", HfShown(model_type),
+                                                 ", which is not supported; there are ",
+                                                 absl::StrJoin(known, ", ")));
+}
+
+std::string HfShown(const HfJson& value) {
+  constexpr size_t kLongest = 100;
+  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
+
+}  // namespace milepost::models

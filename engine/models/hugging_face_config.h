@@ -1,0 +1,34 @@
+// The text of a config.json, for the sources beside it.
+#ifndef MILEPOST_ENGINE_MODELS_HUGGING_FACE_CONFIG_H_
+#define MILEPOST_ENGINE_MODELS_HUGGING_FACE_CONFIG_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace milepost::models {
+
+using HfJson = nlohmann::ordered_json;
+
+std::string HfConfigPath(const std::string& folder);
+
+// Reads FOLDER/config.json. Errors name the file; those of reading are ReadRegularFile's.
+absl::StatusOr<std::string> ReadHfConfig(const std::string& folder);
+
+// An object in one form for what transformers' versions write differently. rope_scaling's keys are
+// at the top as "rope_scaling.factor", wherever they and rope_theta were. A window is there only
+// where it is used. INVALID_ARGUMENT: no JSON object, longer than 1 MiB or nested too deeply.
+absl::StatusOr<HfJson> ParseHfConfig(absl::string_view text);
+
+// The field of ModelSpec, "model.llama", that is a config's model_type. INVALID_ARGUMENT: it is not
+// supported; the message has those that are.
+absl::StatusOr<absl::string_view> HfFamilyField(const HfJson& model_type);
+
+// As messages show a value: cut where it is long.
+std::string HfShown(const HfJson& value);
+
+}  // namespace milepost::models
+
+#endif  // MILEPOST_ENGINE_MODELS_HUGGING_FACE_CONFIG_H_
