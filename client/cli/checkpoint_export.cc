@@ -389,6 +389,7 @@ absl::StatusOr<std::map<std::string, std::string>> ModelFiles(
 }  // namespace
 
 bool HasTokenizer(const std::string& folder) {
+  if (folder.empty()) return false;
   return std::any_of(kTokenizerFiles, kTokenizerFiles + kTokenizers, [&](const char* name) {
     std::error_code error;
     return fs::exists(absl::StrCat(folder, "/", name), error);

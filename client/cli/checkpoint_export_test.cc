@@ -249,7 +249,7 @@ TEST_F(CheckpointExportTest, OfAScriptAllTensorsAndWhereTheyWere) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->tensors, 2);
   EXPECT_EQ(report->bytes, 4 * 4 + 2 * 4) << "as they are, whatever the dtype";
-  EXPECT_EQ(report->others, "rank3.json and state.json");
+  EXPECT_EQ(report->others, "rank3.json, state.json");
   std::ifstream state(Out() + "/state.json");
   std::string line;
   std::getline(state, line);

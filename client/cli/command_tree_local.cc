@@ -124,9 +124,18 @@ void CommandTree::AddGenerate() {
                    "use this job's newest checkpoint (default: the newest job's)")
       ->excludes(checkpoint);
   CLI::App* prompt = generate->add_option_group("prompt");
-  prompt->add_option("--prompt", generate_.prompt, "the text to continue, for a byte-level model");
+  CLI::Option* text = prompt->add_option("--prompt", generate_.prompt, "the text to continue");
   prompt->add_option("--prompt-ids", generate_.prompt_ids, "token ids to continue: 1,2,3");
   prompt->require_option(1);
+  File(generate->add_option("--tokenizer", generate_.tokenizer,
+                            "a Hugging Face folder or tokenizer.json for the text (default: "
+                            "train.init_from of the job, where it is here; else bytes)"))
+      ->needs(text);
+  generate
+      ->add_flag("--chat", generate_.message,
+                 "the prompt is a user's message, and the answer is printed: by the tokenizer's "
+                 "chat template")
+      ->needs(text);
   generate->add_option("--tokens", generate_.tokens, "how many to add")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

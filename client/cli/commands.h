@@ -74,6 +74,8 @@ struct GenerateOptions {
   std::string job;
   std::string prompt;      // one of these two
   std::string prompt_ids;  // "1,2,3"
+  std::string tokenizer;   // empty: that of the job's initial weights, if it has one
+  bool message = false;    // the prompt is a message of a chat
   int64_t tokens = 200;
   double temperature = 0.8;
   int64_t top_k = 0;

@@ -1,8 +1,8 @@
-# Writes OUTPUT, a C++ file with the text of SCRIPT: TokenizeScript() in client/cli/tokenize.h.
+# Writes OUTPUT, a C++ file with the text of SCRIPT as what FUNCTION, which HEADER declares, returns.
 file(READ ${SCRIPT} hex HEX)
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
-file(WRITE ${OUTPUT} "#include \"client/cli/tokenize.h\"\n\nnamespace milepost::client {\n"
-  "namespace {\nconstexpr unsigned char kScript[] = {${bytes}};\n}  // namespace\n"
-  "absl::string_view TokenizeScript() {\n"
-  "  return {reinterpret_cast<const char*>(kScript), sizeof kScript};\n}\n"
+file(WRITE ${OUTPUT} "#include \"${HEADER}\"\n\nnamespace milepost::client {\n"
+  "namespace {\nconstexpr unsigned char k${FUNCTION}[] = {${bytes}};\n}  // namespace\n"
+  "absl::string_view ${FUNCTION}() {\n"
+  "  return {reinterpret_cast<const char*>(k${FUNCTION}), sizeof k${FUNCTION}};\n}\n"
   "}  // namespace milepost::client\n")

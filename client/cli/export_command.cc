@@ -19,14 +19,6 @@ DType DTypeOf(const std::string& name) {
   return name == "bf16" ? DType::kBf16 : name == "fp16" ? DType::kF16 : DType::kF32;
 }
 
-// The folder of the job's initial weights, where it is on this machine and has a tokenizer.
-std::string TokenizerOf(const Access& access, const std::string& job) {
-  const auto found = access.jobs().Get(job);
-  if (!found.ok()) return "";
-  const std::string& folder = found->spec().train().init_from();
-  return !folder.empty() && HasTokenizer(folder) ? folder : "";
-}
-
 absl::StatusOr<ExportReport> Export(const Access& access, const std::string& checkpoint,
                                     const std::string& folder, const ExportOptions& options) {
   MP_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, access.checkpoints().Get(checkpoint));
@@ -43,6 +35,13 @@ absl::StatusOr<ExportReport> Export(const Access& access, const std::string& che
 }
 
 }  // namespace
+
+std::string TokenizerOf(const Access& access, const std::string& job) {
+  const auto found = access.jobs().Get(job);
+  if (!found.ok()) return "";
+  const std::string& folder = found->spec().train().init_from();
+  return HasTokenizer(folder) ? folder : "";
+}
 
 int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& options) {
   // Made before the connection, whose threads inherit the blocked signals; a half-written folder is

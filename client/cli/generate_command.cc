@@ -2,7 +2,9 @@
 #include "client/cli/generate.h"
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/checkpoint_export.h"
 #include "client/cli/commands.h"
+#include "client/cli/text_generation.h"
 #include "client/cli/trainer_binary.h"
 #include "common/exit_codes.h"
 #include "common/openmp.h"
@@ -27,6 +29,41 @@ absl::StatusOr<std::string> ChosenCheckpoint(const Access& access, const Generat
     return absl::NotFoundError(absl::StrCat(job.name(), " has no checkpoint yet"));
   }
   return job.latest_checkpoint();
+}
+
+int Ended(const absl::StatusOr<ExitResult>& end) {
+  if (!end.ok()) return Fail(end.status());
+  if (end->signal == 0) return end->exit_code;
+  return Fail(absl::InternalError(absl::StrCat("milepost-trainer: ", end->ToString())));
+}
+
+// Of the checkpoint's job. A chat needs one.
+absl::StatusOr<std::string> ChosenTokenizer(const Access& access, const std::string& checkpoint,
+                                            const GenerateOptions& options) {
+  if (!options.tokenizer.empty() || options.prompt.empty()) return options.tokenizer;
+  const auto manifest = access.checkpoints().Get(checkpoint);
+  if (!manifest.ok()) return manifest.status();
+  std::string found = TokenizerOf(access, manifest->checkpoint().job());
+  if (found.empty() && options.message) {
+    return absl::InvalidArgumentError(
+        "--chat: the job began with no folder on this machine that has a tokenizer: --tokenizer "
+        "FOLDER names one");
+  }
+  return found;
+}
+
+// The trainer writes ids, and what they say goes to stdout.
+int GenerateText(const TextPrompt& prompt, const std::string& ids, SpawnOptions spawn) {
+  spawn.out = Redirect::Pipe();
+  auto trainer = Subprocess::Spawn(std::move(spawn));
+  if (!trainer.ok()) return Fail(trainer.status());
+  const absl::Status written = WriteText(prompt, ids, trainer->TakeOut());
+  if (!written.ok()) return Fail(written);
+  // An answer may have ended before as many tokens as were asked for.
+  trainer->Signal(SIGKILL).IgnoreError();
+  const auto end = trainer->Wait();
+  if (end.ok() && end->signal == SIGKILL) return kExitOk;
+  return Ended(end);
 }
 
 }  // namespace
@@ -59,24 +96,32 @@ SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkp
   return spawn;
 }
 
-int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options) {
+int GenerateCommand(const GlobalOptions& global, const GenerateOptions& given) {
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
-  const auto checkpoint = ChosenCheckpoint(*access, options);
+  const auto checkpoint = ChosenCheckpoint(*access, given);
   if (!checkpoint.ok()) return Fail(checkpoint.status());
-  const absl::Status there = CheckTrainerBinary(options.device == "cuda");
+  const absl::Status there = CheckTrainerBinary(given.device == "cuda");
   if (!there.ok()) return Fail(there);
+  const auto tokenizer = ChosenTokenizer(*access, *checkpoint, given);
+  if (!tokenizer.ok()) return Fail(tokenizer.status());
+  GenerateOptions options = given;
+  const TextPrompt prompt = {*tokenizer, given.prompt, given.message};
+  if (!tokenizer->empty()) {
+    auto ids = PromptIds(prompt);
+    if (!ids.ok()) return Fail(ids.status());
+    options.prompt.clear();
+    options.prompt_ids = *std::move(ids);
+  }
   SpawnOptions spawn = GenerateSpawn(access->address(), *checkpoint, options);
   // Also when empty: what this process was given may be another coordinator's.
   spawn.env.emplace_back("MILEPOST_CA", access->login().authority);
   spawn.env.emplace_back("MILEPOST_TOKEN", access->login().token);
   spawn.own_process_group = false;
+  if (!tokenizer->empty()) return GenerateText(prompt, options.prompt_ids, std::move(spawn));
   auto trainer = Subprocess::Spawn(std::move(spawn));
   if (!trainer.ok()) return Fail(trainer.status());
-  const auto end = trainer->Wait();
-  if (!end.ok()) return Fail(end.status());
-  if (end->signal == 0) return end->exit_code;
-  return Fail(absl::InternalError(absl::StrCat("milepost-trainer: ", end->ToString())));
+  return Ended(trainer->Wait());
 }
 
 }  // namespace milepost::client

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/cli/access.h"
+#include "client/cli/checkpoint_export.h"
 #include "client/cli/commands.h"
 #include "client/cli/disk_needs.h"
 #include "client/cli/fit.h"
@@ -91,11 +92,13 @@ std::string RunAgain(const GlobalOptions& global, const RunOptions& options, con
   return absl::StrCat("milepost run ", what, DataDirFlag(global.data_dir));
 }
 
-// Of a model whose tokens are not bytes the prompt is the first ones of its data.
+// Of a model whose tokens are not bytes, and that has no tokenizer, the prompt is the first ones of
+// its data.
 std::string GenerateHint(const GlobalOptions& global, const v1::Job& job) {
   constexpr int kPromptTokens = 8;
   std::string prompt = "--prompt 'And God said'";
-  if (!IsByteLevel(job.spec())) {
+  const bool text = IsByteLevel(job.spec()) || HasTokenizer(job.spec().train().init_from());
+  if (!text) {
     const auto file = data::TokenFile::Open(TrainPaths(job.spec())[0]);
     if (!file.ok()) return "";
     std::vector<int32_t> ids(std::min<int64_t>(kPromptTokens, (*file)->size()));
@@ -103,9 +106,9 @@ std::string GenerateHint(const GlobalOptions& global, const v1::Job& job) {
     if (!(*file)->Read(0, vocabulary, absl::MakeSpan(ids)).ok()) return "";
     prompt = absl::StrCat("--prompt-ids ", absl::StrJoin(ids, ","));
   }
-  return absl::StrCat(IsByteLevel(job.spec()) ? "text" : "token ids",
-                      " from the model: milepost generate", DataDirFlag(global.data_dir), " --job ",
-                      job.name(), " ", prompt, " --tokens 300");
+  return absl::StrCat(text ? "text" : "token ids", " from the model: milepost generate",
+                      DataDirFlag(global.data_dir), " --job ", job.name(), " ", prompt,
+                      " --tokens 300");
 }
 
 // `own`: of the spec or the first --job, and not one that was submitted beside it.

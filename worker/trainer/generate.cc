@@ -31,7 +31,8 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(const GenerateRequest& request, i
   }
   if (request.prompt_ids.empty()) {
     return absl::InvalidArgumentError(
-        "this model's tokens are not bytes: give the prompt as token ids with --prompt-ids 1,2,3");
+        "this model's tokens are not bytes: name its tokenizer with --tokenizer FOLDER, or give "
+        "the prompt as token ids with --prompt-ids 1,2,3");
   }
   for (absl::string_view part : absl::StrSplit(request.prompt_ids, ',')) {
     if (!absl::SimpleAtoi(part, &ids.emplace_back())) {

@@ -1,0 +1,121 @@
+#include "client/cli/text_generation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace milepost::client {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// Stand-ins for the packages. A token is a character's code; "^" is put before a text; "|" ends
+// what a model says.
+constexpr char kTextTokenizers[] = R"py(
+import sys, types
+class Encoding:
+    def __init__(self, ids): self.ids = ids
+class Tokenizer:
+    @staticmethod
+    def from_file(path):
+        open(path)
+        return Tokenizer()
+    def token_to_id(self, name): return ord(name) if len(name) == 1 else None
+    def encode(self, text, add_special_tokens):
+        text.encode()
+        return Encoding(([94] if add_special_tokens and text else []) + [ord(c) for c in text])
+decoders = types.ModuleType("tokenizers.decoders")
+class DecodeStream:
+    def __init__(self, skip_special_tokens): pass
+    def step(self, tokenizer, number): return None if number == 94 else chr(number)
+decoders.DecodeStream = DecodeStream
+sys.modules["tokenizers.decoders"] = decoders
+)py";
+constexpr char kTextTransformers[] = R"py(
+class AutoTokenizer:
+    @staticmethod
+    def from_pretrained(folder): return AutoTokenizer()
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt):
+        return "".join("u:" + one["content"] + "|" for one in messages) + "a:"
+)py";
+
+class TextGenerationTest : public ::testing::Test {
+ protected:
+  TextGenerationTest() {
+    std::string name = (fs::temp_directory_path() / "milepost_text_XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+    Write("tokenizers.py", kTextTokenizers);
+    Write("transformers.py", kTextTransformers);
+    Write("tokenizer.json", "{}");
+    setenv("PYTHONPATH", folder_.c_str(), 1);
+  }
+  ~TextGenerationTest() override {
+    unsetenv("PYTHONPATH");
+    fs::remove_all(folder_);
+  }
+
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+  }
+  TextPrompt Prompt(const std::string& text, bool message = false) const {
+    return {folder_.string(), text, message};
+  }
+  // What is written for these ids.
+  std::string Text(const TextPrompt& prompt, const std::string& prompt_ids,
+                   const std::string& ids) const {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    EXPECT_EQ(write(ends[1], ids.data(), ids.size()), static_cast<ssize_t>(ids.size()));
+    close(ends[1]);
+    testing::internal::CaptureStdout();
+    const absl::Status status = WriteText(prompt, prompt_ids, UniqueFd(ends[0]));
+    const std::string text = testing::internal::GetCapturedStdout();
+    return status.ok() ? text : std::string(status.message());
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(TextGenerationTest, APromptIsIds) {
+  EXPECT_EQ(*PromptIds(Prompt("ab")), "94,97,98");
+  EXPECT_EQ(*PromptIds({(folder_ / "tokenizer.json").string(), "ab"}), "94,97,98");
+  // The template has all that is needed before it.
+  EXPECT_EQ(*PromptIds(Prompt("Q", true)), "117,58,81,124,97,58");
+}
+
+TEST_F(TextGenerationTest, IdsAreTextUpToTheEnd) {
+  Write("tokenizer_config.json", R"({"eos_token": {"content": "|"}})");
+  EXPECT_EQ(Text(Prompt("ab"), "94,97,98", "94 97 98 99 \n"), "abc\n");
+  EXPECT_EQ(Text(Prompt("ab"), "94,97,98", "94 97 98 99 124 100 "), "abc\n");
+  // Of the prompt an end is none.
+  EXPECT_EQ(Text(Prompt("a|"), "94,97,124", "94 97 124 99 124 100 "), "a|c\n");
+  // Only the answer of a chat.
+  EXPECT_EQ(Text(Prompt("Q", true), "117,58,81,124,97,58", "117 58 81 124 97 58 111 107 124 120 "),
+            "ok\n");
+  fs::remove(folder_ / "tokenizer_config.json");
+  Write("generation_config.json", R"({"eos_token_id": [99, 100]})");
+  EXPECT_EQ(Text(Prompt("ab"), "97", "97 98 100 98 "), "ab\n");
+}
+
+TEST_F(TextGenerationTest, WhatCannotBeIsExplained) {
+  EXPECT_THAT(PromptIds(Prompt("")).status().message(), HasSubstr("gives no tokens"));
+  EXPECT_THAT(PromptIds(Prompt("\xff")).status().message(), HasSubstr("not UTF-8"));
+  EXPECT_THAT(PromptIds({(folder_ / "none").string(), "a"}).status().message(),
+              HasSubstr("none: not a tokenizer.json"));
+  Write("transformers.py", "raise ImportError()");
+  EXPECT_THAT(PromptIds(Prompt("a", true)).status().message(),
+              HasSubstr("text needs the Python package `transformers`: pip install"));
+  Write("tokenizers.py", "raise ImportError()");
+  const absl::Status missing = PromptIds(Prompt("a")).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(missing.message(), HasSubstr("pip install 'tokenizers"));
+}
+
+}  // namespace
+}  // namespace milepost::client
