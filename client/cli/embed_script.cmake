@@ -1,4 +1,4 @@
-# Writes OUTPUT, a C++ file with the text of SCRIPT as what FUNCTION, which HEADER declares, returns.
+# Writes OUTPUT, a C++ file with FUNCTION, which returns the text of SCRIPT. HEADER declares it.
 file(READ ${SCRIPT} hex HEX)
 string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
 file(WRITE ${OUTPUT} "#include \"${HEADER}\"\n\nnamespace milepost::client {\n"

@@ -60,11 +60,12 @@ class Tokenizer:
     def from_file(path): return Tokenizer()
     def get_vocab_size(self): return 100000
     def token_to_id(self, name): return 7 if name == "</s>" else None
+    def encode(self, text, add_special_tokens):
+        encoding = Encoding()
+        encoding.ids = [100 * ord(c) for c in text]
+        return encoding
     def encode_batch(self, texts, add_special_tokens):
-        encodings = [Encoding() for _ in texts]
-        for encoding, text in zip(encodings, texts):
-            encoding.ids = [100 * ord(c) for c in text]
-        return encodings
+        return [self.encode(text, add_special_tokens) for text in texts]
 )");
   }
 

@@ -16,14 +16,17 @@ Documents are files, or lines of JSON. A line of JSON may be an example: `messag
 `completion`. Examples have masks, by which answers alone are targets.
 """
 
+import bisect
 import itertools
 import json
 import os
 import struct
 import sys
 
-PIECE_BYTES = 1 << 20  # of a plain text, cut at line breaks
-BATCH = 256  # documents of JSON lines that are encoded at once
+PIECE_BYTES = 1 << 20  # of a plain text, cut at line breaks, where a cut changes tokens
+FREE_PIECE_BYTES = 1 << 16  # where it changes none: short texts are encoded at twice the speed
+BATCH = 256  # documents of JSON lines that are encoded at once, on all cores
+PIECES = 16  # of a plain text, likewise
 OPEN_SAMPLES = 256  # that are being packed at once
 END_OF_TEXT = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]"]
 
@@ -64,6 +67,12 @@ class Vocabulary:
         except (OSError, ValueError, AttributeError):
             pass  # a tokenizer.json alone will do
         self._chat = None
+
+    def may_cut(self):
+        """Whether a text may be cut behind a line break that no blank follows."""
+        parts = ("a\nb", "a\n", "b")
+        ids = [self.tokenizer.encode(text, add_special_tokens=False).ids for text in parts]
+        return ids[0] == ids[1] + ids[2]
 
     def id_of(self, name):
         return None if name is None else self.tokenizer.token_to_id(name)
@@ -109,6 +118,7 @@ class Reader:
         self.vocabulary = vocabulary
         self.field = field
         self.loss = loss
+        self.cuts_freely = vocabulary.may_cut()
 
     def has_lines(self, path):
         return self.field != "" or path.endswith((".jsonl", ".ndjson"))
@@ -121,10 +131,26 @@ class Reader:
                         yield self.document(f"{path}:{number}", line), len(line.encode()), True
                 return
             begins = True
-            while lines := file.readlines(PIECE_BYTES):
-                text = "".join(lines)
+            for text in self.texts(file):
                 yield text, len(text.encode()), begins
                 begins = False
+
+    def texts(self, file):
+        if not self.cuts_freely:
+            while lines := file.readlines(PIECE_BYTES):
+                yield "".join(lines)
+            return
+        lines = file.readlines(FREE_PIECE_BYTES)
+        while lines:
+            following = file.readlines(FREE_PIECE_BYTES)
+            # A blank belongs to the break before it; most lines begin with none.
+            size = sum(map(len, lines))
+            while following and following[0][:1].isspace() and size < PIECE_BYTES:
+                size += len(following[0])
+                lines.append(following.pop(0))
+                following = following or file.readlines(FREE_PIECE_BYTES)
+            yield "".join(lines)
+            lines = following
 
     def document(self, place, line):
         try:
@@ -289,7 +315,8 @@ class Texts:
 
     def add(self, part, texts):
         """Of texts and whether a document begins with each."""
-        encoded = self.tokenizer.encode_batch([text for text, _ in texts], add_special_tokens=False)
+        encode = getattr(self.tokenizer, "encode_batch_fast", self.tokenizer.encode_batch)
+        encoded = encode([text for text, _ in texts], add_special_tokens=False)
         for encoding, (_, begins) in zip(encoded, texts):
             ids = encoding.ids
             if begins and self.filled[part] and self.separator is not None:
@@ -345,13 +372,13 @@ class Examples:
     def ended(self, example, encoding):
         """Ids and mask of an example, with what ends it."""
         ids, mask = list(encoding.ids), [0] * len(encoding.ids)
-        spans = sorted(example.spans)
-        at = 0
-        for i, (begin, _) in enumerate(encoding.offsets):
-            while at < len(spans) and begin >= spans[at][1]:
-                at += 1
-            inside = at < len(spans) and spans[at][0] <= begin
-            mask[i] = 1 if inside and not encoding.special_tokens_mask[i] else 0
+        # Those that the tokenizer adds around a text are at no place of it.
+        added = encoding.special_tokens_mask
+        first = added.index(0) if 0 in added else 0
+        begins = [begin for begin, _ in encoding.offsets[first : first + added.count(0)]]
+        for begin, end in example.spans:
+            low, high = bisect.bisect_left(begins, begin), bisect.bisect_left(begins, end)
+            mask[first + low : first + high] = [1] * (high - low)
         if not example.whole and self.eos:
             if not ids or ids[-1] != self.eos[1]:
                 ids.append(self.eos[1])
@@ -432,7 +459,8 @@ class Run:
         if isinstance(document, Example) != isinstance(self.sink, Examples):
             fail("the inputs have texts and examples: make a file of each")
         self.waiting[part].append((document, begins))
-        if len(self.waiting[part]) == BATCH or not self.lines:
+        most = BATCH if self.lines else PIECES if self.reader.cuts_freely else 1
+        if len(self.waiting[part]) == most:
             self.flush(part)
 
     def flush(self, part):

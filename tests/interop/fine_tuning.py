@@ -39,7 +39,7 @@ MODELS = {
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
         intermediate_size=128, num_hidden_layers=2, tie_word_embeddings=True, **SHAPE)),
     "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
-        intermediate_size=96, num_hidden_layers=3, head_dim=32, tie_word_embeddings=False, **SHAPE)),
+        intermediate_size=96, num_hidden_layers=3, head_dim=32, **SHAPE)),
 }
 SPEC = """model: {{hugging_face: {model}}}
 data:
