@@ -3,6 +3,7 @@
 A distributed tensor (DTensor) has the part of its elements that lies on this rank.
 """
 
+import io
 import math
 import sys
 from array import array
@@ -21,6 +22,7 @@ _DTYPES = {
     "int32": ("I32", 4),
     "uint8": ("U8", 1),
 }
+PICKLE = "pickle"  # a Form's library: bytes that torch.save made of an object
 _ARRAY_TYPES = {"d": "float64", "f": "float32", "q": "int64", "i": "int32", "B": "uint8"}
 
 
@@ -28,7 +30,7 @@ _ARRAY_TYPES = {"d": "float64", "f": "float32", "q": "int64", "i": "int32", "B":
 class Form:
     """What a tensor is, without its elements."""
 
-    library: str  # "torch", "numpy" or "array"
+    library: str  # "torch", "numpy", "array" or PICKLE
     dtype: str  # "float32"
     shape: Tuple[int, ...]
     element: int  # bytes
@@ -101,7 +103,8 @@ def scalar_of(value: Any) -> Any:
     return item if isinstance(item, (bool, int, float)) else None
 
 
-def _flat_bytes(tensor: Any) -> Any:
+def flat_bytes(tensor: Any) -> Any:
+    """The elements of a PyTorch tensor: its own memory if it is contiguous, else a copy's."""
     tensor = tensor.detach()
     if not tensor.is_contiguous():
         tensor = tensor.cpu().contiguous()  # no second one in the device's memory
@@ -129,14 +132,14 @@ def part_to_save(value: Any, writes_whole: bool, alone: bool) -> Optional[Part]:
             begin, end, first = span
             if not first or begin == end:
                 return None
-            return Part(begin, end, _flat_bytes(value.to_local()))
+            return Part(begin, end, flat_bytes(value.to_local()))
     form = form_of(value)
     assert form is not None
     size = form.elements * form.element
     if not writes_whole or size == 0:
         return None
     if form.library == "torch":
-        return Part(0, size, _flat_bytes(value))
+        return Part(0, size, flat_bytes(value))
     if form.library == "numpy":
         numpy = _numpy()
         value = numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8)
@@ -208,6 +211,8 @@ class Sink:
 
 def sink_for(form: Form, target: Any, place: str) -> Sink:
     """`target`: a tensor to fill, or None for a new one in host memory. `place` is for errors."""
+    if form.library == PICKLE:
+        return _pickle_sink(form, place)
     have = form_of(target)
     if target is not None and have is None:
         raise MilepostError(f"{place}is a tensor in the checkpoint, not a {type(target).__name__}")
@@ -227,6 +232,21 @@ def sink_for(form: Form, target: Any, place: str) -> Sink:
         return Sink(0, size, memoryview(target).cast("B"), lambda: target)
     made = array(code, bytes(size))
     return Sink(0, size, memoryview(made).cast("B"), lambda: made)
+
+
+def _pickle_sink(form: Form, place: str) -> Sink:
+    """Of numbers, texts, tensors and containers alone: what PyTorch reads without running code."""
+    came = bytearray(form.elements)
+
+    def finish() -> Any:
+        try:
+            import torch
+
+            return torch.load(io.BytesIO(bytes(came)), weights_only=True)
+        except Exception as error:
+            raise MilepostError(f"{place}cannot be read: {error}") from error
+
+    return Sink(0, len(came), memoryview(came), finish)
 
 
 def _numpy_sink(form: Form, target: Any, size: int, place: str) -> Sink:
@@ -263,7 +283,7 @@ def _torch_sink(form: Form, target: Any, size: int, place: str) -> Sink:
     if target is not None and _is_distributed(target):
         return _distributed_sink(form, dtype, target)
     if target is not None and target.dtype == dtype and target.is_contiguous():
-        return Sink(0, size, _flat_bytes(target), lambda: target)
+        return Sink(0, size, flat_bytes(target), lambda: target)
     made = torch.empty(form.shape, dtype=dtype)
 
     def finish() -> Any:
@@ -272,7 +292,7 @@ def _torch_sink(form: Form, target: Any, size: int, place: str) -> Sink:
         target.detach().copy_(made)
         return target
 
-    return Sink(0, size, _flat_bytes(made), finish)
+    return Sink(0, size, flat_bytes(made), finish)
 
 
 def _distributed_sink(form: Form, dtype: Any, target: Any) -> Sink:
@@ -290,7 +310,7 @@ def _distributed_sink(form: Form, dtype: Any, target: Any) -> Sink:
             local.detach().copy_(made)
             return target
 
-        return Sink(begin, end, _flat_bytes(made), finish)
+        return Sink(begin, end, flat_bytes(made), finish)
     shape, offset = _local_box(target)
     whole = torch.empty(form.shape, dtype=dtype)
 
@@ -299,4 +319,4 @@ def _distributed_sink(form: Form, dtype: Any, target: Any) -> Sink:
         local.detach().copy_(whole[box])
         return target
 
-    return Sink(0, form.elements * element, _flat_bytes(whole), finish_box)
+    return Sink(0, form.elements * element, flat_bytes(whole), finish_box)

@@ -5,26 +5,24 @@ They are committed as a whole, verified, kept by the rules of the job's spec
 lists, verifies, pins and deletes them. A fork (`checkpoint.resume_from`) begins with another job's.
 """
 
-import fcntl
 import json
 import mmap
 import operator
 import os
 import threading
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from milepost import _tree
-from milepost._job import job
+from milepost import _dcp_items, _tree
+from milepost._job import Job, job
 from milepost._link import Link, MilepostError, open_link
-from milepost._tensors import Form, Part, Sink, part_to_save, sink_for
+from milepost._reader import ALIGNMENT, TENSOR, Memory, Reader
+from milepost._tensors import Form, Part, Sink, part_to_save
 
 __all__ = ["Checkpoint", "load", "save", "wait"]
 
-_TENSOR, _STRUCTURE, _RANK, _RANK_STRUCTURE = "tensor", "structure", "rank", "rank_structure"
+_STRUCTURE, _RANK, _RANK_STRUCTURE = "structure", "rank", "rank_structure"
 _STRUCTURE_NAME = "milepost.structure"
-_ALIGNMENT = 64
-_READ_BYTES = 256 << 20  # at a time
 
 _lock = threading.Lock()
 _link: Optional[Link] = None
@@ -40,26 +38,7 @@ class Checkpoint:
     per_rank: Any  # what this rank gave; None: nothing, or there were other numbers of ranks
 
 
-class _Memory:
-    """Memory that the rank's own process reads and writes too."""
-
-    def __init__(self, size: int) -> None:
-        self.size = max(size, 1)
-        self.fd = os.memfd_create("milepost", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self.fd, self.size)
-        # So that the other side is safe to touch all of it.
-        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-        self.buffer = mmap.mmap(self.fd, self.size)
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):
-            os.close(self.fd)
-
-    def to_json(self) -> Dict[str, int]:
-        return {"pid": os.getpid(), "fd": self.fd, "bytes": self.size}
-
-
-_copy: Optional[_Memory] = None  # of the save that may still be on its way
+_copy: Optional[Memory] = None  # of the save that may still be on its way
 
 
 def _forget() -> None:
@@ -95,42 +74,75 @@ def save(state: Any, step: int, *, per_rank: Any = None, alone: bool = False) ->
     MilepostError: the step comes after a later one; or the ranks are at different steps, have
     different forms of a tensor, or only some have one. Nothing happens outside a job.
     """
+    here = job()
+    if here is None:
+        return
+    structure, leaves = _tree.flatten(state)
+    ranks_structure, ranks_leaves = _tree.flatten(per_rank, f"rank{here.rank}.")
+    whole = alone or here.rank == 0
+
+    def describe(parts: Parts, here: Job) -> None:
+        for leaf in leaves:
+            part = part_to_save(leaf.value, whole, alone)
+            parts.add(leaf.form, leaf.name, TENSOR, part)
+        if whole:  # all ranks describe the same state: rank 0's description counts
+            said = {"structure": structure, "world_size": here.world_size}
+            parts.add_json(_STRUCTURE_NAME, _STRUCTURE, said)
+        if per_rank is not None:
+            for leaf in ranks_leaves:
+                part = part_to_save(leaf.value, True, True)
+                parts.add(leaf.form, leaf.name, _RANK, part)
+            said = {"structure": ranks_structure, "world_size": here.world_size}
+            parts.add_json(*rank_structure(here.rank), said)
+
+    commit(step, describe, alone=alone)
+
+
+def rank_structure(rank: int) -> Tuple[str, str]:
+    """Name and kind of the text that a rank says for itself alone."""
+    return f"rank{rank}.structure", _RANK_STRUCTURE
+
+
+def commit(
+    step: int, describe: Callable[["Parts", Job], None], *, alone: bool, tell: bool = False
+) -> None:
+    """Saves what `describe` adds, as save() says; it is not called where nothing is to be saved.
+
+    `tell`: if it raises, the others' save fails too, at once. That waits for them.
+    """
     global _copy
     with _lock:
         link, here = _connect(), job()
         if link is None or here is None:
             return
         step = operator.index(step)
-        structure, leaves = _tree.flatten(state)
-        ranks_structure, ranks_leaves = _tree.flatten(per_rank, f"rank{here.rank}.")
         if link.ask("/checkpoint/claim", {"step": step}).get("saved"):
             return
         try:
-            whole = alone or here.rank == 0
-            parts = _Parts()
-            for leaf in leaves:
-                part = part_to_save(leaf.value, whole, alone)
-                parts.add(leaf.form, leaf.name, _TENSOR, part)
-            # All ranks describe the same state: rank 0's description counts.
-            parts.add_text(_STRUCTURE_NAME, _STRUCTURE, structure, here.world_size, whole)
-            if per_rank is not None:
-                for leaf in ranks_leaves:
-                    part = part_to_save(leaf.value, True, True)
-                    parts.add(leaf.form, leaf.name, _RANK, part)
-                name = f"rank{here.rank}.structure"
-                parts.add_text(name, _RANK_STRUCTURE, ranks_structure, here.world_size, True)
+            parts = Parts()
+            describe(parts, here)
             if _copy is None or _copy.size < parts.size:
                 _copy = None  # before the new one is made
-                _copy = _Memory(parts.size)
+                _copy = Memory(parts.size)
             parts.copy(_copy.buffer)
             request = {"step": step, "alone": alone, "memory": _copy.to_json()}
         except BaseException:
-            link.ask("/checkpoint/release", {})
+            _withdraw(link, tell and not alone)
             raise
         link.ask("/checkpoint/save", {**request, **parts.to_json()})
 
 
-class _Parts:
+def _withdraw(link: Link, tell: bool) -> None:
+    if not tell:
+        link.ask("/checkpoint/release", {})
+        return
+    try:
+        link.ask("/checkpoint/save", {})  # no save: the rank tells the others, who then do not wait
+    except MilepostError:
+        pass
+
+
+class Parts:
     """What a rank saves: its list of tensors, and the bytes of those that it writes."""
 
     def __init__(self) -> None:
@@ -147,12 +159,10 @@ class _Parts:
         index = len(self._tensors) - 1
         self._pieces.append([index, part.begin // element, part.end // element, self.size])
         self._copies.append((self.size, part.memory))
-        self.size += -(-(part.end - part.begin) // _ALIGNMENT) * _ALIGNMENT
+        self.size += -(-(part.end - part.begin) // ALIGNMENT) * ALIGNMENT
 
-    def add_text(self, name: str, kind: str, structure: Any, world: int, writes: bool) -> None:
-        if not writes:
-            return
-        text = json.dumps({"structure": structure, "world_size": world}).encode()
+    def add_json(self, name: str, kind: str, value: Any) -> None:
+        text = json.dumps(value).encode()
         form = Form("array", "uint8", (len(text),), 1)
         self.add(form, name, kind, Part(0, len(text), memoryview(text)))
 
@@ -183,112 +193,63 @@ def load(into: Any = None, *, strict: bool = True) -> Optional[Checkpoint]:
     Blocks while it is read; every byte is verified. MilepostError: it is damaged, was not saved by
     save(), or does not fit `into`.
     """
+    here, opened = job(), open_checkpoint()
+    if here is None or opened is None:
+        return None
     with _lock:
-        link, here = _connect(), job()
-        if link is None or here is None:
+        return opened.load(here, into, strict)
+
+
+def open_checkpoint() -> Optional["Opened"]:
+    """The checkpoint that this attempt begins with. None: it begins anew, or this is no job."""
+    with _lock:
+        link = _connect()
+        if link is None or job() is None:
             return None
         manifest = link.ask("/checkpoint/manifest", {})
-        if manifest is None:
-            return None
-        reader = _Reader(link, manifest["tensors"])
-        text = reader.text(_STRUCTURE_NAME, _STRUCTURE)
+        return None if manifest is None else Opened(link, manifest)
+
+
+class Opened:
+    """A checkpoint that can be read. Not thread-safe, but for what milepost.dcp calls."""
+
+    def __init__(self, link: Link, manifest: Dict[str, Any]) -> None:
+        self.name: str = manifest["checkpoint"]
+        self.step: int = manifest["step"]
+        self._tensors = manifest["tensors"]
+        self._reader = Reader(link, self._tensors)
+
+    def load(self, here: Job, into: Any, strict: bool) -> Checkpoint:
+        """See load()."""
+        text = self._reader.text(_STRUCTURE_NAME, _STRUCTURE)
         if text is None:
-            raise MilepostError(
-                f"{manifest['checkpoint']} was not saved by milepost.checkpoint.save()"
-            )
-        state = reader.state(text["structure"], _TENSOR, into, strict)
+            items = self._dcp_items()
+            if items is None:
+                raise MilepostError(f"{self.name} was not saved by milepost.checkpoint.save()")
+            text = {"structure": _dcp_items.structure_of(items)}
+        state = self._reader.state(text["structure"], TENSOR, into, strict)
+        own = self._reader.text(*rank_structure(here.rank)) or {}
         per_rank = None
-        own = reader.text(f"rank{here.rank}.structure", _RANK_STRUCTURE)
-        if own is not None and own["world_size"] == here.world_size:
-            per_rank = reader.state(own["structure"], _RANK, None, strict)
-        return Checkpoint(manifest["checkpoint"], manifest["step"], state, per_rank)
+        if "structure" in own and own["world_size"] == here.world_size:
+            per_rank = self._reader.state(own["structure"], _RANK, None, strict)
+        return Checkpoint(self.name, self.step, state, per_rank)
 
+    def dcp_items(self) -> Optional[List[_dcp_items.Item]]:
+        """What all ranks have saved. None: it was not saved through milepost.dcp."""
+        with _lock:
+            return self._dcp_items()
 
-class _Later:
-    """Stands for a tensor until it has been read."""
-
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
-
-
-class _Reader:
-    """Reads tensors of a checkpoint, a bounded number of bytes at a time."""
-
-    def __init__(self, link: Link, tensors: List[Any]) -> None:
-        self._link = link
-        self._numbers = {(name, kind): i for i, (name, kind, _, _) in enumerate(tensors)}
-        self._sizes = [shape for _, _, _, shape in tensors]
-        self._memory: Optional[_Memory] = None
-
-    def text(self, name: str, kind: str) -> Any:
-        number = self._numbers.get((name, kind))
-        if number is None:
+    def _dcp_items(self) -> Optional[List[_dcp_items.Item]]:
+        names = [(name, kind) for name, kind, _, _ in self._tensors if kind == _RANK_STRUCTURE]
+        texts = self._reader.texts(names)
+        if not texts or not all("dcp" in text for text in texts):
             return None
-        (size,) = self._sizes[number]
-        came = bytearray(size)
-        self._read([(number, 1, Sink(0, size, memoryview(came), None))])
-        return json.loads(came)
+        return [_dcp_items.Item.from_json(item) for text in texts for item in text["dcp"]]
 
-    def state(self, structure: Any, kind: str, into: Any, strict: bool) -> Any:
-        wanted: List[Tuple[int, int, Sink]] = []
-
-        def fetch(name: str, form: Form, target: Any, place: str) -> Any:
-            number = self._numbers.get((name, kind))
-            if number is None:
-                raise MilepostError(f"{place}the checkpoint lacks its tensor {name!r}")
-            sink = sink_for(form, target, place)
-            wanted.append((number, form.stored_element, sink))
-            return _Later(sink)
-
-        # What does not fit is found before anything is read or changed.
-        tree = _tree.unflatten(structure, fetch, into, strict)
-        self._read(wanted)
-        return _finish(tree, into)
-
-    def _read(self, wanted: List[Tuple[int, int, Sink]]) -> None:
-        batch: List[Tuple[int, int, int, int, Sink]] = []  # tensor, element, begin, end
-        size = 0
-        for number, element, sink in wanted:
-            at = sink.begin
-            while at < sink.end:
-                end = min(sink.end, at + (_READ_BYTES - size) // element * element)
-                batch.append((number, element, at, end, sink))
-                size += -(-(end - at) // _ALIGNMENT) * _ALIGNMENT
-                at = end
-                if size > _READ_BYTES - _ALIGNMENT:
-                    self._read_batch(batch)
-                    batch, size = [], 0
-        if batch:
-            self._read_batch(batch)
-
-    def _read_batch(self, batch: List[Tuple[int, int, int, int, Sink]]) -> None:
-        pieces, places, size = [], [], 0
-        for number, element, begin, end, sink in batch:
-            pieces.append([number, begin // element, end // element, size])
-            places.append((sink, begin, size, end - begin))
-            size += -(-(end - begin) // _ALIGNMENT) * _ALIGNMENT
-        if self._memory is None or self._memory.size < size:
-            self._memory = _Memory(size)
-        request = {"memory": self._memory.to_json(), "pieces": pieces}
-        self._link.ask("/checkpoint/read", request)
-        for sink, begin, offset, count in places:
-            sink.take(begin, self._memory.buffer, offset, count)
-
-
-def _finish(tree: Any, into: Any) -> Any:
-    """The tree with its tensors in place of what stood for them. Fills the dicts of `into`."""
-    if isinstance(tree, _Later):
-        return tree.sink.finish()
-    if isinstance(tree, dict):
-        filled = into if isinstance(into, dict) else {}
-        for key, value in tree.items():
-            filled[key] = _finish(value, filled.get(key))
-        return filled
-    if isinstance(tree, (list, tuple)):
-        olds = list(into) if isinstance(into, (list, tuple)) else []
-        olds += [None] * (len(tree) - len(olds))
-        return type(tree)(_finish(value, old) for value, old in zip(tree, olds))
-    return tree
+    def read(self, wanted: List[Tuple[str, Form, Sink]]) -> None:
+        """Fills the sinks with bytes of the tensors of these names and forms."""
+        with _lock:
+            self._reader.read_all(wanted)
 
 
 def wait(timeout: Optional[float] = None) -> Optional[int]:

@@ -25,10 +25,31 @@ class Rank(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers = answers or {}
         self.posted = []
+        self.held = None
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def paths(self):
         return [path for path, _ in self.posted]
+
+    def hold(self, name, save):
+        """Has the checkpoint that was posted as `save` to begin with."""
+        manifest = {"checkpoint": name, "step": save["step"], "tensors": save["tensors"]}
+        self.answers["/checkpoint/manifest"] = (200, json.dumps(manifest))
+        self.held = save
+
+    def read(self, body):
+        """Fills the memory that a read names."""
+        pieces = {piece[0]: piece for piece in self.held["pieces"]}
+        path = f"/proc/{body['memory']['pid']}/fd/{body['memory']['fd']}"
+        with open(path, "r+b") as file:
+            for number, begin, end, offset in body["pieces"]:
+                dtype = self.held["tensors"][number][2]
+                element = {"F32": 4, "BF16": 2, "U8": 1}[dtype]
+                _, first, last, at = pieces[number]
+                assert first <= begin <= end <= last, (begin, end, pieces[number])
+                at += (begin - first) * element
+                file.seek(offset)
+                file.write(self.held["bytes"][at : at + (end - begin) * element])
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -40,6 +61,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             memory = body["memory"]
             with open(f"/proc/{memory['pid']}/fd/{memory['fd']}", "rb") as file:
                 body["bytes"] = file.read(memory["bytes"])
+        if self.path == "/checkpoint/read":
+            self.server.read(body)
         self.server.posted.append((self.path, body))
         status, text = self.server.answers.get(self.path, (200, "{}"))
         if self.headers["Authorization"] != "Bearer " + TOKEN:
@@ -53,34 +76,35 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class JobTest(unittest.TestCase):
-    def run_script(self, text, rank=None, world=1, stop_file=None):
-        """Runs a script as the rank's process would; what it prints."""
-        rank = rank or Rank()
-        self.addCleanup(rank.server_close)
-        self.addCleanup(rank.shutdown)
-        with tempfile.NamedTemporaryFile("w", suffix="token") as token:
-            token.write(TOKEN)
-            token.flush()
-            environment = dict(
-                os.environ, PYTHONPATH=ROOT, MILEPOST_JOB="jobs/7", RANK="0", WORLD_SIZE=str(world),
-                MILEPOST_URL=f"http://127.0.0.1:{rank.server_port}",
-                MILEPOST_TOKEN_FILE=token.name, http_proxy="http://192.0.2.1:1",
-            )
-            environment.pop("MILEPOST_STOP_FILE", None)
-            if stop_file:
-                environment["MILEPOST_STOP_FILE"] = stop_file
-            done = subprocess.run(
-                [sys.executable, "-B", "-c", "import milepost\n" + textwrap.dedent(text)],
-                env=environment, capture_output=True, text=True, timeout=60,
-            )
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stderr, "")
-        return done.stdout
+def run_script(test, text, rank=None, world=1, stop_file=None):
+    """Runs a script as the rank's process would; what it prints."""
+    rank = rank or Rank()
+    test.addCleanup(rank.server_close)
+    test.addCleanup(rank.shutdown)
+    with tempfile.NamedTemporaryFile("w", suffix="token") as token:
+        token.write(TOKEN)
+        token.flush()
+        environment = dict(
+            os.environ, PYTHONPATH=ROOT, MILEPOST_JOB="jobs/7", RANK="0", WORLD_SIZE=str(world),
+            MILEPOST_URL=f"http://127.0.0.1:{rank.server_port}",
+            MILEPOST_TOKEN_FILE=token.name, http_proxy="http://192.0.2.1:1",
+        )
+        environment.pop("MILEPOST_STOP_FILE", None)
+        if stop_file:
+            environment["MILEPOST_STOP_FILE"] = stop_file
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", "import milepost\n" + textwrap.dedent(text)],
+            env=environment, capture_output=True, text=True, timeout=60,
+        )
+    test.assertEqual(done.returncode, 0, done.stderr)
+    test.assertEqual(done.stderr, "")
+    return done.stdout
 
+
+class JobTest(unittest.TestCase):
     def test_a_save_is_claimed_copied_and_described(self):
         rank = Rank()
-        self.run_script("""
+        run_script(self, """
             from array import array
             milepost.checkpoint.save({"w": array("f", [1, 2]), "n": [5, "x"]}, 40)
         """, rank)
@@ -100,10 +124,10 @@ class JobTest(unittest.TestCase):
 
     def test_what_cannot_be_saved_gives_the_claim_back(self):
         rank = Rank()
-        self.run_script("""
+        run_script(self, """
             import array
             from milepost import checkpoint
-            checkpoint._Memory = None  # as where there is no memory left
+            checkpoint.Memory = None  # as where there is no memory left
             try:
                 checkpoint.save([array.array("f", [1])], 40)
             except TypeError:
@@ -115,12 +139,12 @@ class JobTest(unittest.TestCase):
 
     def test_a_step_that_was_saved_is_passed_over(self):
         rank = Rank({"/checkpoint/claim": (200, '{"saved": true}')})
-        self.run_script("milepost.checkpoint.save([1], 40)", rank)
+        run_script(self, "milepost.checkpoint.save([1], 40)", rank)
         self.assertEqual(rank.paths(), ["/checkpoint/claim"])
 
     def test_a_refusal_is_an_error_with_its_reason(self):
         rank = Rank({"/checkpoint/claim": (400, "steps must rise\n")})
-        said = self.run_script("""
+        said = run_script(self, """
             try:
                 milepost.checkpoint.save([1], 40)
             except milepost.MilepostError as error:
@@ -130,11 +154,11 @@ class JobTest(unittest.TestCase):
 
     def test_a_job_without_a_checkpoint_begins_anew(self):
         rank = Rank({"/checkpoint/manifest": (204, "")})
-        self.assertEqual(self.run_script("print(milepost.checkpoint.load())", rank), "None\n")
+        self.assertEqual(run_script(self, "print(milepost.checkpoint.load())", rank), "None\n")
 
     def test_the_last_report_is_not_lost(self):
         rank = Rank()
-        self.run_script("""
+        run_script(self, """
             class Odd:
                 def __float__(self): raise RuntimeError("a device is gone")
             for step in range(1, 1001):
@@ -150,7 +174,7 @@ class JobTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile() as page:
             page.write(struct.pack("4q", 0, 0, 3, 4) + bytes(4064))
             page.flush()
-            said = self.run_script("""
+            said = run_script(self, """
                 print([milepost.should_stop() for _ in range(5)], milepost.should_stop.last)
             """, stop_file=page.name)
             page.seek(0)
@@ -160,7 +184,7 @@ class JobTest(unittest.TestCase):
 
     def test_a_fork_has_no_part_in_its_parents_connection(self):
         rank = Rank()
-        said = self.run_script("""
+        said = run_script(self, """
             import os
             milepost.checkpoint.save([1], 1)
             child = os.fork()

@@ -10,7 +10,7 @@ from array import array
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from milepost import MilepostError, checkpoint, data
-from milepost import _tensors, _tree
+from milepost import _reader, _tensors, _tree
 
 try:
     import numpy
@@ -25,7 +25,7 @@ except ImportError:
 def round_trip(state, into=None, strict=True):
     """Through the bytes that a checkpoint would hold."""
     structure, leaves = _tree.flatten(state)
-    parts = checkpoint._Parts()
+    parts = checkpoint.Parts()
     for leaf in leaves:
         parts.add(leaf.form, leaf.name, "tensor", _tensors.part_to_save(leaf.value, True, True))
     memory = bytearray(max(parts.size, 1))
@@ -41,10 +41,10 @@ def round_trip(state, into=None, strict=True):
             size = form.stored_element
             assert (begin * size, end * size) == (sink.begin, sink.end)
             sink.take(sink.begin, memory, at, sink.end - sink.begin)
-        return checkpoint._Later(sink)
+        return _reader.Later(sink)
 
     tree = _tree.unflatten(json.loads(json.dumps(structure)), fetch, into, strict)
-    return checkpoint._finish(tree, into)
+    return _reader.finish(tree, into)
 
 
 class TreeTest(unittest.TestCase):

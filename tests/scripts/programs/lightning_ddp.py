@@ -1,0 +1,41 @@
+"""Lightning's Trainer under DDP, with Milepost's callback and checkpoint plugin."""
+import os
+
+import lightning
+import torch
+from common import GPT, Text, say_result
+from lightning.pytorch.callbacks import ModelCheckpoint
+from milepost.lightning import MilepostCallback, MilepostCheckpointIO, resume_path
+
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = GPT()
+        self.last = None
+
+    def training_step(self, batch, index):
+        loss = self.model(*batch)
+        self.log("train_loss", loss)
+        self.last = loss.detach()
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+lightning.seed_everything(0)
+module = Module()
+trainer = lightning.Trainer(
+    accelerator="cpu", strategy="ddp", max_epochs=16, logger=False, enable_progress_bar=False,
+    devices=int(os.environ["LOCAL_WORLD_SIZE"]), num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
+    callbacks=[MilepostCallback(), ModelCheckpoint(every_n_epochs=1)],
+    plugins=[MilepostCheckpointIO()],
+)
+start = resume_path()
+print("goes on with", start, flush=True)
+loader = torch.utils.data.DataLoader(Text(512), batch_size=8, shuffle=True)
+trainer.fit(module, loader, ckpt_path=start)
+last = trainer.strategy.reduce(module.last, reduce_op="mean")
+if trainer.is_global_zero and not trainer.should_stop:
+    say_result(last, module.state_dict().items())
