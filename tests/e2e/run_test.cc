@@ -14,6 +14,8 @@
 #include "common/exit_codes.h"
 #include "common/spec/to_yaml.h"
 #include "common/subprocess.h"
+#include "engine/data/npy.h"
+#include "engine/data/token_file.h"
 #include "tests/e2e/cluster.h"
 
 namespace milepost::e2e {
@@ -395,6 +397,45 @@ TEST_F(RunTest, HintsAreTrueOfTheJobAtHand) {
   const Ran wrong = Milepost({"generate", "--job", "jobs/1", "--prompt", "And God said"});
   EXPECT_EQ(wrong.exit_code, kExitUsage);
   EXPECT_THAT(wrong.err, testing::StartsWith("milepost: this model's tokens are not bytes"));
+}
+
+TEST_F(RunTest, AHuggingFaceFolderIsTrainedFurtherOnAMasksTargets) {
+  const v1::JobSpec first = SmallJob(folder_, 4);
+  ASSERT_EQ(Milepost({"run", Write("first.yaml", first)}).exit_code, kExitOk);
+  const Ran exported = Milepost({"checkpoint", "export", "1", "--out", Path("model")});
+  ASSERT_EQ(exported.exit_code, kExitOk) << exported.err;
+
+  const auto tokens = data::TokenFile::Open(first.data().train());
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  // Of a run whose targets are `every`th token; 0: there is no mask.
+  const auto tuned = [&](uint32_t every) {
+    v1::JobSpec spec = first;
+    spec.mutable_model()->Clear();
+    spec.mutable_model()->set_hugging_face("model");
+    if (every > 0) {
+      const std::string name = absl::StrCat("mask", every, ".npy");
+      auto writer = data::NpyWriter::Create(Path(name), data::TokenType::kUint8);
+      EXPECT_TRUE(writer.ok()) << writer.status();
+      std::vector<uint32_t> mask;
+      for (int64_t i = 0; i < (*tokens)->size(); ++i) mask.push_back(i % every == 0 ? 1 : 0);
+      EXPECT_EQ((*writer)->Append(mask), absl::OkStatus());
+      EXPECT_EQ((*writer)->Finish(), absl::OkStatus());
+      spec.mutable_data()->mutable_loss_mask()->set_train(name);
+    }
+    const std::string path = Write(absl::StrCat("tuned", every, ".yaml"), spec);
+    const Ran ran = Milepost({"run", path, "-o", "json"});
+    EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+    const std::string key = "\"train_loss\":";
+    const size_t at = ran.out.rfind(key);
+    EXPECT_NE(at, std::string::npos) << ran.out;
+    return ran.out.substr(at, ran.out.find(',', at) - at);
+  };
+  const std::string all = tuned(0);
+  EXPECT_EQ(tuned(1), all);
+  EXPECT_NE(tuned(3), all);
+  const std::string job = Milepost({"job", "describe", "2", "-o", "json"}).out;
+  EXPECT_THAT(job, AllOf(HasSubstr("\"vocabulary\""), HasSubstr(Path("model"))));
+  EXPECT_THAT(job, HasSubstr("\"hugging_face\": \"\""));
 }
 
 TEST_F(RunTest, ADivergedRunIsNoSuccess) {
