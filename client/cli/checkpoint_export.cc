@@ -368,22 +368,35 @@ absl::StatusOr<std::map<std::string, std::string>> TokenizerFiles(const std::str
 }
 
 // config.json, and what belongs to the tokenizer.
-absl::StatusOr<std::map<std::string, std::string>> ModelFiles(
+absl::StatusOr<std::map<std::string, std::string>> FilesWithTokenizer(
     const v1::CheckpointManifest& manifest, const ExportSettings& settings) {
   v1::ModelSpec model;
   MP_RETURN_IF_ERROR(
       ParseYamlMessage(manifest.model_yaml(), manifest.checkpoint().name() + " model", &model));
-  MP_ASSIGN_OR_RETURN(auto files, TokenizerFiles(settings.tokenizer));
+  MP_ASSIGN_OR_RETURN(auto files, TokenizerFiles(settings.tokenizer));  // empty: there is none
   std::string tokens_from;
   if (!files.empty()) {
-    const std::string path = settings.tokenizer + "/config.json";
-    const auto text = ReadRegularFile(path, kMostTokenizerBytes);
+    const auto text = ReadRegularFile(settings.tokenizer + "/config.json", kMostTokenizerBytes);
     if (text.ok()) tokens_from = *text;
   }
   auto config = models::HfConfig(model, TorchName(settings.dtype), tokens_from);
-  if (!config.ok()) return Annotate(config.status(), settings.tokenizer);
+  if (!config.ok()) {
+    return tokens_from.empty() ? config.status()
+                               : Annotate(config.status(), settings.tokenizer + "/config.json");
+  }
   files["config.json"] = *std::move(config);
   return files;
+}
+
+absl::StatusOr<std::map<std::string, std::string>> ModelFiles(
+    const v1::CheckpointManifest& manifest, const ExportSettings& settings,
+    std::string* tokenizer_problem) {
+  auto files = FilesWithTokenizer(manifest, settings);
+  if (files.ok() || !settings.tokenizer_if_readable) return files;
+  *tokenizer_problem = std::string(files.status().message());
+  ExportSettings without = settings;
+  without.tokenizer.clear();
+  return FilesWithTokenizer(manifest, without);
 }
 
 }  // namespace
@@ -399,12 +412,15 @@ bool HasTokenizer(const std::string& folder) {
 absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& manifest,
                                               const ChunkReader& read,
                                               const ExportSettings& settings) {
-  MP_ASSIGN_OR_RETURN(const auto files, IsOfScript(manifest) ? StructureFiles(manifest, read)
-                                                             : ModelFiles(manifest, settings));
+  std::string problem;
+  MP_ASSIGN_OR_RETURN(const auto files, IsOfScript(manifest)
+                                            ? StructureFiles(manifest, read)
+                                            : ModelFiles(manifest, settings, &problem));
   MP_ASSIGN_OR_RETURN(const auto folder, FolderInMaking::Create(settings.folder));
-  MP_ASSIGN_OR_RETURN(const ExportReport report,
+  MP_ASSIGN_OR_RETURN(ExportReport report,
                       Exporter(manifest, settings, folder->path()).Run(read, files));
   MP_RETURN_IF_ERROR(folder->Finish());
+  report.tokenizer_problem = problem;
   return report;
 }
 

@@ -38,13 +38,15 @@ struct ExportSettings {
   // A Hugging Face folder whose tokenizer, chat template and generation_config.json are copied, and
   // whose config.json has the ids of special tokens. Empty: none.
   std::string tokenizer = {};
+  bool tokenizer_if_readable = false;  // what is wrong with it is only reported
 };
 
 struct ExportReport {
   int64_t tensors = 0;
   int64_t bytes = 0;
-  int64_t files = 0;   // files of weights
-  std::string others;  // the names of the other files: "config.json"
+  int64_t files = 0;                   // files of weights
+  std::string others;                  // the names of the other files: "config.json"
+  std::string tokenizer_problem = {};  // why it was not copied, though it was named
 };
 
 // Whether a tokenizer is in a Hugging Face folder.

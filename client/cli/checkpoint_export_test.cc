@@ -132,8 +132,15 @@ TEST_F(CheckpointExportTest, CopiesATokenizer) {
   EXPECT_TRUE(HasTokenizer(from));
   write("config.json", "[");
   EXPECT_THAT(ExportCheckpoint(manifest_, Reader(Good()), settings).status().message(),
-              HasSubstr("from: not valid JSON"));
+              HasSubstr("from/config.json: not valid JSON"));
   EXPECT_FALSE(fs::exists(Out()));
+  ExportSettings optional = settings;
+  optional.folder = folder_ + "/without";
+  optional.tokenizer_if_readable = true;
+  const auto without = ExportCheckpoint(manifest_, Reader(Good()), optional);
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->others, "config.json");
+  EXPECT_THAT(without->tokenizer_problem, HasSubstr("not valid JSON"));
   write("config.json", R"({"eos_token_id": 3, "vocab_size": 99})");
   write("chat_template.jinja", "{{ x }}");
   write("generation_config.json", "{ }");

@@ -51,6 +51,13 @@ absl::Status CheckOptions(const TokenizeOptions& options) {
   if (OneNameOf(options.output) == OneNameOf(options.validation_output)) {
     return absl::InvalidArgumentError("--output and --validation-output are the same file");
   }
+  if (!options.validation_output.empty() &&
+      (OneNameOf(MaskPath(options.output)) == OneNameOf(options.validation_output) ||
+       OneNameOf(options.output) == OneNameOf(MaskPath(options.validation_output)))) {
+    return absl::InvalidArgumentError(
+        "--output, --validation-output: one of them is the other's loss mask by its name; choose "
+        "another name");
+  }
   return absl::OkStatus();
 }
 

@@ -31,7 +31,8 @@ absl::StatusOr<ExportReport> Export(const Access& access, const std::string& che
       {.folder = folder,
        .dtype = DTypeOf(options.dtype),
        .tokenizer = options.tokenizer.empty() ? TokenizerOf(access, manifest.checkpoint().job())
-                                              : options.tokenizer});
+                                              : options.tokenizer,
+       .tokenizer_if_readable = options.tokenizer.empty()});
 }
 
 }  // namespace
@@ -73,6 +74,10 @@ int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& op
     if (guard.interrupted() && !report.ok()) return kExitInterrupted;
     if (!report.ok()) return Fail(report.status());
     Print(folder + "\n");
+    if (!report->tokenizer_problem.empty()) {
+      Note(absl::StrCat("without a tokenizer, which --tokenizer names: ",
+                        report->tokenizer_problem));
+    }
     Note(absl::StrCat("wrote ", report->tensors, " tensors, ", HumanBytes(report->bytes), ", in ",
                       report->files == 1 ? "one file" : absl::StrCat(report->files, " files"),
                       " and ", report->others));

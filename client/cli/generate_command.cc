@@ -40,7 +40,7 @@ int Ended(const absl::StatusOr<ExitResult>& end) {
 // Of the checkpoint's job. A chat needs one.
 absl::StatusOr<std::string> ChosenTokenizer(const Access& access, const std::string& checkpoint,
                                             const GenerateOptions& options) {
-  if (!options.tokenizer.empty() || options.prompt.empty()) return options.tokenizer;
+  if (!options.tokenizer.empty() || !options.prompt_ids.empty()) return options.tokenizer;
   const auto manifest = access.checkpoints().Get(checkpoint);
   if (!manifest.ok()) return manifest.status();
   std::string found = TokenizerOf(access, manifest->checkpoint().job());
@@ -57,13 +57,12 @@ int GenerateText(const TextPrompt& prompt, const std::string& ids, SpawnOptions 
   spawn.out = Redirect::Pipe();
   auto trainer = Subprocess::Spawn(std::move(spawn));
   if (!trainer.ok()) return Fail(trainer.status());
-  const absl::Status written = WriteText(prompt, ids, trainer->TakeOut());
-  if (!written.ok()) return Fail(written);
-  // An answer may have ended before as many tokens as were asked for.
+  const auto all = WriteText(prompt, ids, trainer->TakeOut());
+  if (!all.ok()) return Fail(all.status());
+  if (*all) return Ended(trainer->Wait());
+  // An answer has ended before as many tokens as were asked for.
   trainer->Signal(SIGKILL).IgnoreError();
-  const auto end = trainer->Wait();
-  if (end.ok() && end->signal == SIGKILL) return kExitOk;
-  return Ended(end);
+  return kExitOk;
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
 TOKENIZER is a folder, or a tokenizer.json. MESSAGE is 1 where the prompt is a message of a chat,
 which the tokenizer's template renders, else 0. `text` writes text as ids come. The first COUNT are
 the prompt's, which are not shown of a chat. Behind them it ends at a token that ends answers. Exit
-code 3: a package is missing, which stderr names. 4: a message for the user is on stderr.
+code 3: a package is missing, which stderr names. 4: a message for the user is on stderr. 5: it has
+ended before the ids: at such a token, or because nobody reads the text.
 """
 
 import json
@@ -35,9 +36,13 @@ def tokenizer_at(path):
         missing("tokenizers")
     file = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
     try:
-        return Tokenizer.from_file(file)
+        tokenizer = Tokenizer.from_file(file)
     except Exception as error:
         fail(f"{file}: not a tokenizer.json: {error}")
+    # A file may say that texts are cut, or filled up: that was for another use.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def settings(path, name):
@@ -54,7 +59,8 @@ def ends(path, tokenizer):
     found = set()
     for name in ("generation_config.json", "config.json"):
         ids = settings(path, name).get("eos_token_id")
-        found.update(one for one in (ids if isinstance(ids, list) else [ids]) if one is not None)
+        ids = ids if isinstance(ids, list) else [ids]
+        found.update(one for one in ids if isinstance(one, int))
     token = settings(path, "tokenizer_config.json").get("eos_token")
     token = token.get("content") if isinstance(token, dict) else token
     if isinstance(token, str):
@@ -78,6 +84,7 @@ def rendered(path, prompt):
 def write_ids(path, prompt, message):
     tokenizer = tokenizer_at(path)
     try:
+        prompt.encode()
         text = rendered(path, prompt) if message else prompt
         ids = tokenizer.encode(text, add_special_tokens=not message).ids
     except UnicodeEncodeError:
@@ -110,8 +117,10 @@ def write_text(path, count, message):
     tokenizer = tokenizer_at(path)
     stream, last = DecodeStream(skip_special_tokens=True), ends(path, tokenizer)
     terminal = sys.stdout.isatty()
+    ended = False
     for place, number in enumerate(ids_of(sys.stdin)):
-        if place >= count and number in last:
+        ended = place >= count and number in last
+        if ended:
             break
         if message and place < count:
             continue
@@ -121,6 +130,8 @@ def write_text(path, count, message):
             sys.stdout.buffer.flush()
     sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
+    if ended:
+        sys.exit(5)
 
 
 def main():
@@ -131,7 +142,10 @@ def main():
         else:
             write_text(path, int(given), message == "1")
     except BrokenPipeError:
-        sys.exit(0)  # nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is flushed at the end
+        sys.exit(5)  # nobody reads on
+    except OSError as error:
+        fail(f"cannot write to stdout: {error.strerror}")
     except (ImportError, AttributeError):
         missing("tokenizers>=0.21")
 

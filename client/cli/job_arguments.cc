@@ -230,8 +230,9 @@ absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source) {
   MP_RETURN_IF_ERROR(ApplyOverrides(parsed, "--set", &spec));
   if (!parsed.empty()) MakeTypedPathsAbsolute(&spec);
   const SpecFiller filler = HuggingFaceModel();
-  MP_RETURN_IF_ERROR(Annotate(filler.fill(&spec), filler.field));
-  return spec;
+  const absl::Status filled = filler.fill(&spec);
+  if (filled.ok()) return spec;
+  return absl::InvalidArgumentError(absl::StrCat(filler.field, ": ", filled.message()));
 }
 
 absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source) {

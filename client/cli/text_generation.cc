@@ -38,10 +38,12 @@ std::string ReadAll(UniqueFd fd) {
   return text;
 }
 
-absl::Status Ended(Subprocess* python) {
+// True: it has read all.
+absl::StatusOr<bool> Ended(Subprocess* python) {
   const std::string message = ReadAll(python->TakeErr());
   MP_ASSIGN_OR_RETURN(const ExitResult end, python->Wait());
-  if (end.success()) return absl::OkStatus();
+  if (end.success()) return true;
+  if (end.signal == 0 && end.exit_code == 5) return false;
   if (end.signal == 0 && end.exit_code == 3) {
     return absl::FailedPreconditionError(
         absl::StrCat("text needs the Python package `", message, "`: pip install '", message,
@@ -61,11 +63,12 @@ absl::StatusOr<std::string> PromptIds(const TextPrompt& prompt) {
   MP_ASSIGN_OR_RETURN(Subprocess python, Subprocess::Spawn(std::move(options)));
   // It writes the one or the other.
   std::string ids = ReadAll(python.TakeOut());
-  MP_RETURN_IF_ERROR(Ended(&python));
+  MP_RETURN_IF_ERROR(Ended(&python).status());
   return ids;
 }
 
-absl::Status WriteText(const TextPrompt& prompt, absl::string_view prompt_ids, UniqueFd ids) {
+absl::StatusOr<bool> WriteText(const TextPrompt& prompt, absl::string_view prompt_ids,
+                               UniqueFd ids) {
   const auto count = 1 + std::count(prompt_ids.begin(), prompt_ids.end(), ',');
   SpawnOptions options = Script("text", prompt, absl::StrCat(count));
   options.in = Redirect::Fd(ids.get());

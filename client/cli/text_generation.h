@@ -2,7 +2,7 @@
 //
 //   MP_ASSIGN_OR_RETURN(const std::string ids, PromptIds({.tokenizer = folder, .prompt = "Once"}));
 //   // start the trainer with these ids, its stdout a pipe
-//   MP_RETURN_IF_ERROR(WriteText(text, ids, std::move(trainers_output)));
+//   MP_RETURN_IF_ERROR(WriteText(text, ids, std::move(trainers_output)).status());
 //
 // Both run Python, with the package `tokenizers`, and block. FAILED_PRECONDITION: python3 lacks a
 // package; the message says how to install it. INVALID_ARGUMENT: the tokenizer cannot be read, or
@@ -30,9 +30,11 @@ struct TextPrompt {
 absl::StatusOr<std::string> PromptIds(const TextPrompt& prompt);
 
 // Reads ids with blanks between them from `ids`, first those of the prompt, and writes their text
-// to stdout as they come. Of a message the prompt is not written. Returns at the end of `ids`, or
-// at a token that ends answers: then nobody reads `ids` any more.
-absl::Status WriteText(const TextPrompt& prompt, absl::string_view prompt_ids, UniqueFd ids);
+// to stdout as they come. Of a message the prompt is not written. Returns true at the end of `ids`,
+// and false where nobody reads `ids` any more: at a token that ends answers, or because stdout is
+// closed.
+absl::StatusOr<bool> WriteText(const TextPrompt& prompt, absl::string_view prompt_ids,
+                               UniqueFd ids);
 
 // The Python program that both run: generate_text.py.
 absl::string_view GenerateTextScript();

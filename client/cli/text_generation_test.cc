@@ -26,6 +26,8 @@ class Tokenizer:
     def from_file(path):
         open(path)
         return Tokenizer()
+    def no_truncation(self): pass
+    def no_padding(self): pass
     def token_to_id(self, name): return ord(name) if len(name) == 1 else None
     def encode(self, text, add_special_tokens):
         text.encode()
@@ -74,9 +76,10 @@ class TextGenerationTest : public ::testing::Test {
     EXPECT_EQ(write(ends[1], ids.data(), ids.size()), static_cast<ssize_t>(ids.size()));
     close(ends[1]);
     testing::internal::CaptureStdout();
-    const absl::Status status = WriteText(prompt, prompt_ids, UniqueFd(ends[0]));
+    const auto all = WriteText(prompt, prompt_ids, UniqueFd(ends[0]));
     const std::string text = testing::internal::GetCapturedStdout();
-    return status.ok() ? text : std::string(status.message());
+    if (!all.ok()) return std::string(all.status().message());
+    return *all ? text : text + "ended before";
   }
 
   fs::path folder_;
@@ -92,15 +95,15 @@ TEST_F(TextGenerationTest, APromptIsIds) {
 TEST_F(TextGenerationTest, IdsAreTextUpToTheEnd) {
   Write("tokenizer_config.json", R"({"eos_token": {"content": "|"}})");
   EXPECT_EQ(Text(Prompt("ab"), "94,97,98", "94 97 98 99 \n"), "abc\n");
-  EXPECT_EQ(Text(Prompt("ab"), "94,97,98", "94 97 98 99 124 100 "), "abc\n");
+  EXPECT_EQ(Text(Prompt("ab"), "94,97,98", "94 97 98 99 124 100 "), "abc\nended before");
   // Of the prompt an end is none.
-  EXPECT_EQ(Text(Prompt("a|"), "94,97,124", "94 97 124 99 124 100 "), "a|c\n");
+  EXPECT_EQ(Text(Prompt("a|"), "94,97,124", "94 97 124 99 124 100 "), "a|c\nended before");
   // Only the answer of a chat.
   EXPECT_EQ(Text(Prompt("Q", true), "117,58,81,124,97,58", "117 58 81 124 97 58 111 107 124 120 "),
-            "ok\n");
+            "ok\nended before");
   fs::remove(folder_ / "tokenizer_config.json");
   Write("generation_config.json", R"({"eos_token_id": [99, 100]})");
-  EXPECT_EQ(Text(Prompt("ab"), "97", "97 98 100 98 "), "ab\n");
+  EXPECT_EQ(Text(Prompt("ab"), "97", "97 98 100 98 "), "ab\nended before");
 }
 
 TEST_F(TextGenerationTest, WhatCannotBeIsExplained) {

@@ -25,12 +25,21 @@ using ::testing::Not;
 constexpr char kTokenizers[] = R"py(
 class Encoding:
     def __init__(self, text, begin):
-        self.ids = ([94] if begin else []) + [ord(c) for c in text]
-        self.offsets = ([(0, 0)] if begin else []) + [(i, i + 1) for i in range(len(text))]
-        self.special_tokens_mask = ([1] if begin else []) + [0] * len(text)
+        # "~" is of the token behind it.
+        places = [i for i, c in enumerate(text) if c != "~"]
+        self.ids = ([94] if begin else []) + [ord(text[i]) for i in places]
+        first = [i - 1 if i > 0 and text[i - 1] == "~" else i for i in places]
+        self.offsets = ([(0, 0)] if begin else []) + [(b, i + 1) for b, i in zip(first, places)]
+        self.special_tokens_mask = ([1] if begin else []) + [0] * len(places)
 class Tokenizer:
     @staticmethod
     def from_file(path): return Tokenizer()
+    def no_truncation(self): pass
+    def no_padding(self): pass
+    def get_added_tokens_decoder(self):
+        added = Encoding("", False)
+        added.content, added.special = "|", True
+        return {124: added}
     def get_vocab_size(self): return 256
     def token_to_id(self, name): return {"|": 124, "<|endoftext|>": 35}.get(name)
     def encode(self, text, add_special_tokens): return Encoding(text, add_special_tokens)
@@ -41,14 +50,15 @@ constexpr char kTransformers[] = R"py(
 class AutoTokenizer:
     @staticmethod
     def from_pretrained(folder): return AutoTokenizer()
-    def apply_chat_template(self, messages, tools, tokenize, add_generation_prompt, thoughts=False):
-        text = ""
+    def apply_chat_template(self, messages, tools, tokenize, add_generation_prompt, thoughts=False,
+                            think="", system=""):
+        text = system
         for i, message in enumerate(messages):
             if message["role"] == "none":
                 raise ValueError("unknown role")
             thought = thoughts and message["role"] == "assistant" and i + 1 == len(messages)
             text += message["role"][0] + ":" + ("*" if thought else "") + message["content"] + "|"
-        return text + ("a:" if add_generation_prompt else "")
+        return text + ("a:" + think if add_generation_prompt else "")
 )py";
 
 // {"user", "Q", "assistant", "yes"} as a line of JSON.
@@ -142,6 +152,30 @@ TEST_F(TokenizeExamplesTest, ATemplateMayLeaveEarlierThoughtsOut) {
   EXPECT_EQ(made->targets, "......yes|......*no|.");
 }
 
+TEST_F(TokenizeExamplesTest, AnAnswerIsFoundWhereItIs) {
+  // What the model is asked with is not in the chat, and the answer is also in the header.
+  std::string line = Chat({"user", "Q", "assistant", "a", "user", "R", "assistant", "a"});
+  line.insert(1, R"("chat_template_kwargs": {"think": "[]"}, )");
+  auto made = Run(line);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->tokens, "u:Q|a:a|u:R|a:a|#");
+  EXPECT_EQ(made->targets, "......a|......a|.");
+  // Nothing is before it but what the template begins with.
+  line = Chat({"assistant", "s", "user", "R", "assistant", ""});
+  line.insert(1, R"("chat_template_kwargs": {"system": "s:sys|"}, )");
+  made = Run(line);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->tokens, "s:sys|a:s|u:R|a:|#");
+  EXPECT_EQ(made->targets, "........s|......|.");
+}
+
+TEST_F(TokenizeExamplesTest, ATokenThatReachesIntoAnAnswerIsATarget) {
+  const auto made = Run(Completion("a~", "bc"));
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->tokens, "^abc|");
+  EXPECT_EQ(made->targets, "..bc|");
+}
+
 TEST_F(TokenizeExamplesTest, CompletionsAreTargetsWithTheirEnd) {
   const auto made = Run(Completion("ab", "cd") + Completion("", "e"));
   ASSERT_TRUE(made.ok()) << made.status();
@@ -216,6 +250,13 @@ TEST_F(TokenizeExamplesTest, WhatIsNoExampleIsToldWithItsLine) {
   EXPECT_THAT(Problem(good, {.separator = "none"}), HasSubstr("has no token 'none'"));
   EXPECT_THAT(Problem(R"({"text": "x"})", {.sequence_length = 8}),
               HasSubstr("--sequence-length is for examples"));
+  Write("chats.json", good);
+  setenv("PYTHONPATH", folder_.c_str(), 1);
+  const auto unnamed = TokenizeHuggingFace(
+      {.inputs = {(folder_ / "chats.json").string()}, .output = (folder_ / "out.npy").string()},
+      folder_.string());
+  unsetenv("PYTHONPATH");
+  EXPECT_THAT(unnamed.status().message(), HasSubstr("name it .jsonl"));
   Write("transformers.py", "raise ImportError()");
   EXPECT_THAT(Problem(good), HasSubstr("a chat template needs the Python package `transformers`"));
   for (const auto& entry : fs::directory_iterator(folder_)) {

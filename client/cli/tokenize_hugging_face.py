@@ -28,6 +28,7 @@ FREE_PIECE_BYTES = 1 << 16  # where it changes none: short texts are encoded at 
 BATCH = 256  # documents of JSON lines that are encoded at once, on all cores
 PIECES = 16  # of a plain text, likewise
 OPEN_SAMPLES = 256  # that are being packed at once
+PROBE = "\u2402milepost\u2403"  # an answer that no chat has
 END_OF_TEXT = ["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "[SEP]"]
 
 
@@ -55,6 +56,9 @@ class Vocabulary:
             self.tokenizer = Tokenizer.from_file(self.path)
         except Exception as error:
             fail(f"{self.path}: not a tokenizer.json: {error}")
+        # A file may say that texts are cut, or filled up: that was for another use.
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
         self.names = {}
         try:
             with open(os.path.join(self.folder, "tokenizer_config.json"), encoding="utf-8") as file:
@@ -87,6 +91,11 @@ class Vocabulary:
     def end(self):
         """The token that ends an answer."""
         return self.first_of([self.names.get("eos_token"), *END_OF_TEXT])
+
+    def special(self):
+        """The texts of special tokens, longest first."""
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        return sorted((one.content for one in added if one.special), key=len, reverse=True)
 
     def chat(self):
         if self._chat is None:
@@ -124,7 +133,7 @@ class Reader:
         return self.field != "" or path.endswith((".jsonl", ".ndjson"))
 
     def pieces(self, path):
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="") as file:
             if self.has_lines(path):
                 for number, line in enumerate(file, 1):
                     if line.strip():
@@ -219,25 +228,30 @@ class Reader:
         return text
 
     def span(self, place, document, messages, i, text):
-        """Where the text has the answer messages[i], with the token that ends it."""
-        before = self.render(place, document, messages[:i], True) if i > 0 else ""
-        upto = self.render(place, document, messages[: i + 1], False)
-        if not text.startswith(before):  # a template without a prompt for the answer
-            before = self.render(place, document, messages[:i], False) if i > 0 else ""
-        if text.startswith(before) and text.startswith(upto):
-            return len(before), len(upto)
-        # Some templates leave the thoughts of earlier answers out.
-        content = messages[i].get("content")
-        content = content.strip() if isinstance(content, str) else ""
-        begin = text.find(content, len(before)) if text.startswith(before) and content else -1
-        if begin < 0:
+        """Where the text has the answer messages[i], with what ends it.
+
+        The same chat with another answer in its place tells what is before and behind it.
+        """
+        other = [*messages[:i], {"role": "assistant", "content": PROBE}, *messages[i + 1 :]]
+        header, found, behind = self.render(place, document, other, False).partition(PROBE)
+        prompt = self.render(place, document, messages[:i], True) if i > 0 else None
+        if prompt is not None and text.startswith(prompt):
+            begin = len(prompt)
+        else:  # a template without a prompt for an answer, or that changes earlier answers
+            begin = len(header) if text.startswith(header) else -1
+        end = len(text) - len(behind)
+        if not found or begin < 0 or end < begin or not text.endswith(behind):
             fail(
-                f"{place}: the chat template changes message {i + 1} when others follow, so the "
-                "answer cannot be told from the rest: --loss all makes all tokens targets"
+                f"{place}: the chat template renders the rest of the chat by what message {i + 1} "
+                "says, so that answer cannot be told from the rest: --loss all makes all tokens "
+                "targets"
             )
-        end = begin + len(content)
-        eos = self.vocabulary.names.get("eos_token", "")
-        return len(before), end + (len(eos) if eos and text.startswith(eos, end) else 0)
+        blanks = len(text) - end - len(text[end:].lstrip(" "))
+        for token in self.vocabulary.special():
+            if text.startswith(token, end + blanks):
+                end += blanks + len(token)
+                break
+        return begin, len(text) - len(text[end:].lstrip())
 
 
 class Output:
@@ -375,9 +389,11 @@ class Examples:
         # Those that the tokenizer adds around a text are at no place of it.
         added = encoding.special_tokens_mask
         first = added.index(0) if 0 in added else 0
-        begins = [begin for begin, _ in encoding.offsets[first : first + added.count(0)]]
+        places = encoding.offsets[first : first + added.count(0)]
+        begins, ends = [begin for begin, _ in places], [end for _, end in places]
         for begin, end in example.spans:
-            low, high = bisect.bisect_left(begins, begin), bisect.bisect_left(begins, end)
+            # With a token that begins before the answer and reaches into it.
+            low, high = bisect.bisect_right(ends, begin), bisect.bisect_left(begins, end)
             mask[first + low : first + high] = [1] * (high - low)
         if not example.whole and self.eos:
             if not ids or ids[-1] != self.eos[1]:
@@ -418,9 +434,19 @@ def no_token(vocabulary, name):
     fail(f"--separator: {vocabulary.path} has no token '{name}'")
 
 
+def looks_like_example(text):
+    try:
+        first = json.loads(text.lstrip().split("\n", 1)[0]) if text[:1] == "{" else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and ("messages" in first or {"prompt", "completion"} <= set(first))
+
+
 def sink_for(vocabulary, separator, length, first):
     if isinstance(first, Example):
         return Examples(vocabulary, separator, length, first)
+    if looks_like_example(first):
+        fail("an input has lines of examples: name it .jsonl, so that they are read as such")
     if length > 0:
         fail("--sequence-length is for examples: lines of 'messages', or 'prompt' and 'completion'")
     if separator and vocabulary.id_of(separator) is None:

@@ -16,6 +16,10 @@ namespace {
 constexpr int64_t kPlaceTokens = 1024;  // looked at for a fingerprint
 constexpr int64_t kAnyId = int64_t{1} << 31;
 
+absl::Status InMask(const absl::Status& status) {
+  return Annotate(status, "loss mask, which has 1 for a target, and 0 or -1 for none");
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const TokenDataset>> TokenDataset::Open(
@@ -49,15 +53,18 @@ absl::Status TokenDataset::OpenLossMask() {
   const std::string& path = options_.loss_mask;
   if (path.empty()) return absl::OkStatus();
   MP_CHECK(options_.next_token) << "a loss mask of what is its own target";
-  MP_ASSIGN_OR_RETURN(loss_mask_, LabelFile::Open(path, kMaskClasses));
+  auto mask = LabelFile::Open(path, kMaskClasses);
+  if (!mask.ok()) return InMask(mask.status());
+  loss_mask_ = *std::move(mask);
   if (loss_mask_->size() != file_->size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": ", loss_mask_->size(), " numbers, but ", file_->path(), " has ",
                      file_->size(), " tokens: give one for each, 1 for a target and 0 for none"));
   }
   // The first token has no input.
-  MP_ASSIGN_OR_RETURN(const bool any, loss_mask_->Holds(1, 1, samples_ * options_.sequence_length));
-  if (any) return absl::OkStatus();
+  const auto any = loss_mask_->Holds(1, 1, samples_ * options_.sequence_length);
+  if (!any.ok()) return InMask(any.status());
+  if (*any) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(path,
                    ": no token is a target, so there is nothing to learn or to be measured "
@@ -91,8 +98,8 @@ absl::Status TokenDataset::MaskTargets(int64_t sample, int32_t* targets) const {
   const int64_t length = options_.sequence_length;
   for (int64_t t = 0; t < length; t += kAtOnce) {
     const int64_t count = std::min(kAtOnce, length - t);
-    MP_RETURN_IF_ERROR(loss_mask_->Read(sample * length + t + 1,
-                                        absl::MakeSpan(mask, static_cast<size_t>(count))));
+    MP_RETURN_IF_ERROR(InMask(loss_mask_->Read(sample * length + t + 1,
+                                               absl::MakeSpan(mask, static_cast<size_t>(count)))));
     for (int64_t i = 0; i < count; ++i) {
       if (mask[i] != 1) targets[t + i] = -1;
     }

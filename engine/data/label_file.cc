@@ -17,7 +17,7 @@ constexpr int64_t kLookedAtOnce = 1 << 16;
 
 // Bytes of an element; 0: no integers, or not little-endian.
 int64_t ElementBytes(absl::string_view descr) {
-  if (descr == "|i1" || descr == "|u1") return 1;
+  if (descr == "|i1" || descr == "|u1" || descr == "|b1") return 1;
   if (descr == "<i2" || descr == "<u2") return 2;
   if (descr == "<i4" || descr == "<u4") return 4;
   return descr == "<i8" ? 8 : 0;
@@ -54,7 +54,7 @@ absl::StatusOr<std::shared_ptr<const LabelFile>> LabelFile::Open(const std::stri
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": dtype '", absl::CHexEscape(header.descr), "' and ", header.shape.size(),
         " dimensions; labels are little-endian integers of one dimension: int8 to "
-        "int64, uint8 to uint32"));
+        "int64, uint8 to uint32, or bool"));
   }
   MP_RETURN_IF_ERROR(Annotate(CheckNpyBytes(array, bytes), path));
   return std::shared_ptr<const LabelFile>(new LabelFile(path, classes, std::move(array)));

@@ -37,7 +37,7 @@ class LabelFile {
  public:
   // NOT_FOUND or PERMISSION_DENIED: the file cannot be opened. INVALID_ARGUMENT, naming the path:
   // it is cut off, or is not a one-dimensional little-endian .npy array of 8- to 64-bit integers
-  // (64 bits: signed). Labels are not checked here.
+  // (64 bits: signed) or bools. Labels are not checked here.
   static absl::StatusOr<std::shared_ptr<const LabelFile>> Open(const std::string& path,
                                                                int64_t classes);
 

@@ -237,7 +237,9 @@ std::string OtherFamily(const v1::ModelSpec& spec, const Json& config) {
 std::string Difference(const Field& field, const Json& config) {
   if (field.rule == Rule::kWrite) return "";
   const auto found = config.find(field.key);
-  const bool absent = found == config.end();
+  // transformers takes null for what is not given.
+  const bool absent = found == config.end() ||
+                      (found->is_null() && field.value != nullptr && field.if_absent != nullptr);
   if (absent && field.if_absent.is_discarded()) return absl::StrCat(field.key, " is missing");
   const Json& value = absent ? field.if_absent : *found;
   if (Fits(field, value)) return "";

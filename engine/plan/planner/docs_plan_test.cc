@@ -64,8 +64,12 @@ TEST(DocsPlan, EveryJobOfTheDocsIsPlanned) {
   for (const auto& page : pages) {
     for (const std::string& yaml : JobsOf(page)) {
       SCOPED_TRACE(absl::StrCat(page.string(), ":\n", yaml));
-      const auto spec = ParseJobSpecYaml(yaml, page.string());
+      auto spec = ParseJobSpecYaml(yaml, page.string());
       ASSERT_TRUE(spec.ok()) << spec.status();
+      if (!spec->model().hugging_face().empty()) {  // a stand-in: there is no such folder here
+        *spec->mutable_model() = LoadJobSpec("examples/llama-tiny.yaml")->model();
+        spec->mutable_model()->mutable_llama()->set_context(spec->data().sequence_length());
+      }
       EXPECT_EQ(Planned(*spec), absl::OkStatus());
       ++jobs;
     }
