@@ -439,7 +439,8 @@ def looks_like_example(text):
         first = json.loads(text.lstrip().split("\n", 1)[0]) if text[:1] == "{" else None
     except (ValueError, RecursionError):
         return False
-    return isinstance(first, dict) and ("messages" in first or {"prompt", "completion"} <= set(first))
+    has = set(first) if isinstance(first, dict) else set()
+    return "messages" in has or {"prompt", "completion"} <= has
 
 
 def sink_for(vocabulary, separator, length, first):
