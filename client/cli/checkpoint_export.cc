@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -21,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "client/cli/tokenizer_folder.h"
 #include "common/checksum.h"
 #include "common/regular_file.h"
 #include "common/spec/parse.h"
@@ -41,21 +41,7 @@ constexpr absl::string_view kParameterKind = "master";
 constexpr absl::string_view kStructureKind = "structure";
 constexpr absl::string_view kRankStructureKind = "rank_structure";
 constexpr int64_t kMostTextBytes = 256 << 20;
-
-// What belongs to a tokenizer in a Hugging Face folder. One of the first four is the tokenizer.
-constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
-                                           "tokenizer.model",
-                                           "vocab.txt",
-                                           "vocab.json",
-                                           "merges.txt",
-                                           "tokenizer_config.json",
-                                           "added_tokens.json",
-                                           "special_tokens_map.json",
-                                           "chat_template.jinja",
-                                           "chat_template.json",
-                                           "generation_config.json"};
-constexpr size_t kTokenizers = 4;
-constexpr size_t kMostTokenizerBytes = 128 << 20;
+constexpr size_t kMostConfigBytes = 1 << 20;
 
 bool IsStructure(const v1::TensorInfo& tensor) {
   return tensor.kind() == kStructureKind || tensor.kind() == kRankStructureKind;
@@ -348,35 +334,19 @@ absl::StatusOr<std::map<std::string, std::string>> StructureFiles(
   return files;
 }
 
-// Those of the folder that are there.
-absl::StatusOr<std::map<std::string, std::string>> TokenizerFiles(const std::string& folder) {
-  std::map<std::string, std::string> files;
-  if (folder.empty()) return files;
-  bool any = false;
-  for (size_t i = 0; i < std::size(kTokenizerFiles); ++i) {
-    auto text = ReadRegularFile(absl::StrCat(folder, "/", kTokenizerFiles[i]), kMostTokenizerBytes);
-    if (absl::IsNotFound(text.status())) continue;
-    if (!text.ok()) return text.status();
-    any = any || i < kTokenizers;
-    files[kTokenizerFiles[i]] = *std::move(text);
-  }
-  if (any) return files;
-  return absl::InvalidArgumentError(
-      absl::StrCat(folder,
-                   " has no tokenizer: neither tokenizer.json nor tokenizer.model, "
-                   "vocab.txt or vocab.json"));
-}
-
 // config.json, and what belongs to the tokenizer.
 absl::StatusOr<std::map<std::string, std::string>> FilesWithTokenizer(
     const v1::CheckpointManifest& manifest, const ExportSettings& settings) {
   v1::ModelSpec model;
   MP_RETURN_IF_ERROR(
       ParseYamlMessage(manifest.model_yaml(), manifest.checkpoint().name() + " model", &model));
-  MP_ASSIGN_OR_RETURN(auto files, TokenizerFiles(settings.tokenizer));  // empty: there is none
+  std::map<std::string, std::string> files;
+  if (!settings.tokenizer.empty()) {
+    MP_ASSIGN_OR_RETURN(files, TokenizerFiles(settings.tokenizer));
+  }
   std::string tokens_from;
   if (!files.empty()) {
-    const auto text = ReadRegularFile(settings.tokenizer + "/config.json", kMostTokenizerBytes);
+    const auto text = ReadRegularFile(settings.tokenizer + "/config.json", kMostConfigBytes);
     if (text.ok()) tokens_from = *text;
   }
   auto config = models::HfConfig(model, TorchName(settings.dtype), tokens_from);
@@ -400,14 +370,6 @@ absl::StatusOr<std::map<std::string, std::string>> ModelFiles(
 }
 
 }  // namespace
-
-bool HasTokenizer(const std::string& folder) {
-  if (folder.empty()) return false;
-  return std::any_of(kTokenizerFiles, kTokenizerFiles + kTokenizers, [&](const char* name) {
-    std::error_code error;
-    return fs::exists(absl::StrCat(folder, "/", name), error);
-  });
-}
 
 absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& manifest,
                                               const ChunkReader& read,

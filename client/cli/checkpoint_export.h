@@ -49,14 +49,6 @@ struct ExportReport {
   std::string tokenizer_problem = {};  // why it was not copied, though it was named
 };
 
-// Whether a tokenizer is in a Hugging Face folder.
-bool HasTokenizer(const std::string& folder);
-
-// The folder of the job's initial weights, where it is on this machine and has a tokenizer. Empty:
-// it is not, or there is no such job. Blocks on the coordinator.
-class Access;
-std::string TokenizerOf(const Access& access, const std::string& job);
-
 // ALREADY_EXISTS: the folder exists and is not empty. INVALID_ARGUMENT: the model has no Hugging
 // Face form, or `tokenizer` has no tokenizer or one that is too large. DATA_LOSS: chunks are
 // missing, or one (named) is not what was saved. RESOURCE_EXHAUSTED: the disk is full. Otherwise

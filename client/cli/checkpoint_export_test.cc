@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/tokenizer_folder.h"
 #include "common/checksum.h"
 #include "engine/state/half.h"
 #include "engine/state/safetensors.h"

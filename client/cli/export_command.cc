@@ -8,6 +8,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/tokenizer_folder.h"
 #include "common/exit_codes.h"
 #include "common/status_macros.h"
 
@@ -36,13 +37,6 @@ absl::StatusOr<ExportReport> Export(const Access& access, const std::string& che
 }
 
 }  // namespace
-
-std::string TokenizerOf(const Access& access, const std::string& job) {
-  const auto found = access.jobs().Get(job);
-  if (!found.ok()) return "";
-  const std::string& folder = found->spec().train().init_from();
-  return HasTokenizer(folder) ? folder : "";
-}
 
 int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& options) {
   // Made before the connection, whose threads inherit the blocked signals; a half-written folder is

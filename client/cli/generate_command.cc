@@ -2,9 +2,9 @@
 #include "client/cli/generate.h"
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/checkpoint_export.h"
 #include "client/cli/commands.h"
 #include "client/cli/text_generation.h"
+#include "client/cli/tokenizer_folder.h"
 #include "client/cli/trainer_binary.h"
 #include "common/exit_codes.h"
 #include "common/openmp.h"

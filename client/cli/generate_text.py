@@ -112,9 +112,11 @@ def shown(text, terminal):
 
 
 def write_text(path, count, message):
-    from tokenizers.decoders import DecodeStream
-
     tokenizer = tokenizer_at(path)
+    try:
+        from tokenizers.decoders import DecodeStream
+    except ImportError:
+        missing("tokenizers>=0.21")
     stream, last = DecodeStream(skip_special_tokens=True), ends(path, tokenizer)
     terminal = sys.stdout.isatty()
     ended = False
@@ -146,8 +148,6 @@ def main():
         sys.exit(5)  # nobody reads on
     except OSError as error:
         fail(f"cannot write to stdout: {error.strerror}")
-    except (ImportError, AttributeError):
-        missing("tokenizers>=0.21")
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ class Tokenizer:
     def from_file(path): return Tokenizer()
     def no_truncation(self): pass
     def no_padding(self): pass
+    def get_added_tokens_decoder(self): return {}
     def get_vocab_size(self): return 100000
     def token_to_id(self, name): return 7 if name == "</s>" else None
     def encode(self, text, add_special_tokens):

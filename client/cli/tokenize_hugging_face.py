@@ -59,6 +59,9 @@ class Vocabulary:
         # A file may say that texts are cut, or filled up: that was for another use.
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
+        added = self.tokenizer.get_added_tokens_decoder().values()
+        special = [one.content for one in added if one.special]
+        self.special = sorted(special, key=len, reverse=True)  # texts
         self.names = {}
         try:
             with open(os.path.join(self.folder, "tokenizer_config.json"), encoding="utf-8") as file:
@@ -91,11 +94,6 @@ class Vocabulary:
     def end(self):
         """The token that ends an answer."""
         return self.first_of([self.names.get("eos_token"), *END_OF_TEXT])
-
-    def special(self):
-        """The texts of special tokens, longest first."""
-        added = self.tokenizer.get_added_tokens_decoder().values()
-        return sorted((one.content for one in added if one.special), key=len, reverse=True)
 
     def chat(self):
         if self._chat is None:
@@ -247,7 +245,7 @@ class Reader:
                 "targets"
             )
         blanks = len(text) - end - len(text[end:].lstrip(" "))
-        for token in self.vocabulary.special():
+        for token in self.vocabulary.special:
             if text.startswith(token, end + blanks):
                 end += blanks + len(token)
                 break
@@ -436,7 +434,7 @@ def no_token(vocabulary, name):
 
 def looks_like_example(text):
     try:
-        first = json.loads(text.lstrip().split("\n", 1)[0]) if text[:1] == "{" else None
+        first = json.loads(text.split("\n", 1)[0]) if text.startswith("{") else None
     except (ValueError, RecursionError):
         return False
     has = set(first) if isinstance(first, dict) else set()

@@ -23,6 +23,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from processes import below  # noqa: E402
+
 STEPS, EVERY, LOGGING = 600, 100, 5
 TRAINER = f"""
 import os
@@ -57,28 +60,6 @@ restart: {{max_failures: 2}}
 """
 
 
-def ranks_below(pid, word):
-    """Processes below `pid` whose command line has `word` in it."""
-    children = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit():
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
-        except OSError:
-            continue
-    found, pending = [], [pid]
-    while pending:
-        for child in children.get(pending.pop(), []):
-            pending.append(child)
-            try:
-                if word in (pathlib.Path("/proc") / str(child) / "cmdline").read_text():
-                    found.append(child)
-            except OSError:
-                continue
-    return found
-
-
 def run(args, spec, folder, kill_after=None, program="trainer.py", kill_at=None):
     """What `milepost run` says, event by event, and how many ranks were killed."""
     command = [str(args.bin / "milepost"), "run", str(spec), "--data-dir", str(folder)]
@@ -93,7 +74,8 @@ def run(args, spec, folder, kill_after=None, program="trainer.py", kill_at=None)
             reached = kill_after and logged >= kill_after
             reached = reached or (kill_at and kill_at in events[-1].get("text", ""))
             if reached and not kills:
-                for pid in ranks_below(process.pid, program):
+                ranks = [pid for pid, _, command in below(process.pid) if program in command]
+                for pid in ranks:
                     os.kill(pid, signal.SIGKILL)
                     kills += 1
         errors = process.stderr.read()

@@ -21,6 +21,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from processes import below  # noqa: E402
+
 STEPS, EVERY = 400, 50
 MODELS = {
     "gpt2": "gpt2: {layers: 4, width: 256, heads: 4, context: 256, vocabulary: 256, dropout: 0.1}",
@@ -63,28 +66,6 @@ def make_data(args, folder):
     return folder / "docs.npy"
 
 
-def trainers_below(pid):
-    """Of the run's process tree."""
-    children = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit():
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
-        except OSError:
-            continue
-    found, pending = [], [pid]
-    while pending:
-        for child in children.get(pending.pop(), []):
-            pending.append(child)
-            try:
-                if "milepost-train" in (pathlib.Path("/proc") / str(child) / "comm").read_text():
-                    found.append(child)
-            except OSError:
-                continue
-    return found
-
-
 def run(args, spec, folder, kill_after=None):
     """The last event of `milepost run`, and how often a trainer was killed."""
     command = [
@@ -110,7 +91,8 @@ def run(args, spec, folder, kill_after=None):
                 and event["event"] == "progress"
                 and event["step"] >= kill_after
             ):
-                for pid in trainers_below(process.pid):
+                trainers = [pid for pid, name, _ in below(process.pid) if "milepost-train" in name]
+                for pid in trainers:
                     os.kill(pid, signal.SIGKILL)
                     kills += 1
         errors = process.stderr.read()

@@ -7,7 +7,7 @@
 A tiny Llama and a tiny Qwen3 with a tokenizer of their own are tuned for 20 steps in fp32 by TRL's
 SFTTrainer, each step on all samples, and by Milepost, on the same lines packed by
 `milepost dataset tokenize`. Lines are prompts and completions, as texts and as messages. The losses
-agree within 1e-4. Then the export loads with its tokenizer and chat template, and `milepost
+agree within 1e-4. A text that is encoded in pieces has the tokens of the whole. Then the export loads with its tokenizer and chat template, and `milepost
 generate` writes greedily what transformers' `generate` writes.
 Passed with trl 1.16.0, transformers 5.24.0, torch 2.15.0.
 """
@@ -21,6 +21,7 @@ import sys
 import tempfile
 
 import datasets
+import numpy
 import tokenizers
 import torch
 import transformers
@@ -123,8 +124,7 @@ def losses_here(milepost, folder, lines, work):
     tokens = work / f"{folder.name}-{lines.stem}"
     run(milepost, "dataset", "tokenize", "--input", lines, "--tokenizer", folder,
         "--sequence-length", LENGTH, "--separator", "<|endoftext|>", "--output", f"{tokens}.npy")
-    with open(f"{tokens}.npy", "rb") as file:
-        samples = (len(file.read()) - 128) // 2 // LENGTH
+    samples = len(numpy.load(f"{tokens}.npy")) // LENGTH
     spec = tokens.with_suffix(".yaml")
     spec.write_text(SPEC.format(model=folder, tokens=tokens, length=LENGTH, steps=STEPS,
                                 samples=samples))
@@ -149,6 +149,18 @@ def check_export(milepost, data, work):
     assert ours == theirs + "\n", (ours, theirs)
 
 
+def check_text(milepost, folder, work):
+    """A long text, encoded in pieces, has the tokens that it has as a whole."""
+    text = (__doc__ + "\n\n   a\n\t\tb\r\n\r\n") * 500 + "\n" * 100000 + "end"
+    (work / "text.txt").write_bytes(text.encode())
+    run(milepost, "dataset", "tokenize", "--input", work / "text.txt", "--tokenizer", folder,
+        "--output", work / "text.npy")
+    whole = transformers.AutoTokenizer.from_pretrained(folder)(text, add_special_tokens=False)
+    ours = numpy.load(work / "text.npy").tolist()
+    assert ours == whole["input_ids"], "a text in pieces has other tokens"
+    print(f"ok   text: {len(ours)} tokens, as if in one piece", flush=True)
+
+
 def main():
     milepost = pathlib.Path(sys.argv[1]).resolve() / "milepost"
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -159,6 +171,7 @@ def main():
             make_lines(work / f"{form}.jsonl", form == "messages")
         for family, make_model in MODELS.items():
             make_folder(work / family, make_model)
+            check_text(milepost, work / family, work)
             for form in ("messages", "texts"):
                 theirs = losses_of_trl(work / family, work / f"{form}.jsonl", work)
                 data, ours = losses_here(milepost, work / family, work / f"{form}.jsonl", work)

@@ -29,6 +29,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "procedures")]
 from cluster import Place
+from processes import below
 from waiting import Failed, await_that, check
 
 SCRIPTS = ("ddp", "fsdp_dcp", "trainer", "lightning_ddp", "accelerated")
@@ -43,27 +44,6 @@ restart: {{max_failures: 1000, backoff_seconds: 0}}
 checkpoint: {{keep_last: 3}}
 """
 ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
-
-
-def below(pid):
-    """Processes below `pid`: number and command line."""
-    children = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit():
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                children.setdefault(parent, []).append(int(entry.name))
-        except OSError:
-            continue
-    found, pending = [], [pid]
-    while pending:
-        for child in children.get(pending.pop(), []):
-            pending.append(child)
-            try:
-                found.append((child, pathlib.Path(f"/proc/{child}/cmdline").read_text()))
-            except OSError:
-                continue
-    return found
 
 
 class Cluster(Place):
@@ -97,7 +77,7 @@ class Cluster(Place):
             time.sleep(pick.uniform(0, 3))
             self.workers[index] = self.start_worker(index)
             return True
-        ranks = [pid for pid, command in below(self.workers[index].pid)
+        ranks = [pid for pid, _, command in below(self.workers[index].pid)
                  if ("programs/" in command) == (kind == "script")]
         if not ranks:
             return False
