@@ -7,8 +7,9 @@
 A tiny Llama and a tiny Qwen3 with a tokenizer of their own are tuned for 20 steps in fp32 by TRL's
 SFTTrainer, each step on all samples, and by Milepost, on the same lines packed by
 `milepost dataset tokenize`. Lines are prompts and completions, as texts and as messages. The losses
-agree within 1e-4. A text that is encoded in pieces has the tokens of the whole. Then the export loads with its tokenizer and chat template, and `milepost
-generate` writes greedily what transformers' `generate` writes.
+agree within 1e-4. A text that is encoded in pieces has the tokens of the whole. Then the export
+loads with its tokenizer and chat template, and `milepost generate` writes greedily what
+transformers' `generate` writes.
 Passed with trl 1.16.0, transformers 5.24.0, torch 2.15.0.
 """
 
