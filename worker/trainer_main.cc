@@ -51,6 +51,7 @@ int RunGenerate(GenerateRequest request) {
 void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
   generate->add_option("--coordinator", request->coordinator.address, "host:port")->required();
   generate->add_option("--checkpoint", request->checkpoint, "checkpoints/<number>")->required();
+  generate->add_option("--base", request->base, "of adapters: the folder of what they adapt");
   generate->add_option("--prompt", request->prompt, "text, for a byte-level model");
   generate->add_option("--prompt-ids", request->prompt_ids, "token ids: 1,2,3");
   generate->add_option("--tokens", request->options.tokens, "how many to generate")

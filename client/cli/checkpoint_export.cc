@@ -1,14 +1,9 @@
 #include "client/cli/checkpoint_export.h"
 
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -20,21 +15,21 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "client/cli/adapter_merge.h"
+#include "client/cli/new_folder.h"
 #include "client/cli/tokenizer_folder.h"
+#include "client/cli/weight_bytes.h"
 #include "common/checksum.h"
 #include "common/regular_file.h"
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
-#include "common/unique_fd.h"
 #include "engine/models/hugging_face.h"
-#include "engine/state/half.h"
+#include "engine/models/peft.h"
 #include "engine/state/layout.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::client {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr absl::string_view kParameterKind = "master";
 // Of checkpoints that a script saved (python/milepost/checkpoint.py): JSON texts.
@@ -51,84 +46,26 @@ bool IsOfScript(const v1::CheckpointManifest& manifest) {
   return std::any_of(manifest.tensors().begin(), manifest.tensors().end(), IsStructure);
 }
 
-absl::Status SyncFolder(const std::string& folder) {
-  const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.ok() || fsync(fd.get()) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot sync ", folder));
+// Their names.
+absl::StatusOr<std::string> WriteFiles(const std::string& folder,
+                                       const std::map<std::string, std::string>& files) {
+  std::vector<std::string> names;
+  for (const auto& [name, text] : files) {
+    MP_RETURN_IF_ERROR(WriteNewFile(absl::StrCat(folder, "/", name), text));
+    names.push_back(name);
   }
-  return absl::OkStatus();
+  return absl::StrJoin(names, ", ");
 }
-
-absl::Status WriteSynced(const std::string& path, absl::string_view text) {
-  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  const auto size = static_cast<ssize_t>(text.size());
-  if (!fd.ok() || write(fd.get(), text.data(), text.size()) != size || fsync(fd.get()) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
-  }
-  return absl::OkStatus();
-}
-
-// A folder beside `target` that becomes it, or goes away.
-class FolderInMaking {
- public:
-  static absl::StatusOr<std::unique_ptr<FolderInMaking>> Create(const std::string& target) {
-    std::unique_ptr<FolderInMaking> folder(new FolderInMaking);
-    folder->target_ = target;
-    while (folder->target_.size() > 1 && folder->target_.back() == '/') folder->target_.pop_back();
-    MP_RETURN_IF_ERROR(folder->CheckTarget());
-    folder->path_ = folder->target_ + ".tmp-XXXXXX";
-    if (mkdtemp(folder->path_.data()) == nullptr) {
-      const int error = errno;
-      folder->path_.clear();
-      return absl::ErrnoToStatus(error, absl::StrCat("cannot make a folder beside ", target));
-    }
-    const mode_t mask = umask(0);
-    umask(mask);
-    chmod(folder->path_.c_str(), 0777 & ~mask);  // mkdtemp's is for its owner alone
-    return folder;
-  }
-  ~FolderInMaking() {
-    std::error_code error;
-    if (!path_.empty()) fs::remove_all(path_, error);
-  }
-
-  const std::string& path() const { return path_; }
-
-  absl::Status Finish() {
-    MP_RETURN_IF_ERROR(CheckTarget());
-    if (rename(path_.c_str(), target_.c_str()) != 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot put ", target_, " into place"));
-    }
-    path_.clear();
-    const std::string parent = fs::path(target_).parent_path().string();
-    return SyncFolder(parent.empty() ? "." : parent);
-  }
-
- private:
-  FolderInMaking() = default;
-
-  // An empty folder may be there: rename replaces it.
-  absl::Status CheckTarget() const {
-    std::error_code error;
-    if (fs::exists(target_, error) &&
-        !(fs::is_directory(target_, error) && fs::is_empty(target_, error) && !error)) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          target_, " exists and is not an empty folder; choose another --out, or remove it"));
-    }
-    return absl::OkStatus();
-  }
-
-  std::string target_;
-  std::string path_;
-};
 
 class Exporter {
  public:
+  // Of adapters `peft`: under PEFT's names.
   Exporter(const v1::CheckpointManifest& manifest, const ExportSettings& settings,
-           const std::string& folder)
+           const std::string& folder, bool peft = false)
       : manifest_(manifest),
         settings_(settings),
         folder_(folder),
+        peft_(peft),
         of_script_(IsOfScript(manifest)) {}
 
   // Writes the weights, and the other files by their names.
@@ -143,16 +80,12 @@ class Exporter {
     MP_RETURN_IF_ERROR(failure);
     MP_RETURN_IF_ERROR(status);
     MP_RETURN_IF_ERROR(CheckComplete());
-    std::vector<std::string> names;
-    for (const auto& [name, text] : files) {
-      MP_RETURN_IF_ERROR(WriteSynced(absl::StrCat(folder_, "/", name), text));
-      names.push_back(name);
-    }
+    MP_ASSIGN_OR_RETURN(std::string others, WriteFiles(folder_, files));
     MP_RETURN_IF_ERROR(writer_->Finish());
     return ExportReport{.tensors = static_cast<int64_t>(sources_.size()),
                         .bytes = writer_->bytes(),
                         .files = static_cast<int64_t>(writer_->files().size()),
-                        .others = absl::StrJoin(names, ", ")};
+                        .others = std::move(others)};
   }
 
  private:
@@ -172,7 +105,7 @@ class Exporter {
       outputs_[static_cast<size_t>(i)] = static_cast<int64_t>(tensors.size());
       sources_.push_back(i);
       state::SafetensorsTensor& tensor = tensors.emplace_back();
-      tensor.name = source.name;
+      tensor.name = absl::StrCat(peft_ ? models::kPeftPrefix : "", source.name);
       tensor.dtype = Name(as_it_is ? source.dtype : settings_.dtype);
       tensor.shape = source.shape;
       if (source.elements == 0) continue;
@@ -185,8 +118,12 @@ class Exporter {
           absl::StrCat(manifest_.checkpoint().name(), " holds no parameters"));
     }
     request_.set_name(manifest_.checkpoint().name());
-    MP_ASSIGN_OR_RETURN(writer_, state::SafetensorsWriter::Create(folder_, std::move(tensors),
-                                                                  settings_.max_shard_bytes));
+    // PEFT's is always one file.
+    MP_ASSIGN_OR_RETURN(
+        writer_, state::SafetensorsWriter::Create(
+                     folder_, std::move(tensors),
+                     peft_ ? std::numeric_limits<int64_t>::max() : settings_.max_shard_bytes,
+                     peft_ ? models::kPeftWeights : state::kSafetensorsFile));
     return absl::OkStatus();
   }
 
@@ -221,28 +158,9 @@ class Exporter {
   absl::string_view Converted(const v1::Chunk& chunk) {
     const DType from = layout_.tensor(chunk.tensor()).dtype;
     if (AsItIs(chunk.tensor()) || from == settings_.dtype) return chunk.data();
-    const auto count = static_cast<size_t>(chunk.end() - chunk.begin());
-    const auto load = [&](size_t i) {
-      if (from == DType::kBf16) {
-        uint16_t bits;
-        std::memcpy(&bits, chunk.data().data() + 2 * i, 2);
-        return state::Bf16ToF32(bits);
-      }
-      float value;
-      std::memcpy(&value, chunk.data().data() + 4 * i, 4);
-      return value;
-    };
-    converted_.resize(count * (settings_.dtype == DType::kF32 ? 4 : 2));
-    for (size_t i = 0; i < count; ++i) {
-      const float value = load(i);
-      if (settings_.dtype == DType::kF32) {
-        std::memcpy(converted_.data() + 4 * i, &value, 4);
-        continue;
-      }
-      const bool bf16 = settings_.dtype == DType::kBf16;
-      const uint16_t bits = bf16 ? state::F32ToBf16(value) : state::F32ToF16(value);
-      std::memcpy(converted_.data() + 2 * i, &bits, 2);
-    }
+    values_.resize(static_cast<size_t>(chunk.end() - chunk.begin()));
+    DecodeF32(chunk.data(), from, values_.data());
+    EncodeWeights(values_, settings_.dtype, &converted_);
     return converted_;
   }
 
@@ -264,6 +182,7 @@ class Exporter {
   const v1::CheckpointManifest& manifest_;
   const ExportSettings& settings_;
   const std::string folder_;
+  const bool peft_;
   const bool of_script_;
   state::StateLayout layout_;
   std::vector<int32_t> sources_;  // the manifest's numbers of what is exported
@@ -272,6 +191,7 @@ class Exporter {
   v1::ReadChunksRequest request_;
   std::unique_ptr<state::SafetensorsWriter> writer_;
   std::set<state::Interval> received_;
+  std::vector<float> values_;
   std::string converted_;
 };
 
@@ -334,15 +254,25 @@ absl::StatusOr<std::map<std::string, std::string>> StructureFiles(
   return files;
 }
 
-// config.json, and what belongs to the tokenizer.
-absl::StatusOr<std::map<std::string, std::string>> FilesWithTokenizer(
-    const v1::CheckpointManifest& manifest, const ExportSettings& settings) {
+absl::StatusOr<v1::ModelSpec> ModelOf(const v1::CheckpointManifest& manifest) {
   v1::ModelSpec model;
   MP_RETURN_IF_ERROR(
       ParseYamlMessage(manifest.model_yaml(), manifest.checkpoint().name() + " model", &model));
+  return model;
+}
+
+// The config, and what belongs to the tokenizer.
+absl::StatusOr<std::map<std::string, std::string>> FilesWithTokenizer(
+    const v1::CheckpointManifest& manifest, const ExportSettings& settings) {
+  MP_ASSIGN_OR_RETURN(const v1::ModelSpec model, ModelOf(manifest));
   std::map<std::string, std::string> files;
   if (!settings.tokenizer.empty()) {
     MP_ASSIGN_OR_RETURN(files, TokenizerFiles(settings.tokenizer));
+  }
+  if (model.has_lora() && !settings.merge) {
+    MP_ASSIGN_OR_RETURN(files[std::string(models::kPeftConfig)],
+                        models::PeftConfig(model, settings.base));
+    return files;
   }
   std::string tokens_from;
   if (!files.empty()) {
@@ -369,6 +299,54 @@ absl::StatusOr<std::map<std::string, std::string>> ModelFiles(
   return FilesWithTokenizer(manifest, without);
 }
 
+// The adapters go through a file, so that memory does not grow with them.
+absl::StatusOr<ExportReport> ExportMerged(const v1::CheckpointManifest& manifest,
+                                          const v1::ModelSpec& model, const ChunkReader& read,
+                                          const ExportSettings& settings,
+                                          const std::string& folder) {
+  if (settings.base.empty()) {
+    return absl::InvalidArgumentError(
+        "--merge needs the model that was adapted: name its folder with --base");
+  }
+  const std::string beside = folder + "/adapters";
+  std::error_code error;
+  std::filesystem::create_directory(beside, error);
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", beside));
+  ExportSettings whole = settings;
+  whole.dtype = DType::kF32;
+  whole.max_shard_bytes = std::numeric_limits<int64_t>::max();
+  MP_RETURN_IF_ERROR(Exporter(manifest, whole, beside).Run(read, {}).status());
+  MP_ASSIGN_OR_RETURN(const MergeReport merged,
+                      MergeAdapters({.model = model,
+                                     .base = settings.base,
+                                     .fingerprint = manifest.state().base(),
+                                     .adapters = absl::StrCat(beside, "/", state::kSafetensorsFile),
+                                     .dtype = settings.dtype,
+                                     .max_shard_bytes = settings.max_shard_bytes},
+                                    folder));
+  std::filesystem::remove_all(beside, error);
+  if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot remove ", beside));
+  return ExportReport{.tensors = merged.tensors, .bytes = merged.bytes, .files = merged.files};
+}
+
+absl::StatusOr<ExportReport> ExportTo(const std::string& folder,
+                                      const v1::CheckpointManifest& manifest,
+                                      const ChunkReader& read, const ExportSettings& settings,
+                                      const std::map<std::string, std::string>& files) {
+  v1::ModelSpec model;
+  if (!IsOfScript(manifest)) {
+    MP_ASSIGN_OR_RETURN(model, ModelOf(manifest));
+  }
+  if (!settings.merge) return Exporter(manifest, settings, folder, model.has_lora()).Run(read, files);
+  if (!model.has_lora()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        manifest.checkpoint().name(), " has no adapters (model.lora): leave --merge out"));
+  }
+  MP_ASSIGN_OR_RETURN(ExportReport report, ExportMerged(manifest, model, read, settings, folder));
+  MP_ASSIGN_OR_RETURN(report.others, WriteFiles(folder, files));
+  return report;
+}
+
 }  // namespace
 
 absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& manifest,
@@ -378,9 +356,9 @@ absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& mani
   MP_ASSIGN_OR_RETURN(const auto files, IsOfScript(manifest)
                                             ? StructureFiles(manifest, read)
                                             : ModelFiles(manifest, settings, &problem));
-  MP_ASSIGN_OR_RETURN(const auto folder, FolderInMaking::Create(settings.folder));
+  MP_ASSIGN_OR_RETURN(const auto folder, NewFolder::Create(settings.folder));
   MP_ASSIGN_OR_RETURN(ExportReport report,
-                      Exporter(manifest, settings, folder->path()).Run(read, files));
+                      ExportTo(folder->path(), manifest, read, settings, files));
   MP_RETURN_IF_ERROR(folder->Finish());
   report.tokenizer_problem = problem;
   return report;

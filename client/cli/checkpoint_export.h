@@ -1,4 +1,5 @@
 // Exports a checkpoint's parameters as a folder that Hugging Face's transformers can load. Of a
+// checkpoint with adapters, these as PEFT has them. Of a
 // checkpoint that a script saved, all tensors, as they are, and JSON that says where in its state
 // each one was (python/milepost/_tree.py).
 //
@@ -39,6 +40,10 @@ struct ExportSettings {
   // whose config.json has the ids of special tokens. Empty: none.
   std::string tokenizer = {};
   bool tokenizer_if_readable = false;  // what is wrong with it is only reported
+  // Of adapters: the folder of the model that they adapt. It is named in their config, and read
+  // only to merge.
+  std::string base = {};
+  bool merge = false;  // of adapters: the model with them, not the adapters
 };
 
 struct ExportReport {
@@ -50,7 +55,8 @@ struct ExportReport {
 };
 
 // ALREADY_EXISTS: the folder exists and is not empty. INVALID_ARGUMENT: the model has no Hugging
-// Face form, or `tokenizer` has no tokenizer or one that is too large. DATA_LOSS: chunks are
+// Face form, or `tokenizer` has no tokenizer or one that is too large, or there is nothing to merge.
+// FAILED_PRECONDITION: `base` is not what was adapted. DATA_LOSS: chunks are
 // missing, or one (named) is not what was saved. RESOURCE_EXHAUSTED: the disk is full. Otherwise
 // the reader's errors.
 absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& manifest,

@@ -4,17 +4,25 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/tokenizer_folder.h"
 #include "common/checksum.h"
+#include "common/spec/parse.h"
+#include "engine/data/fingerprint.h"
+#include "engine/models/hugging_face.h"
+#include "engine/models/model.h"
 #include "engine/state/half.h"
 #include "engine/state/safetensors.h"
+#include "engine/state/safetensors_writer.h"
+#include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::client {
 namespace {
@@ -113,6 +121,152 @@ TEST_F(CheckpointExportTest, WritesTheMastersAndTheConfig) {
   EXPECT_THAT(text, HasSubstr("\"n_embd\": 8"));
   EXPECT_THAT(text, HasSubstr("float32"));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "nothing beside it";
+}
+
+// A model of one layer with adapters of rank 2 at attention's first and at the MLP's second layer.
+class AdapterExportTest : public CheckpointExportTest {
+ protected:
+  static constexpr char kLora[] =
+      "gpt2: {layers: 1, width: 8, heads: 2, context: 4, vocabulary: 16}\n"
+      "lora: {rank: 2, alpha: 3, targets: [c_attn, mlp.c_proj], also_train: [ln_f.bias]}\n";
+
+  AdapterExportTest() {
+    manifest_.clear_tensors();
+    manifest_.set_model_yaml(kLora);
+    for (const auto& [layer, in, out] : {std::tuple("attn.c_attn", 8, 24), {"mlp.c_proj", 32, 8}}) {
+      Add(absl::StrCat("transformer.h.0.", layer, ".lora_A.weight").c_str(), "master", {2, in});
+      Add(absl::StrCat("transformer.h.0.", layer, ".lora_B.weight").c_str(), "master", {out, 2});
+    }
+    Add("transformer.ln_f.bias", "master", {8});
+    for (int i = 0; i < manifest_.tensors_size(); ++i) {
+      int64_t elements = 1;
+      for (const int64_t dimension : manifest_.tensors(i).shape()) elements *= dimension;
+      chunks_.push_back(ChunkOf(i, 0, elements));
+    }
+  }
+
+  // Every parameter by a formula; returns the folder.
+  std::string WriteBase() {
+    v1::ModelSpec model;
+    EXPECT_TRUE(ParseYamlMessage(kModel, "model", &model).ok());
+    const std::string base = folder_ + "/base";
+    fs::create_directory(base);
+    std::ofstream(base + "/config.json") << *models::HfConfig(model, "float32");
+    const auto graph = models::BuildModel(model, {.mode = models::Mode::kEvaluation});
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    std::vector<state::SafetensorsTensor> tensors;
+    for (const graph::Parameter& p : graph->parameters) {
+      const graph::Value& value = graph->values[p.value];
+      tensors.push_back({value.name, "F32", {value.shape.begin(), value.shape.end()}});
+    }
+    auto writer = state::SafetensorsWriter::Create(base, tensors);
+    EXPECT_TRUE(writer.ok()) << writer.status();
+    std::vector<data::TensorBytes> prints;
+    std::vector<std::string> all;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      std::string bytes;
+      for (int64_t e = 0; e < graph::Elements(graph->values[graph->parameters[i].value].shape);
+           ++e) {
+        const float value = ValueOf(-static_cast<int>(i), e);
+        bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+      }
+      EXPECT_TRUE((*writer)->Write(i, 0, bytes).ok());
+      all.push_back(std::move(bytes));
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (tensors[i].name != "transformer.ln_f.bias") {
+        prints.push_back({tensors[i].name, "F32", all[i]});
+      }
+    }
+    manifest_.mutable_state()->set_base(data::FingerprintOf(prints));
+    EXPECT_TRUE((*writer)->Finish().ok());
+    return base;
+  }
+
+  static std::vector<float> Read(const state::SafetensorsFolder& folder, const std::string& name) {
+    const auto* place = folder.Find(name);
+    EXPECT_NE(place, nullptr) << name;
+    if (place == nullptr) return {};
+    int64_t elements = 1;
+    for (const int64_t dimension : place->tensor->shape) elements *= dimension;
+    std::vector<float> values(static_cast<size_t>(elements));
+    EXPECT_TRUE(place->file->ReadF32(*place->tensor, 0, elements, values.data()).ok());
+    return values;
+  }
+
+  std::vector<v1::Chunk> chunks_;
+};
+
+TEST_F(AdapterExportTest, WritesThemAsPeftDoes) {
+  const auto report =
+      ExportCheckpoint(manifest_, Reader(chunks_), {.folder = Out(), .base = "/models/tiny"});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->tensors, 5);
+  EXPECT_EQ(report->others, "adapter_config.json");
+  const auto file = state::SafetensorsFile::Open(Out() + "/adapter_model.safetensors");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto* b = (*file)->Find("base_model.model.transformer.h.0.attn.c_attn.lora_B.weight");
+  ASSERT_NE(b, nullptr);
+  EXPECT_EQ(b->shape, (std::vector<int64_t>{24, 2}));
+  EXPECT_NE((*file)->Find("base_model.model.transformer.ln_f.bias"), nullptr);
+  std::ifstream config(Out() + "/adapter_config.json");
+  const std::string text{std::istreambuf_iterator<char>(config), {}};
+  for (const char* line :
+       {"\"base_model_name_or_path\": \"/models/tiny\"", "\"fan_in_fan_out\": true",
+        "\"lora_alpha\": 3.0", "\"r\": 2", "\"peft_type\": \"LORA\"", "\"use_rslora\": false",
+        // attn.c_proj has none.
+        "\"target_modules\": [\n    \"c_attn\",\n    \"transformer.h.0.mlp.c_proj\"\n  ]",
+        "\"modules_to_save\": [\n    \"transformer.ln_f\"\n  ]"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+}
+
+TEST_F(AdapterExportTest, AddsThemToWhatTheyAdapt) {
+  const std::string base = WriteBase();
+  const auto report = ExportCheckpoint(manifest_, Reader(chunks_),
+                                       {.folder = Out(), .base = base, .merge = true});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->tensors, 16);
+  const auto from = state::SafetensorsFolder::Open(base);
+  const auto to = state::SafetensorsFolder::Open(Out());
+  ASSERT_TRUE(from.ok() && to.ok()) << to.status();
+  EXPECT_EQ((*to)->tensors().size(), 16);
+  int changed = 0;
+  for (const auto& [name, place] : (*to)->tensors()) {
+    const std::vector<float> before = Read(**from, name), after = Read(**to, name);
+    changed += before == after ? 0 : 1;
+  }
+  EXPECT_EQ(changed, 3);
+  // W[in, out] + 3/2 (B A)^T, of the MLP's second layer.
+  const std::vector<float> before = Read(**from, "transformer.h.0.mlp.c_proj.weight");
+  const std::vector<float> after = Read(**to, "transformer.h.0.mlp.c_proj.weight");
+  for (int64_t i = 0; i < 32; ++i) {
+    for (int64_t o = 0; o < 8; ++o) {
+      double sum = before[static_cast<size_t>(i * 8 + o)];
+      for (int64_t k = 0; k < 2; ++k) {
+        sum += 1.5 * double{ValueOf(2, k * 32 + i)} * double{ValueOf(3, o * 2 + k)};
+      }
+      EXPECT_NEAR(after[static_cast<size_t>(i * 8 + o)], sum, 1e-5 * std::abs(sum));
+    }
+  }
+  EXPECT_EQ(Read(**to, "transformer.ln_f.bias")[3], ValueOf(4, 3));
+  EXPECT_FALSE(fs::exists(Out() + "/adapters"));
+}
+
+TEST_F(AdapterExportTest, RefusesToMergeWithAnythingElse) {
+  const auto merge = [&](const std::string& base) {
+    return ExportCheckpoint(manifest_, Reader(chunks_),
+                            {.folder = Out(), .base = base, .merge = true})
+        .status();
+  };
+  EXPECT_THAT(merge("").message(), HasSubstr("name its folder with --base"));
+  EXPECT_THAT(merge(folder_ + "/none").message(), HasSubstr("/none"));
+  const std::string base = WriteBase();
+  manifest_.mutable_state()->set_base(5);
+  EXPECT_EQ(merge(base).code(), absl::StatusCode::kFailedPrecondition);
+  manifest_.set_model_yaml(kModel);
+  EXPECT_THAT(merge(base).message(), HasSubstr("has no adapters"));
+  EXPECT_FALSE(fs::exists(Out()));
 }
 
 TEST_F(CheckpointExportTest, CopiesATokenizer) {

@@ -77,6 +77,11 @@ void CommandTree::AddCheckpoint() {
   File(to_files->add_option("--tokenizer", export_.tokenizer,
                             "a folder whose tokenizer and generation_config.json are copied "
                             "(default: train.init_from of the job, where it is here)"));
+  to_files->add_flag("--merge", export_.merge,
+                     "of adapters: write the model with them, not the adapters for PEFT");
+  File(to_files->add_option("--base", export_.base,
+                            "of adapters: the folder of the model that they adapt (default: "
+                            "train.init_from of the job)"));
   const auto deletion = [&](const std::string& name, const std::string& help, bool purge) {
     const auto run = [this, purge] { return CheckpointDeleteCommand(global_, names_, purge); };
     several(Connected(Command(group, name, help, run), {"table", "name"}));

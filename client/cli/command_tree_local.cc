@@ -136,6 +136,9 @@ void CommandTree::AddGenerate() {
                  "the prompt is a user's message, and the answer is printed: by the tokenizer's "
                  "chat template")
       ->needs(text);
+  File(generate->add_option("--base", generate_.base,
+                            "of adapters: the folder of the model that they adapt (default: "
+                            "train.init_from of the job)"));
   generate->add_option("--tokens", generate_.tokens, "how many to add")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

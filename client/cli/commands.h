@@ -76,6 +76,7 @@ struct GenerateOptions {
   std::string prompt_ids;  // "1,2,3"
   std::string tokenizer;   // empty: that of the job's initial weights, if it has one
   bool message = false;    // the prompt is a message of a chat
+  std::string base;        // of adapters: the folder of what they adapt; empty: the job's
   int64_t tokens = 200;
   double temperature = 0.8;
   int64_t top_k = 0;
@@ -214,6 +215,8 @@ struct ExportOptions {
   std::string folder;
   std::string dtype = "fp32";
   std::string tokenizer;  // a folder; empty: that of the job's initial weights
+  std::string base;       // of adapters: the folder of what they adapt; empty: the job's
+  bool merge = false;
 };
 int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& options);
 

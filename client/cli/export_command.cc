@@ -33,7 +33,10 @@ absl::StatusOr<ExportReport> Export(const Access& access, const std::string& che
        .dtype = DTypeOf(options.dtype),
        .tokenizer = options.tokenizer.empty() ? TokenizerOf(access, manifest.checkpoint().job())
                                               : options.tokenizer,
-       .tokenizer_if_readable = options.tokenizer.empty()});
+       .tokenizer_if_readable = options.tokenizer.empty(),
+       .base = options.base.empty() ? InitialFolderOf(access, manifest.checkpoint().job())
+                                    : options.base,
+       .merge = options.merge});
 }
 
 }  // namespace

@@ -38,12 +38,10 @@ int Ended(const absl::StatusOr<ExitResult>& end) {
 }
 
 // Of the checkpoint's job. A chat needs one.
-absl::StatusOr<std::string> ChosenTokenizer(const Access& access, const std::string& checkpoint,
+absl::StatusOr<std::string> ChosenTokenizer(const Access& access, const std::string& job,
                                             const GenerateOptions& options) {
   if (!options.tokenizer.empty() || !options.prompt_ids.empty()) return options.tokenizer;
-  const auto manifest = access.checkpoints().Get(checkpoint);
-  if (!manifest.ok()) return manifest.status();
-  std::string found = TokenizerOf(access, manifest->checkpoint().job());
+  std::string found = TokenizerOf(access, job);
   if (found.empty() && options.message) {
     return absl::InvalidArgumentError(
         "--chat: the job began with no folder on this machine that has a tokenizer: --tokenizer "
@@ -88,6 +86,7 @@ SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkp
                 absl::StrCat(options.seed),
                 "--precision",
                 options.precision};
+  if (!options.base.empty()) spawn.argv.push_back("--base=" + options.base);
   // One argument, as it may begin with a dash; after a bare "--prompt=" the next would be taken.
   if (!options.prompt.empty()) spawn.argv.push_back("--prompt=" + options.prompt);
   if (!options.prompt_ids.empty()) spawn.argv.push_back("--prompt-ids=" + options.prompt_ids);
@@ -102,9 +101,13 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& given) {
   if (!checkpoint.ok()) return Fail(checkpoint.status());
   const absl::Status there = CheckTrainerBinary(given.device == "cuda");
   if (!there.ok()) return Fail(there);
-  const auto tokenizer = ChosenTokenizer(*access, *checkpoint, given);
+  const auto manifest = access->checkpoints().Get(*checkpoint);
+  if (!manifest.ok()) return Fail(manifest.status());
+  const std::string& job = manifest->checkpoint().job();
+  const auto tokenizer = ChosenTokenizer(*access, job, given);
   if (!tokenizer.ok()) return Fail(tokenizer.status());
   GenerateOptions options = given;
+  if (options.base.empty()) options.base = InitialFolderOf(*access, job);
   const TextPrompt prompt = {*tokenizer, given.prompt, given.message};
   if (!tokenizer->empty()) {
     auto ids = PromptIds(prompt);

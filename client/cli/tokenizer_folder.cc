@@ -38,10 +38,13 @@ bool HasTokenizer(const std::string& folder) {
   });
 }
 
-std::string TokenizerOf(const Access& access, const std::string& job) {
+std::string InitialFolderOf(const Access& access, const std::string& job) {
   const auto found = access.jobs().Get(job);
-  if (!found.ok()) return "";
-  const std::string& folder = found->spec().train().init_from();
+  return found.ok() ? found->spec().train().init_from() : "";
+}
+
+std::string TokenizerOf(const Access& access, const std::string& job) {
+  std::string folder = InitialFolderOf(access, job);
   return HasTokenizer(folder) ? folder : "";
 }
 

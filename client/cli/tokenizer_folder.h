@@ -19,6 +19,9 @@ class Access;
 // Whether a tokenizer is in the folder. An empty name has none.
 bool HasTokenizer(const std::string& folder);
 
+// The job's train.init_from. Empty: it has none, or there is no such job. Blocks on the coordinator.
+std::string InitialFolderOf(const Access& access, const std::string& job);
+
 // The folder of the job's initial weights, where it is on this machine and has a tokenizer. Empty:
 // it is not, or there is no such job. Blocks on the coordinator too.
 std::string TokenizerOf(const Access& access, const std::string& job);

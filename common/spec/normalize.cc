@@ -117,6 +117,12 @@ void NormalizeBert(v1::BertSpec* bert) {
   MP_DEFAULT(bert, norm_epsilon, 1e-12);
 }
 
+void NormalizeLora(v1::LoraSpec* lora) {
+  MP_DEFAULT(lora, alpha, static_cast<double>(lora->rank()));
+  MP_DEFAULT(lora, rank_stabilized, false);
+  MP_DEFAULT(lora, dropout, 0.0);
+}
+
 // A field that the type does not have stays absent.
 void NormalizeOptimizer(v1::Precision precision, v1::OptimizerSpec* optimizer) {
   for (v1::ParameterGroupSpec& group : *optimizer->mutable_groups()) {
@@ -224,6 +230,7 @@ void NormalizeTraining(v1::JobSpec* spec) {
     NormalizeImages(spec->model().resnet().image_size(), data);
   }
   if (spec->model().has_bert()) NormalizeBert(spec->mutable_model()->mutable_bert());
+  if (spec->model().has_lora()) NormalizeLora(spec->mutable_model()->mutable_lora());
   if (data->has_masking()) MP_DEFAULT(data->mutable_masking(), probability, 0.15);
   if (spec->model().family_case() != v1::ModelSpec::FAMILY_NOT_SET) {
     MP_DEFAULT(data, sequence_length, SizesOf(spec->model()).context);

@@ -156,6 +156,29 @@ void CheckBert(const v1::BertSpec& bert, Checker* check) {
   check->Real("model.bert.norm_epsilon", bert.norm_epsilon(), 0, 1, "(]");
 }
 
+void CheckLora(const v1::ModelSpec& model, Checker* check) {
+  const v1::LoraSpec& lora = model.lora();
+  if (model.has_resnet()) {
+    check->Add("model.lora", "a ResNet has none: adapters are for gpt2, llama and bert");
+  }
+  check->Required("model.lora.rank", lora.rank(), 1, 1024);
+  check->Real("model.lora.alpha", lora.alpha(), 0, 1e6, "(]");
+  check->Real("model.lora.dropout", lora.dropout(), 0, 1, "[)");
+  const auto patterns = [check](absl::string_view field, const auto& given) {
+    for (int i = 0; i < given.size(); ++i) {
+      if (!given[i].empty() && given[i].size() <= 256) continue;
+      check->Add(absl::StrCat("model.lora.", field, "[", i, "]"),
+                 "expected a pattern of 1 to 256 characters");
+    }
+    if (given.size() > 256) {
+      check->Add(absl::StrCat("model.lora.", field),
+                 absl::StrCat("at most 256 patterns, got ", given.size()));
+    }
+  };
+  patterns("targets", lora.targets());
+  patterns("also_train", lora.also_train());
+}
+
 }  // namespace
 
 void CheckModel(const v1::ModelSpec& model, Checker* check) {
@@ -165,6 +188,7 @@ void CheckModel(const v1::ModelSpec& model, Checker* check) {
                "only a spec's file has it, for the program `milepost` to read the folder; give "
                "the family's fields here");
   }
+  if (model.has_lora()) CheckLora(model, check);
   switch (model.family_case()) {
     case v1::ModelSpec::kGpt2:
       return CheckGpt2(model.gpt2(), check);

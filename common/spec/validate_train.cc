@@ -284,7 +284,14 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   }
   CheckSchedule(train, check);
   if (!train.init_from().empty()) CheckPath("train.init_from", train.init_from(), check);
-  if (!train.init_from().empty() && !spec.checkpoint().resume_from().empty()) {
+  if (spec.model().has_lora() && train.init_from().empty()) {
+    check->Add("model.lora",
+               "adapts weights that are there already: give their folder, as train.init_from or "
+               "as model.hugging_face");
+  }
+  // Of adapters the one brings what they adapt, the other the adapters.
+  if (!spec.model().has_lora() && !train.init_from().empty() &&
+      !spec.checkpoint().resume_from().empty()) {
     check->Add(
         "train.init_from",
         "given beside checkpoint.resume_from, which brings all parameters: keep one of them");

@@ -34,4 +34,20 @@ std::vector<int64_t> Fingerprint::Places(int64_t count, int64_t most) {
   return places;
 }
 
+uint64_t FingerprintOf(absl::Span<const TensorBytes> tensors) {
+  constexpr int64_t kPlaces = 8;
+  constexpr int64_t kBytes = 64;  // at each of them
+  Fingerprint print;
+  for (const TensorBytes& tensor : tensors) {
+    const auto size = static_cast<int64_t>(tensor.bytes.size());
+    print.Add(tensor.name);
+    print.Add(tensor.dtype);
+    print.Add(size);
+    for (const int64_t piece : Fingerprint::Places((size + kBytes - 1) / kBytes, kPlaces)) {
+      print.Add(tensor.bytes.substr(static_cast<size_t>(piece * kBytes), kBytes));
+    }
+  }
+  return std::max<uint64_t>(print.value(), 1);
+}
+
 }  // namespace milepost::data

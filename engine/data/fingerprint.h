@@ -40,6 +40,15 @@ class Fingerprint {
   uint64_t value_ = 0;
 };
 
+struct TensorBytes {
+  absl::string_view name;
+  absl::string_view dtype;
+  absl::string_view bytes;
+};
+// Of a model's weights: names, types and sizes, and what lies at a few places of each tensor.
+// Never 0. Checkpoints keep it.
+uint64_t FingerprintOf(absl::Span<const TensorBytes> tensors);
+
 }  // namespace milepost::data
 
 #endif  // MILEPOST_ENGINE_DATA_FINGERPRINT_H_

@@ -119,6 +119,13 @@ struct ImageAttributes {
   std::array<double, kImageChannels> deviation = {};
 };
 
+// Of a layer's adapters (ops/lora/lora.h): one for each of its parts that has one.
+inline constexpr int64_t kMostAdapters = 3;
+struct LoraAttributes {
+  int64_t adapters = 0;
+  std::array<int64_t, kMostAdapters> columns = {};  // of y, the first of the adapter's part
+};
+
 struct Attributes {
   int64_t batch = 0;     // B
   int64_t sequence = 0;  // T
@@ -133,6 +140,8 @@ struct Attributes {
   int32_t fp8_layer = -1;   // kLinear*: index among the layers that may use fp8; -1: none
   RopeAttributes rope;      // kRopeTable
   ImageAttributes image;
+  LoraAttributes lora;  // kLora*
+  double scale = 1;     // kScale
   double dropout = 0;  // probability; 0: none
   uint32_t dropout_tag =
       0;  // the "tensor" of the counter-based mask; the same in forward and backward
@@ -153,14 +162,16 @@ struct Op {
   Attributes attributes;
 };
 
-enum class Initializer : uint8_t { kZeros, kOnes, kNormal };
+// kUniform: from -sqrt(3) stddev to sqrt(3) stddev.
+enum class Initializer : uint8_t { kZeros, kOnes, kNormal, kUniform };
 
 struct Parameter {
   ValueId value = kNoValue;
   ValueId gradient = kNoValue;  // set by AddBackward
   Initializer initializer = Initializer::kZeros;
-  double stddev = 0;   // kNormal
+  double stddev = 0;   // kNormal, kUniform
   bool decay = false;  // weight decay: tensors of two or more dimensions
+  bool base = false;   // what adapters adapt: never trained, and no part of the model's state
 };
 
 // One task of the model. A model with several tasks has several heads, with the family's own first.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
+#include "engine/models/lora.h"
 #include "engine/models/task_heads.h"
 #include "engine/ops/attention/attention.h"
 #include "engine/ops/dropout/dropout.h"
@@ -63,7 +64,8 @@ class BertBuilder {
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
             .sequence = options.sequence,
-            .cached_positions = options.cached_positions}) {}
+            .cached_positions = options.cached_positions}),
+        linear_(model, options, b_) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     if (options_.documents) {
@@ -75,7 +77,7 @@ class BertBuilder {
     for (int64_t layer = 0; layer < spec_.layers(); ++layer) Layer(layer);
     Head();
     AddTokenHeads(model_, options_, y_, b_);
-    return std::move(b_).Finish();
+    return linear_.Finish(std::move(b_).Finish());
   }
 
  private:
@@ -134,10 +136,10 @@ class BertBuilder {
     }
     const ValueId weight = Weight(hf + ".output.dense", width, width);
     const ValueId bias = Bias(hf + ".output.dense", width);
-    const ValueId qkv = ops::LinearRows(b_, name + ".qkv", y_, weights, biases);
+    const ValueId qkv = linear_.LinearRows(name + ".qkv", y_, weights, biases);
     const ValueId out = ops::Attention(
         b_, name + ".out", qkv, {.heads = spec_.heads(), .causal = false, .documents = documents_});
-    return ops::LinearRows(b_, name + ".delta", out, {weight}, {bias});
+    return linear_.LinearRows(name + ".delta", out, {weight}, {bias});
   }
 
   ValueId FeedForward(const std::string& hf, const std::string& name) {
@@ -145,9 +147,9 @@ class BertBuilder {
     const ValueId up_bias = Bias(hf + ".intermediate.dense", spec_.hidden());
     const ValueId down = Weight(hf + ".output.dense", spec_.width(), spec_.hidden());
     const ValueId down_bias = Bias(hf + ".output.dense", spec_.width());
-    const ValueId hidden = ops::LinearRows(b_, name + ".fc", y_, {up}, {up_bias});
+    const ValueId hidden = linear_.LinearRows(name + ".fc", y_, {up}, {up_bias});
     const ValueId active = ops::Gelu(b_, name + ".gelu", hidden, /*exact=*/true);
-    return ops::LinearRows(b_, name + ".delta", active, {down}, {down_bias});
+    return linear_.LinearRows(name + ".delta", active, {down}, {down_bias});
   }
 
   void Head() {
@@ -184,6 +186,7 @@ class BertBuilder {
   const ModelOptions& options_;
   double dropout_;
   Builder b_;
+  LoraLayers linear_;
   ValueId documents_ = graph::kNoValue;
   ValueId positions_ = graph::kNoValue;
   ValueId segments_ = graph::kNoValue;

@@ -8,11 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
+#include "engine/models/lora.h"
 #include "engine/models/task_heads.h"
 #include "engine/ops/attention/attention.h"
 #include "engine/ops/embedding/embedding.h"
 #include "engine/ops/gelu/gelu.h"
-#include "engine/ops/linear/linear.h"
 #include "engine/ops/lm_head/lm_head.h"
 #include "engine/ops/norm/norm.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -65,7 +65,8 @@ class Gpt2Builder {
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
             .sequence = options.sequence,
-            .cached_positions = options.cached_positions}) {}
+            .cached_positions = options.cached_positions}),
+        linear_(model, options, b_) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     Embed();
@@ -74,7 +75,7 @@ class Gpt2Builder {
     Norm("ln_f");
     Head();
     AddTokenHeads(model_, options_, y_, b_);
-    return std::move(b_).Finish();
+    return linear_.Finish(std::move(b_).Finish());
   }
 
  private:
@@ -128,17 +129,17 @@ class Gpt2Builder {
     Norm(named("ln_1"));
     const Affine attend = LinearParameters(named("attn.c_attn"), width, 3 * width, kGpt2Stddev);
     const Affine project = LinearParameters(named("attn.c_proj"), width, width, residual_stddev);
-    const ValueId qkv = ops::Linear(b_, named("attn.qkv"), y_, attend.weight, attend.bias);
+    const ValueId qkv = linear_.Linear(named("attn.qkv"), y_, attend.weight, attend.bias);
     const ValueId attention = ops::Attention(b_, named("attn.out"), qkv,
                                              {.heads = spec_.heads(), .documents = documents_});
-    delta_ = ops::Linear(b_, named("attn.delta"), attention, project.weight, project.bias);
+    delta_ = linear_.Linear(named("attn.delta"), attention, project.weight, project.bias);
 
     Norm(named("ln_2"));
     const Affine up = LinearParameters(named("mlp.c_fc"), width, 4 * width, kGpt2Stddev);
     const Affine down = LinearParameters(named("mlp.c_proj"), 4 * width, width, residual_stddev);
-    const ValueId hidden = ops::Linear(b_, named("mlp.fc"), y_, up.weight, up.bias);
+    const ValueId hidden = linear_.Linear(named("mlp.fc"), y_, up.weight, up.bias);
     const ValueId active = ops::Gelu(b_, named("mlp.gelu"), hidden);
-    delta_ = ops::Linear(b_, named("mlp.delta"), active, down.weight, down.bias);
+    delta_ = linear_.Linear(named("mlp.delta"), active, down.weight, down.bias);
   }
 
   void Head() {
@@ -156,6 +157,7 @@ class Gpt2Builder {
   const ModelOptions& options_;
   double dropout_;
   Builder b_;
+  LoraLayers linear_;
   ValueId wte_ = graph::kNoValue;
   ValueId documents_ = graph::kNoValue;
   ValueId residual_ = graph::kNoValue;

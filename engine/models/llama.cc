@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
+#include "engine/models/lora.h"
 #include "engine/models/task_heads.h"
 #include "engine/ops/attention/attention.h"
 #include "engine/ops/embedding/embedding.h"
 #include "engine/ops/geglu/geglu.h"
-#include "engine/ops/linear/linear.h"
 #include "engine/ops/lm_head/lm_head.h"
 #include "engine/ops/norm/norm.h"
 #include "engine/ops/qk_norm/qk_norm.h"
@@ -76,7 +76,8 @@ class LlamaBuilder {
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
             .sequence = options.sequence,
-            .cached_positions = options.cached_positions}) {}
+            .cached_positions = options.cached_positions}),
+        linear_(model, options, b_) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     b_.BeginBlock("embedding");
@@ -92,7 +93,7 @@ class LlamaBuilder {
     Norm("model.norm", "norm");
     Head();
     AddTokenHeads(model_, options_, y_, b_);
-    return std::move(b_).Finish();
+    return linear_.Finish(std::move(b_).Finish());
   }
 
  private:
@@ -144,7 +145,7 @@ class LlamaBuilder {
                 Bias(hf + ".v_proj", keys)};
     }
     const ValueId output = Weight(hf + ".o_proj", width, queries, residual_stddev_);
-    ValueId qkv = ops::LinearRows(b_, name + ".qkv", y_, weights, biases);
+    ValueId qkv = linear_.LinearRows(name + ".qkv", y_, weights, biases);
     if (spec_.qk_norm()) {
       const ValueId gamma_q = HeadNorm(hf + ".q_norm");
       const ValueId gamma_k = HeadNorm(hf + ".k_norm");
@@ -156,7 +157,7 @@ class LlamaBuilder {
     const ValueId out = ops::Attention(
         b_, name + ".out", rotated,
         {.heads = spec_.heads(), .kv_heads = spec_.kv_heads(), .documents = documents_});
-    delta_ = ops::LinearRows(b_, name + ".delta", out, {output});
+    delta_ = linear_.LinearRows(name + ".delta", out, {output});
   }
 
   void FeedForward(const std::string& hf, const std::string& name) {
@@ -165,11 +166,11 @@ class LlamaBuilder {
     const std::vector<ValueId> weights = {Weight(hf + ".gate_proj", hidden, width, kLlamaStddev),
                                           Weight(hf + ".up_proj", hidden, width, kLlamaStddev)};
     const ValueId down = Weight(hf + ".down_proj", width, hidden, residual_stddev_);
-    const ValueId both = ops::LinearRows(b_, name + ".gate_up", y_, weights);
+    const ValueId both = linear_.LinearRows(name + ".gate_up", y_, weights);
     const ValueId active = spec_.activation() == v1::LlamaSpec::ACTIVATION_GEGLU
                                ? ops::GeGlu(b_, name + ".geglu", both)
                                : ops::SwiGlu(b_, name + ".swiglu", both);
-    delta_ = ops::LinearRows(b_, name + ".delta", active, {down});
+    delta_ = linear_.LinearRows(name + ".delta", active, {down});
   }
 
   void Head() {
@@ -190,6 +191,7 @@ class LlamaBuilder {
   const ModelOptions& options_;
   const double residual_stddev_;
   Builder b_;
+  LoraLayers linear_;
   ValueId embedding_ = graph::kNoValue;
   ValueId rope_ = graph::kNoValue;
   ValueId documents_ = graph::kNoValue;

@@ -112,12 +112,14 @@ inline constexpr StateBuffers kNoBuffers = [] {
 // Those of one block's parameters that are updated alike, laid end to end; the unit that ZeRO
 // shards.
 struct FlatGroup {
-  std::string name;  // "h.3"; "h.3 (frozen)"
+  std::string name;  // "h.3"; "h.3 (frozen)", "h.3 (base)"
   int block = 0;     // of the graph
   Optimizer optimizer = Optimizer::kAdamW;
   // Its parameters are never updated: of the buffers below it has theirs and, where there are
   // masters, those.
   bool frozen = false;
+  // Frozen too: what adapters adapt (graph::Parameter::base). It is no part of the state.
+  bool base = false;
   DType state_dtype = DType::kF32;  // of its optimizer's states: kF32 or kBF16
   // kF32; kBF16 where the parameters are their own masters in that type.
   DType master_dtype = DType::kF32;
@@ -288,6 +290,8 @@ struct PlanOptions {
   DType grad_dtype = DType::kF32;
   // In 16 bits parameters have fp32 masters. false (kBF16 only): updates round them at random.
   bool masters = true;
+  // false: frozen parameters in bf16 are their own masters, as where adapters are trained.
+  bool frozen_masters = true;
   DType orthogonalization = DType::kF32;  // FlatGroup::product_dtype of Muon's groups
   int64_t micro_batch = 1;
   int64_t sequence = 1;  // generation plans: how many positions the caches hold
@@ -330,6 +334,11 @@ struct PlanOptions {
   // rounded.
   bool GradientsPass() const { return ShardsGradients() || RoundsGradients(); }
   bool HasMasters() const { return compute_dtype != DType::kF32 && masters; }
+  // FlatGroup::master_dtype.
+  DType MasterDType(bool frozen) const {
+    const bool none = !masters || (frozen && !frozen_masters && compute_dtype == DType::kBf16);
+    return none ? compute_dtype : DType::kF32;
+  }
   bool ShardsParameters() const { return zero_stage >= 3 && Shards() > 1; }
   bool Offloads() const { return offload_optimizer || offload_activations; }
   // A chunk's logits stay in a CPU's cache as far as they can. On a GPU each chunk reads and writes

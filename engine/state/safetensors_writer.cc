@@ -80,7 +80,8 @@ std::vector<std::vector<size_t>> ShardSafetensors(absl::Span<const SafetensorsTe
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
-    const std::string& folder, std::vector<SafetensorsTensor> tensors, int64_t max_shard_bytes) {
+    const std::string& folder, std::vector<SafetensorsTensor> tensors, int64_t max_shard_bytes,
+    absl::string_view only_file) {
   std::unique_ptr<SafetensorsWriter> writer(new SafetensorsWriter);
   writer->folder_ = folder;
   {  // All at once, for what only all tensors together can have wrong: doubled names, the sum.
@@ -98,7 +99,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   writer->places_.resize(tensors.size());
   const auto shards = ShardSafetensors(tensors, max_shard_bytes);
   for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string name = shards.size() == 1 ? std::string(kSafetensorsFile)
+    const std::string name = shards.size() == 1 ? std::string(only_file)
                                                 : absl::StrFormat("model-%05d-of-%05d.safetensors",
                                                                   i + 1, shards.size());
     std::vector<SafetensorsTensor> members;

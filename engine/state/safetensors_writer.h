@@ -22,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/unique_fd.h"
+#include "engine/state/safetensors.h"
 #include "engine/state/safetensors_header.h"
 
 namespace milepost::state {
@@ -39,10 +40,11 @@ std::vector<std::vector<size_t>> ShardSafetensors(absl::Span<const SafetensorsTe
 class SafetensorsWriter {
  public:
   // Uses the name, dtype and shape of each tensor. Errors: LayOutSafetensors'. RESOURCE_EXHAUSTED:
-  // the disk is full. ALREADY_EXISTS: a file exists.
+  // the disk is full. ALREADY_EXISTS: a file exists. `only_file`: its name, where it is one.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& folder, std::vector<SafetensorsTensor> tensors,
-      int64_t max_shard_bytes = kSafetensorsShardBytes);
+      int64_t max_shard_bytes = kSafetensorsShardBytes,
+      absl::string_view only_file = kSafetensorsFile);
 
   // Writes bytes of `tensor` (an index into Create's list), from byte `offset` on. OUT_OF_RANGE:
   // they are outside the tensor.

@@ -438,6 +438,57 @@ TEST_F(RunTest, AHuggingFaceFolderIsTrainedFurtherOnAMasksTargets) {
   EXPECT_THAT(job, HasSubstr("\"hugging_face\": \"\""));
 }
 
+// Their checkpoints hold nothing of the model, which must be the same whenever it is read.
+TEST_F(RunTest, AdaptersGoOnOverTheModelTheyAdapt) {
+  v1::JobSpec spec = SmallJob(folder_, 4);
+  ASSERT_EQ(Milepost({"run", Write("first.yaml", spec)}).exit_code, kExitOk);
+  ASSERT_EQ(Milepost({"checkpoint", "export", "1", "--out", Path("model")}).exit_code, kExitOk);
+  spec.mutable_train()->set_seed(99);
+  ASSERT_EQ(Milepost({"run", Write("other.yaml", spec)}).exit_code, kExitOk);
+  ASSERT_EQ(Milepost({"checkpoint", "export", "2", "--out", Path("other")}).exit_code, kExitOk);
+
+  spec.mutable_model()->Clear();
+  spec.mutable_model()->set_hugging_face("model");
+  spec.mutable_model()->mutable_lora()->set_rank(4);
+  const auto run = [&](int64_t steps) {
+    spec.mutable_train()->set_steps(steps);
+    return Milepost({"run", Write("lora.yaml", spec)});
+  };
+  Ran ran = run(4);
+  ASSERT_EQ(ran.exit_code, kExitOk) << ran.err;
+  ran = run(8);
+  ASSERT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_THAT(ran.out + ran.err, HasSubstr("checkpoints/3"));  // it went on from there
+  const std::string newest = "4";
+  const auto text = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"generate",      "--checkpoint", newest,
+                                          "--prompt",      "a",            "--tokens",
+                                          "8",             "--temperature", "0"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Milepost(arguments);
+  };
+  const Ran whole = text({});
+  EXPECT_EQ(whole.exit_code, kExitOk) << whole.err;
+
+  const Ran adapters = Milepost({"checkpoint", "export", newest, "--out", Path("adapters")});
+  EXPECT_EQ(adapters.exit_code, kExitOk) << adapters.err;
+  EXPECT_TRUE(std::filesystem::exists(Path("adapters/adapter_config.json")));
+  EXPECT_LT(std::filesystem::file_size(Path("adapters/adapter_model.safetensors")),
+            std::filesystem::file_size(Path("model/model.safetensors")) / 2);
+  const Ran merged = Milepost({"checkpoint", "export", newest, "--out", Path("merged"), "--merge"});
+  EXPECT_EQ(merged.exit_code, kExitOk) << merged.err;
+  EXPECT_EQ(std::filesystem::file_size(Path("merged/model.safetensors")),
+            std::filesystem::file_size(Path("model/model.safetensors")));
+
+  const Ran wrong = text({"--base", Path("other")});
+  EXPECT_THAT(wrong.err, HasSubstr("holds another model than the one that checkpoints/4 adapts"));
+  std::filesystem::copy_file(Path("other/model.safetensors"), Path("model/model.safetensors"),
+                             std::filesystem::copy_options::overwrite_existing);
+  ran = run(12);
+  EXPECT_EQ(ran.exit_code, kExitJobFailed) << ran.out;
+  EXPECT_THAT(ran.err, HasSubstr("holds another model than the one that step 8"));
+}
+
 TEST_F(RunTest, ADivergedRunIsNoSuccess) {
   v1::JobSpec spec = WithRate(SmallJob(folder_, 200), 50);
   spec.mutable_train()->set_precision(v1::PRECISION_FP16);

@@ -107,6 +107,7 @@ class GoldenCurve : public testing::Test {
     const json& train = golden_["train"];
     spec.set_name("golden");
     *spec.mutable_model() = model;
+    if (model.has_lora()) spec.mutable_train()->set_init_from(folder_);  // not read here
     spec.mutable_data()->set_train(folder_ + "/train.npy");
     v1::TrainSpec& t = *spec.mutable_train();
     t.set_steps(train["steps"]);
@@ -157,15 +158,21 @@ class GoldenCurve : public testing::Test {
     const v1::TrainerState state = session.trainer_state();
     std::map<std::string, int64_t> index;
     for (const json& name : parameters) index.emplace(name, index.size());
-    for (const runtime::StateInterval& target : session.RestoreTargets()) {
-      const v1::TensorInfo& tensor = session.state_tensors()[target.tensor];
-      if (tensor.kind() != "master") continue;  // m and v are zero
-      ASSERT_TRUE(index.contains(tensor.name())) << tensor.name();
-      auto* values = reinterpret_cast<float*>(target.data);
-      for (int64_t e = target.begin; e < target.end; ++e) {
-        values[e - target.begin] = InitialWeight(tensor.name(), norm, index.at(tensor.name()), e);
+    const auto fill = [&](const std::vector<v1::TensorInfo>& tensors,
+                          const std::vector<runtime::StateInterval>& targets) {
+      for (const runtime::StateInterval& target : targets) {
+        const v1::TensorInfo& tensor = tensors[target.tensor];
+        if (tensor.kind() != "master") continue;  // m and v are zero
+        ASSERT_TRUE(index.contains(tensor.name())) << tensor.name();
+        auto* values = reinterpret_cast<float*>(target.data);
+        for (int64_t e = target.begin; e < target.end; ++e) {
+          values[e - target.begin] =
+              InitialWeight(tensor.name(), norm, index.at(tensor.name()), e);
+        }
       }
-    }
+    };
+    fill(session.state_tensors(), session.RestoreTargets());
+    fill(session.base_tensors(), session.BaseTargets(/*part=*/0));
     ASSERT_EQ(session.FinishRestore(state), absl::OkStatus());
   }
 

@@ -170,6 +170,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"Llama", {.llama = true, .qk_norm = true}},
                     Case{"LlamaBias", {.llama = true, .tied = true, .qkv_bias = true}},
                     Case{"Bert", {.dropout = 0.1, .bert = true}}, Case{"Heads", {.heads = true}},
+                    Case{"Lora", {.lora = 4}},
+                    Case{"LlamaLora", {.llama = true, .qkv_bias = true, .lora = 3}},
                     Case{"Recompute", {.recompute = v1::RECOMPUTE_FULL, .dropout = 0.1}}),
     [](const auto& info) { return info.param.name; });
 
@@ -540,6 +542,61 @@ TEST(DeviceTraining, WhatIsNotGivenStaysAsItWasInitialised) {
 }
 
 // A checkpoint of the CPU goes on on a device, and one of a device on the CPU.
+// What is adapted stays on the device: a checkpoint has none of it, nor does a restore send it
+// again, unless it is given.
+TEST(DeviceTraining, AdaptersGoOnOverWhatTheyAdapt) {
+  const TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (const auto& [ranks, stage] : {std::pair(1, 0), std::pair(2, 1), std::pair(2, 3)}) {
+      for (const bool given : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(v1::Precision_Name(precision), ", ", ranks, " ranks, stage ",
+                                  stage, given ? ", given" : ""));
+        const v1::JobSpec spec = job.Spec({.ranks = ranks,
+                                           .stage = stage,
+                                           .precision = precision,
+                                           .layers = 1,
+                                           .steps = 4,
+                                           .lora = 4});
+        const auto run = [&](const Snapshot* from, int64_t steps, const OptionsOfRank& options) {
+          Snapshot end;
+          std::mutex mutex;
+          RunRanks(
+              spec,
+              [&](int, TrainingSession& session) {
+                ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+                if (given) {
+                  ASSERT_EQ(session.FetchState(), absl::OkStatus());
+                  GiveBase(session);
+                  if (from == nullptr) {
+                    ASSERT_EQ(session.FinishRestore(session.trainer_state()), absl::OkStatus());
+                  }
+                }
+                if (from != nullptr) ASSERT_EQ(Restore(session, *from), absl::OkStatus());
+                while (session.step() < steps) {
+                  const auto report = session.Step(false);
+                  ASSERT_TRUE(report.ok()) << report.status();
+                  if (session.step() == 1) Save(session, end, mutex);  // a checkpoint on the way
+                  if (session.step() == 1) end = {};
+                }
+                Save(session, end, mutex);
+              },
+              options);
+          return end;
+        };
+        for (const OptionsOfRank& options : {OptionsOfRank(OnCpu), OnDevice(4, true, ranks)}) {
+          const Snapshot whole = run(nullptr, 4, options);
+          for (const v1::TensorInfo& tensor : whole.tensors) {
+            EXPECT_THAT(tensor.name(), testing::HasSubstr(".lora_"));
+          }
+          const Snapshot half = run(nullptr, 2, options);
+          EXPECT_NE(half.data, whole.data);
+          EXPECT_EQ(run(&half, 4, options).data, whole.data);
+        }
+      }
+    }
+  }
+}
+
 TEST(DeviceTraining, CheckpointsMoveBetweenDevices) {
   const TinyJob job;
   const v1::JobSpec spec = job.Spec({.layers = 1, .steps = 6});

@@ -52,6 +52,16 @@ v1::JobSpec HeadsJob(const Cell& cell) {
   return TextJob(cell, {.llama = true, .documents = true, .heads = true});
 }
 
+// Adapters of some layers, with dropout; what they adapt is whole where it is not sharded.
+v1::JobSpec LoraJob(const Cell& cell) {
+  v1::JobSpec spec = TextJob(cell, {.llama = true, .qkv_bias = true, .lora = 4});
+  v1::LoraSpec& lora = *spec.mutable_model()->mutable_lora();
+  lora.set_dropout(0.1);
+  for (const char* target : {"q_proj", "v_proj", "mlp.*"}) lora.add_targets(target);
+  lora.add_also_train("lm_head.weight");
+  return spec;
+}
+
 // Batch norms tell micro-batches apart, so here they are half the batch, over all ranks. In bf16 a
 // value that rounds the other way moves the loss of so few images by 1e-4, and steps multiply it:
 // smaller ones.
@@ -124,7 +134,7 @@ std::vector<Row> Rows() {
   std::vector<Row> rows;
   for (const Family& family :
        {Family{"Gpt2", Gpt2Job}, Family{"Llama", LlamaJob}, Family{"Bert", BertJob},
-        Family{"Heads", HeadsJob}, Family{"ResNet", ResNetJob}}) {
+        Family{"Heads", HeadsJob}, Family{"Lora", LoraJob}, Family{"ResNet", ResNetJob}}) {
     for (const Precision& precision : kPrecisions) {
       const bool halves = precision.value == v1::PRECISION_FP16;
       if (family.name != "ResNet" || !halves) rows.push_back({family, precision});

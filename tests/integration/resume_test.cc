@@ -81,6 +81,43 @@ TEST(Resume, EverySavedElementIsSavedOnce) {
   }
 }
 
+// In fp32 and on its own in bf16; at other numbers of ranks too.
+TEST(Resume, WhatAdaptersAdaptStaysAsItIs) {
+  TinyJob job;
+  for (const v1::Precision precision :
+       {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP16}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const int ranks : {1, 2, 3}) {
+        const v1::JobSpec spec = job.Spec({.ranks = ranks,
+                                           .stage = stage,
+                                           .precision = precision,
+                                           .steps = 3,
+                                           .llama = true,
+                                           .lora = 2});
+        RunRanks(spec, [&](int, TrainingSession& session) {
+          ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+          const auto bytes = [&] {
+            std::string all;
+            for (const StateInterval& i : session.BaseTargets(0)) {
+              const bool wide = session.base_tensors()[i.tensor].dtype() == "F32";
+              all.append(i.data, static_cast<size_t>((i.end - i.begin) * (wide ? 4 : 2)));
+            }
+            return all;
+          };
+          const std::string before = bytes();
+          EXPECT_FALSE(before.empty());
+          for (const v1::TensorInfo& tensor : session.base_tensors()) {
+            EXPECT_EQ(tensor.dtype(), precision == v1::PRECISION_BF16 ? "BF16" : "F32");
+            EXPECT_EQ(tensor.kind(), "master");
+          }
+          while (session.step() < 3) ASSERT_TRUE(session.Step(false).ok());
+          EXPECT_TRUE(bytes() == before);
+        });
+      }
+    }
+  }
+}
+
 // Bits where the layout is the same, 1e-5 (fp32) where it is another.
 TEST(Resume, GoesOnAsIfItHadNeverStopped) {
   TinyJob job;

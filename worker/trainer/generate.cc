@@ -14,6 +14,7 @@
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 #include "worker/trainer/checkpoint_reader.h"
+#include "worker/trainer/initial_weights.h"
 
 namespace milepost::worker {
 
@@ -61,6 +62,40 @@ void Print(int32_t id, bool bytes) {
   std::fflush(stdout);
 }
 
+// Some of a generator's tensors, and where they go.
+struct Wanted {
+  std::vector<v1::TensorInfo> tensors;
+  std::vector<runtime::StateInterval> targets;
+};
+Wanted Select(runtime::Generator& generator, bool base) {
+  Wanted wanted;
+  for (runtime::StateInterval target : generator.LoadTargets()) {
+    if (generator.IsBase(target.tensor) != base) continue;
+    wanted.tensors.push_back(generator.tensors()[static_cast<size_t>(target.tensor)]);
+    target.tensor = static_cast<int32_t>(wanted.targets.size());
+    wanted.targets.push_back(target);
+  }
+  return wanted;
+}
+
+absl::Status LoadBase(const GenerateRequest& request, const v1::ModelSpec& model,
+                      const v1::TrainerState& state, runtime::Generator& generator) {
+  const Wanted base = Select(generator, /*base=*/true);
+  if (base.tensors.empty()) return absl::OkStatus();
+  if (request.base.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(request.checkpoint, " has adapters alone: name the folder of the model that ",
+                     "they adapt with --base FOLDER"));
+  }
+  MP_ASSIGN_OR_RETURN(const InitialWeights weights,
+                      InitialWeights::Open(request.base, model, base.tensors));
+  if (state.base() != 0 && state.base() != weights.Fingerprint()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        request.base, " holds another model than the one that ", request.checkpoint, " adapts"));
+  }
+  return weights.Read(base.targets);
+}
+
 }  // namespace
 
 absl::Status Generate(const GenerateRequest& request) {
@@ -85,7 +120,9 @@ absl::Status Generate(const GenerateRequest& request) {
                                                   .window = static_cast<int64_t>(prompt.size()) +
                                                             request.options.tokens,
                                                   .engine = request.engine}));
-  MP_RETURN_IF_ERROR(reader.Read(manifest, generator->tensors(), generator->LoadTargets()));
+  MP_RETURN_IF_ERROR(LoadBase(request, model, manifest.state(), *generator));
+  const Wanted state = Select(*generator, /*base=*/false);
+  MP_RETURN_IF_ERROR(reader.Read(manifest, state.tensors, state.targets));
   MP_RETURN_IF_ERROR(generator->FinishLoad());
   for (int32_t id : prompt) Print(id, bytes);
   MP_RETURN_IF_ERROR(

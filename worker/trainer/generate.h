@@ -14,6 +14,7 @@ namespace milepost::worker {
 struct GenerateRequest {
   Endpoint coordinator;
   std::string checkpoint;  // "checkpoints/12"
+  std::string base;        // of adapters: the folder with the model that they adapt
   // The prompt: text for a byte-level model (vocabulary 256), or token ids separated by commas for
   // other models.
   std::string prompt;

@@ -12,7 +12,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/status_macros.h"
+#include "engine/data/fingerprint.h"
 #include "engine/models/hugging_face.h"
+#include "engine/models/lora.h"
 #include "engine/state/half.h"
 #include "engine/state/layout.h"
 #include "engine/state/safetensors.h"
@@ -49,8 +51,10 @@ absl::string_view HeadPrefix(absl::string_view tensor) {
   return tensor.substr(0, tensor.rfind('.') + 1);
 }
 
-// Whether the folder has none of a further head: it keeps what it was initialised with.
-bool IsNewHead(const state::SafetensorsFolder& weights, absl::string_view tensor) {
+// Whether the folder has none of a further head or an adapter: it keeps what it was initialised
+// with.
+bool IsNew(const state::SafetensorsFolder& weights, absl::string_view tensor) {
+  if (!models::AdaptedLayer(tensor).empty()) return weights.Find(std::string(tensor)) == nullptr;
   const absl::string_view prefix = HeadPrefix(tensor);
   if (prefix.empty()) return false;
   return weights.Find(absl::StrCat(prefix, "weight")) == nullptr &&
@@ -125,8 +129,10 @@ absl::StatusOr<InitialWeights> InitialWeights::Open(const std::string& folder,
     // Files that are older than torch 0.4.1 do not count batches; the count starts at 0 then.
     const bool counts = IsStatistic(tensors[i]) && tensors[i].dtype() == "I64";
     if (counts && weights.files_->Find(tensors[i].name()) == nullptr) continue;
-    if (IsNewHead(*weights.files_, tensors[i].name())) {
-      spdlog::info("{} is not in {}: initialised", tensors[i].name(), folder);
+    if (IsNew(*weights.files_, tensors[i].name())) {
+      if (models::AdaptedLayer(tensors[i].name()).empty()) {
+        spdlog::info("{} is not in {}: initialised", tensors[i].name(), folder);
+      }
       continue;
     }
     MP_ASSIGN_OR_RETURN(weights.places_[i], PlaceOf(*weights.files_, model, tensors[i]));
@@ -148,6 +154,16 @@ absl::Status InitialWeights::Read(const std::vector<runtime::StateInterval>& tar
                                                           reinterpret_cast<float*>(target.data)));
   }
   return absl::OkStatus();
+}
+
+uint64_t InitialWeights::Fingerprint() const {
+  std::vector<data::TensorBytes> tensors;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (places_[i] == nullptr) continue;
+    tensors.push_back({tensors_[i].name(), places_[i]->tensor->dtype,
+                       places_[i]->file->Bytes(*places_[i]->tensor)});
+  }
+  return data::FingerprintOf(tensors);
 }
 
 absl::Status ReadInitialWeights(const std::string& folder, const v1::ModelSpec& model,

@@ -1,4 +1,5 @@
-// Reads the initial parameters (train.init_from) from a folder in Hugging Face's layout.
+// Reads the initial parameters (train.init_from), or what adapters adapt, from a folder in Hugging
+// Face's layout.
 //
 //   MP_RETURN_IF_ERROR(session->InitializeParameters());     // what the files do not bring: m, v,
 //   MP_ASSIGN_OR_RETURN(const InitialWeights weights,
@@ -8,6 +9,7 @@
 #ifndef MILEPOST_WORKER_TRAINER_INITIAL_WEIGHTS_H_
 #define MILEPOST_WORKER_TRAINER_INITIAL_WEIGHTS_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +37,8 @@ class InitialWeights {
   // Fills the master intervals in `targets`, which index `tensors`. All other intervals stay as
   // they are. Only the bytes of those intervals are read: a rank that holds a shard reads a shard.
   absl::Status Read(const std::vector<runtime::StateInterval>& targets) const;
+  // Of the tensors that are read (data::FingerprintOf): another model has another one.
+  uint64_t Fingerprint() const;
 
  private:
   std::shared_ptr<const state::SafetensorsFolder> files_;

@@ -187,6 +187,44 @@ TEST(InitialWeightsTest, ComputesWithWhatItRead) {
   }
 }
 
+// What adapters adapt: it is read apart from the state, of which the folder has nothing, and has a
+// fingerprint of its own.
+TEST(InitialWeightsTest, WhatAdaptersAdapt) {
+  const TinyJob job;
+  const v1::JobSpec whole = job.Spec({.ranks = 1, .stage = 0, .seed = 11});
+  Weights weights = Gather(whole, "master", Initialize);
+  WriteFolder(job.path("hf"), whole, weights, "F32");
+  weights.at("transformer.wpe.weight").back() += 1;
+  WriteFolder(job.path("other"), whole, weights, "F32");
+  weights.at("transformer.wpe.weight").back() -= 1;
+  for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 3}}) {
+    const v1::JobSpec spec = job.Spec({.ranks = ranks, .stage = stage, .seed = 7, .lora = 2});
+    Weights read;
+    std::mutex mutex;
+    runtime::RunRanks(spec, [&](int, TrainingSession& session) {
+      const std::vector<v1::TensorInfo>& tensors = session.base_tensors();
+      const auto base = InitialWeights::Open(job.path("hf"), spec.model(), tensors);
+      ASSERT_TRUE(base.ok()) << base.status();
+      ASSERT_EQ(base->Read(session.BaseTargets(0)), absl::OkStatus());
+      const auto other = InitialWeights::Open(job.path("other"), spec.model(), tensors);
+      ASSERT_TRUE(other.ok()) << other.status();
+      EXPECT_NE(other->Fingerprint(), base->Fingerprint());
+      const std::lock_guard lock(mutex);
+      for (const StateInterval& i : session.BaseTargets(0)) {
+        std::vector<float>& values = read[tensors[i.tensor].name()];
+        values.resize(weights.at(tensors[i.tensor].name()).size());
+        std::memcpy(values.data() + i.begin, i.data, static_cast<size_t>(i.end - i.begin) * 4);
+      }
+    });
+    EXPECT_EQ(read, weights) << ranks << " ranks, stage " << stage;
+    // Adapters are as they begin.
+    const auto load = [&](TrainingSession& session) {
+      ASSERT_EQ(Load(job.path("hf"), spec, session), absl::OkStatus());
+    };
+    EXPECT_EQ(Gather(spec, "master", load), Gather(spec, "master", Initialize));
+  }
+}
+
 TEST(InitialWeightsTest, WidensHalves) {
   const TinyJob job;
   const v1::JobSpec spec = job.Spec({.ranks = 2, .stage = 1});

@@ -35,6 +35,7 @@
 #include "worker/trainer/divergence.h"
 #include "worker/trainer/failure.h"
 #include "worker/trainer/hang_watch.h"
+#include "worker/trainer/initial_weights.h"
 #include "worker/trainer/progress.h"
 #include "worker/trainer/scalar_log.h"
 #include "worker/trainer/signals.h"
@@ -107,6 +108,12 @@ class Trainer {
   std::optional<TrainerExit> Restore();
   // FAILED_PRECONDITION, with the ways on, where `state` comes of other data than there are now.
   absl::Status CheckData(const v1::TrainerState& state) const;
+  // Collective, first of all: opens what adapters adapt, where there are adapters.
+  absl::Status OpenBase();
+  // Into the session, for the next FinishRestore.
+  absl::Status ReadBase(int part);
+  // FAILED_PRECONDITION where the adapters of `state` adapt another model.
+  absl::Status CheckBase(const v1::TrainerState& state) const;
   // New parameters: from the seed, or from train.init_from.
   absl::Status Initialize();
   absl::StatusOr<absl::Duration> SaveState(bool final);
@@ -129,6 +136,7 @@ class Trainer {
   bool stop_agreed_ = false;
   bool forgot_older_state_ = false;
   std::string restored_from_;  // empty: it began anew
+  std::optional<InitialWeights> base_;
   std::string choices_;        // rank 0's, of earlier attempts
   std::unique_ptr<comm::Communicator> communicator_;
   std::unique_ptr<comm::Communicator> device_communicator_;  // of several ranks on GPUs

@@ -7,7 +7,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/status_macros.h"
+#include "engine/comm/agreement.h"
 #include "engine/data/training/training_data.h"
 #include "engine/runtime/executor/state_interval.h"
 #include "worker/memory_state/memory_state.h"
@@ -23,6 +25,7 @@ constexpr absl::Duration kRestorePatience = absl::Minutes(10);
 }  // namespace
 
 std::optional<TrainerExit> Trainer::Begin() {
+  if (absl::Status status = OpenBase(); !status.ok()) return FailedSetUp(status);
   // The first attempt has nobody before it that could have left something.
   if (start_.generation() > 1) {
     const absl::StatusOr<bool> restored = RestoreFromMemory();
@@ -41,6 +44,8 @@ absl::StatusOr<bool> Trainer::RestoreFromMemory() {
                                   start_.checkpoint_step(), *session_, *communicator_));
   if (!state.has_value()) return false;
   MP_RETURN_IF_ERROR(CheckData(*state));
+  MP_RETURN_IF_ERROR(CheckBase(*state));
+  MP_RETURN_IF_ERROR(ReadBase(/*part=*/0));  // disks are not taken up
   MP_RETURN_IF_ERROR(session_->FinishRestore(*state));
   restored_from_ = kFromMemory;
   spdlog::info("step {}: restored from the hosts' memory in {:.2f} s", session_->step(),
@@ -59,6 +64,34 @@ absl::Status Trainer::CheckData(const v1::TrainerState& state) const {
       "its own: milepost job fork --from ", start_.job()));
 }
 
+absl::Status Trainer::OpenBase() {
+  const std::string& folder = spec_.train().init_from();
+  if (session_->base_tensors().empty() || folder.empty()) return absl::OkStatus();
+  SettingUp();
+  MP_ASSIGN_OR_RETURN(base_,
+                      InitialWeights::Open(folder, spec_.model(), session_->base_tensors()));
+  const uint64_t fingerprint = base_->Fingerprint();
+  session_->SetBase(fingerprint);
+  return comm::CheckAgreement(
+      *communicator_, {{"train.init_from", absl::StrFormat("fingerprint %016x", fingerprint)}});
+}
+
+absl::Status Trainer::ReadBase(int part) {
+  if (!base_.has_value()) return absl::OkStatus();
+  return base_->Read(session_->BaseTargets(part));
+}
+
+absl::Status Trainer::CheckBase(const v1::TrainerState& state) const {
+  if (state.base() == 0 || state.base() == session_->trainer_state().base()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "train.init_from: %s holds another model than the one that step %d of %s adapts "
+      "(fingerprint %016x, not %016x): put back what was there",
+      spec_.train().init_from(), state.step(), start_.job(), session_->trainer_state().base(),
+      state.base()));
+}
+
 std::optional<TrainerExit> Trainer::Restore() {
   // Asked before every try: a rank that waits for the coordinator does not hang.
   CheckpointReader reader(coordinator_, kRestorePatience, [this] {
@@ -72,13 +105,18 @@ std::optional<TrainerExit> Trainer::Restore() {
   if (status.ok() && manifest->checkpoint().job() == start_.job()) {
     if (status = CheckData(manifest->state()); !status.ok()) return SetupFailure(status);
   }
+  if (status.ok()) {
+    if (status = CheckBase(manifest->state()); !status.ok()) return SetupFailure(status);
+  }
   for (int part = 0; status.ok() && part < session_->state_parts(); ++part) {
     SettingUp();
     if (status = session_->FetchState(part); !status.ok()) return SetupFailure(status);
     status = reader.Read(*manifest, session_->state_tensors(), session_->RestoreTargets(part),
                          [this] { SettingUp(); });
     if (!status.ok()) break;
-    if (status = session_->StoreState(part); !status.ok()) return SetupFailure(status);
+    status = ReadBase(part);
+    if (status.ok()) status = session_->StoreState(part);
+    if (!status.ok()) return SetupFailure(status);
   }
   if (absl::IsCancelled(status) && AbortRequested()) return SetupFailure(Aborted());
   if (absl::IsCancelled(status)) return TrainerExit{.code = kExitStopped};
@@ -105,6 +143,7 @@ absl::Status Trainer::Initialize() {
     SettingUp();
     MP_RETURN_IF_ERROR(session_->FetchState(part));
     MP_RETURN_IF_ERROR(weights.Read(session_->RestoreTargets(part)));
+    MP_RETURN_IF_ERROR(ReadBase(part));
     MP_RETURN_IF_ERROR(session_->StoreState(part));
   }
   MP_RETURN_IF_ERROR(AwaitOthers());

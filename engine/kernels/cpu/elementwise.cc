@@ -97,9 +97,13 @@ void CastRowToBf16(const float* in, int64_t n, bf16* out) { CastRow(in, n, out);
 void CastRowToF16(const float* in, int64_t n, f16* out) { CastRow(in, n, out); }
 void CastRowFromBf16(const bf16* in, int64_t n, float* out) { CastRow(in, n, out); }
 void CastRowFromF16(const f16* in, int64_t n, float* out) { CastRow(in, n, out); }
-void ScaleImpl(float* x, int64_t n, float factor) {
-  Map(x, n, x, [factor](DF d, VF v) MP_SIMD { return hn::Mul(v, hn::Set(d, factor)); });
+template <typename T>
+void ScaleImpl(const T* x, int64_t n, float factor, T* y) {
+  Map(x, n, y, [factor](DF d, VF v) MP_SIMD { return hn::Mul(v, hn::Set(d, factor)); });
 }
+void ScaleF32(const float* x, int64_t n, float factor, float* y) { ScaleImpl(x, n, factor, y); }
+void ScaleBf16(const bf16* x, int64_t n, float factor, bf16* y) { ScaleImpl(x, n, factor, y); }
+void ScaleF16(const f16* x, int64_t n, float factor, f16* y) { ScaleImpl(x, n, factor, y); }
 
 }  // namespace milepost::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -136,7 +140,9 @@ HWY_EXPORT(CastRowToBf16);
 HWY_EXPORT(CastRowToF16);
 HWY_EXPORT(CastRowFromBf16);
 HWY_EXPORT(CastRowFromF16);
-HWY_EXPORT(ScaleImpl);
+HWY_EXPORT(ScaleF32);
+HWY_EXPORT(ScaleBf16);
+HWY_EXPORT(ScaleF16);
 
 template <>
 void GeluForward(const float* x, int64_t n, float* y) {
@@ -209,7 +215,20 @@ void CastRowsToFloat(const f16* in, int64_t in_row, int64_t rows, int64_t width,
   ForEachRow(HWY_DYNAMIC_DISPATCH(CastRowFromF16), in, in_row, rows, width, out, out_row);
 }
 
-void Scale(float* x, int64_t n, float factor) { HWY_DYNAMIC_DISPATCH(ScaleImpl)(x, n, factor); }
+template <>
+void ScaleTo(const float* x, int64_t n, float factor, float* y) {
+  HWY_DYNAMIC_DISPATCH(ScaleF32)(x, n, factor, y);
+}
+template <>
+void ScaleTo(const bf16* x, int64_t n, float factor, bf16* y) {
+  HWY_DYNAMIC_DISPATCH(ScaleBf16)(x, n, factor, y);
+}
+template <>
+void ScaleTo(const f16* x, int64_t n, float factor, f16* y) {
+  HWY_DYNAMIC_DISPATCH(ScaleF16)(x, n, factor, y);
+}
+
+void Scale(float* x, int64_t n, float factor) { ScaleTo<float>(x, n, factor, x); }
 
 void Accumulate(const float* x, int64_t n, float* out) { Add<float>(out, x, n, out); }
 

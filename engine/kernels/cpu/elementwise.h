@@ -45,6 +45,9 @@ void CastRowsToFloat(const T* in, int64_t in_row, int64_t rows, int64_t width, f
 void Fill(float* out, int64_t n, float value);
 // x *= factor.
 void Scale(float* x, int64_t n, float factor);
+// y = factor * x; y may be x.
+template <typename T>
+void ScaleTo(const T* x, int64_t n, float factor, T* y);
 // out += x.
 void Accumulate(const float* x, int64_t n, float* out);
 

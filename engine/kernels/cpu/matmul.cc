@@ -42,11 +42,15 @@ int64_t ARow(const MatmulSpec& s) {
   if (s.a_row > 0) return s.a_row;
   return s.transpose_a ? s.m : s.k;
 }
+int64_t BRow(const MatmulSpec& s) {
+  if (s.b_row > 0) return s.b_row;
+  return s.transpose_b ? s.k : s.n;
+}
 int64_t CRow(const MatmulSpec& s) { return s.c_row > 0 ? s.c_row : s.n; }
 
 std::string Describe(const MatmulSpec& s) {
-  return absl::StrFormat("matmul m=%d n=%d k=%d a_row=%d c_row=%d %s -> %s%s%s%s%s%s", s.m, s.n,
-                         s.k, ARow(s), CRow(s), Name(s.a), Name(s.c),
+  return absl::StrFormat("matmul m=%d n=%d k=%d a_row=%d b_row=%d c_row=%d %s -> %s%s%s%s%s%s",
+                         s.m, s.n, s.k, ARow(s), BRow(s), CRow(s), Name(s.a), Name(s.c),
                          s.transpose_a ? " transpose_a" : "", s.transpose_b ? " transpose_b" : "",
                          s.accumulate ? " accumulate" : "", s.bias ? " bias" : "",
                          s.packed_b ? " packed_b" : "");
@@ -56,7 +60,8 @@ absl::Status Check(const MatmulSpec& s) {
   if (s.m <= 0 || s.n <= 0 || s.k <= 0) {
     return absl::InvalidArgumentError(Describe(s) + ": sizes must be positive");
   }
-  if (ARow(s) < (s.transpose_a ? s.m : s.k) || CRow(s) < s.n) {
+  if (ARow(s) < (s.transpose_a ? s.m : s.k) || BRow(s) < (s.transpose_b ? s.k : s.n) ||
+      CRow(s) < s.n) {
     return absl::InvalidArgumentError(Describe(s) + ": rows overlap");
   }
   if (s.a != s.b) {
@@ -99,7 +104,7 @@ struct Part {
 
 memory::desc PlainB(const MatmulSpec& s, int64_t inner) {
   return memory::desc({inner, s.n}, OperandType(s.b),
-                      s.transpose_b ? memory::dims{1, s.k} : memory::dims{s.n, 1});
+                      s.transpose_b ? memory::dims{1, BRow(s)} : memory::dims{BRow(s), 1});
 }
 
 // `c_type` is the type of what the part writes, which for a cut inner dimension is always fp32.
@@ -130,7 +135,7 @@ Part MakePart(const MatmulSpec& s, Slice rows, Slice inner, DType c_type,
   const auto c_bytes = ByteSize(c_type);
   part.a_offset = a_bytes * (s.transpose_a ? inner.first * ARow(s) + rows.first
                                            : rows.first * ARow(s) + inner.first);
-  part.b_offset = a_bytes * inner.first * (s.transpose_b ? 1 : s.n);
+  part.b_offset = a_bytes * inner.first * (s.transpose_b ? 1 : BRow(s));
   part.c_offset = c_bytes * rows.first * CRow(s);
   part.product = dnnl::matmul(primitive);
   part.a = memory(a, engine, nullptr);
@@ -285,7 +290,7 @@ absl::StatusOr<MatmulCache::Entry*> MatmulCache::Find(const MatmulSpec& spec) {
 
 // oneDNN packs all of B before it multiplies a single row, or widens it.
 static bool IsVectorProduct(const MatmulSpec& s) {
-  return s.m == 1 && !s.transpose_a && !s.accumulate && !s.packed_b &&
+  return s.m == 1 && !s.transpose_a && s.b_row == 0 && !s.accumulate && !s.packed_b &&
          (!s.bias || s.bias_type == s.a);
 }
 

@@ -40,6 +40,30 @@ void NormalGroup(uint64_t group, std::array<uint32_t, 2> key, VF mean, VF stddev
   }
 }
 
+void UniformGroup(uint64_t group, std::array<uint32_t, 2> key, VF bound, float* out) {
+  const DF d;
+  alignas(64) uint32_t words[64];
+  RandomGroup(group, 0, key, words);
+  for (int64_t i = 0; i < 64; i += hn::Lanes(d)) {
+    const VF unit = UnitInterval(d, hn::LoadU(DU32(), words + i));
+    hn::StoreU(hn::Mul(hn::Sub(hn::Add(unit, unit), hn::Set(d, 1.0f)), bound), d, out + i);
+  }
+}
+
+// Elements from `first` on, of groups of 64 that group(number, values) makes.
+template <typename Group>
+void FillByGroups(float* out, int64_t n, uint64_t first, Group group) {
+  alignas(64) float values[64];
+  for (int64_t done = 0; done < n;) {
+    const uint64_t element = first + done;
+    const int64_t skip = element % 64;
+    const int64_t use = std::min<int64_t>(64 - skip, n - done);
+    group(element / 64, values);
+    std::copy(values + skip, values + skip + use, out + done);
+    done += use;
+  }
+}
+
 }  // namespace
 
 void DropoutMultipliersImpl(const DropoutParams& params, uint64_t offset, int64_t count,
@@ -51,15 +75,18 @@ void NormalRange(float* out, int64_t n, float mean, float stddev, uint64_t seed,
                  uint64_t first_element) {
   const DF d;
   const auto key = PhiloxKey(seed, stream);
-  alignas(64) float values[64];
-  for (int64_t done = 0; done < n;) {
-    const uint64_t element = first_element + done;
-    const int64_t skip = element % 64;
-    const int64_t use = std::min<int64_t>(64 - skip, n - done);
-    NormalGroup(element / 64, key, hn::Set(d, mean), hn::Set(d, stddev), values);
-    std::copy(values + skip, values + skip + use, out + done);
-    done += use;
-  }
+  FillByGroups(out, n, first_element, [&](uint64_t group, float* values) MP_SIMD {
+    NormalGroup(group, key, hn::Set(d, mean), hn::Set(d, stddev), values);
+  });
+}
+
+void UniformRange(float* out, int64_t n, float bound, uint64_t seed, uint64_t stream,
+                  uint64_t first_element) {
+  const DF d;
+  const auto key = PhiloxKey(seed, stream);
+  FillByGroups(out, n, first_element, [&](uint64_t group, float* values) MP_SIMD {
+    UniformGroup(group, key, hn::Set(d, bound), values);
+  });
 }
 
 void RoundRangeAtRandom(const float* in, int64_t n, const RoundingParams& params, bf16* out) {
@@ -104,6 +131,7 @@ namespace milepost::kernels {
 
 HWY_EXPORT(DropoutMultipliersImpl);
 HWY_EXPORT(NormalRange);
+HWY_EXPORT(UniformRange);
 HWY_EXPORT(RoundRangeAtRandom);
 
 void RoundToBf16AtRandom(const float* in, int64_t n, const RoundingParams& params, bf16* out) {
@@ -119,6 +147,14 @@ void NormalInit(float* out, int64_t n, float mean, float stddev, uint64_t seed, 
   const auto run = HWY_DYNAMIC_DISPATCH(NormalRange);
   ParallelFor(0, n, 4096, [=](int64_t begin, int64_t end) {
     run(out + begin, end - begin, mean, stddev, seed, stream, first_element + begin);
+  });
+}
+
+void UniformInit(float* out, int64_t n, float bound, uint64_t seed, uint64_t stream,
+                 uint64_t first_element) {
+  const auto run = HWY_DYNAMIC_DISPATCH(UniformRange);
+  ParallelFor(0, n, 4096, [=](int64_t begin, int64_t end) {
+    run(out + begin, end - begin, bound, seed, stream, first_element + begin);
   });
 }
 

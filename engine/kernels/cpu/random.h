@@ -27,6 +27,9 @@ void DropoutMultipliers(const DropoutParams& params, uint64_t offset, int64_t co
 // out[i] = mean + stddev * normal(first_element + i). Parallel.
 void NormalInit(float* out, int64_t n, float mean, float stddev, uint64_t seed, uint64_t stream,
                 uint64_t first_element);
+// out[i] = bound * uniform(first_element + i), above -bound and at most bound. Parallel.
+void UniformInit(float* out, int64_t n, float bound, uint64_t seed, uint64_t stream,
+                 uint64_t first_element);
 
 // Where the random numbers of a rounding come from; as DropoutParams.
 struct RoundingParams {

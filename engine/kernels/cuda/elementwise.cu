@@ -27,12 +27,16 @@ template absl::Status Cast(const f16*, int64_t, float*, cudaStream_t);
 template absl::Status Cast(const f16*, int64_t, bf16*, cudaStream_t);
 template absl::Status Cast(const f16*, int64_t, f16*, cudaStream_t);
 
+template <typename T>
+absl::Status ScaleTo(const T* x, int64_t n, float factor, T* out, cudaStream_t stream) {
+  return Go(MapKernel<ScaleFn, T, T>{{factor}, x, n, out}, stream, "Scale");
+}
+template absl::Status ScaleTo(const float*, int64_t, float, float*, cudaStream_t);
+template absl::Status ScaleTo(const bf16*, int64_t, float, bf16*, cudaStream_t);
+template absl::Status ScaleTo(const f16*, int64_t, float, f16*, cudaStream_t);
+
 absl::Status Scale(float* x, int64_t n, float factor, cudaStream_t stream) {
   return ScaleTo(x, n, factor, x, stream);
-}
-
-absl::Status ScaleTo(const float* x, int64_t n, float factor, float* out, cudaStream_t stream) {
-  return Go(MapKernel<ScaleFn, float, float>{{factor}, x, n, out}, stream, "Scale");
 }
 
 template <typename T>

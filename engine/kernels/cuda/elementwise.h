@@ -20,7 +20,8 @@ absl::Status Cast(const From* in, int64_t n, To* out, cudaStream_t stream);
 absl::Status Fill(float* out, int64_t n, float value, cudaStream_t stream);
 // x *= factor; out = factor * x.
 absl::Status Scale(float* x, int64_t n, float factor, cudaStream_t stream);
-absl::Status ScaleTo(const float* x, int64_t n, float factor, float* out, cudaStream_t stream);
+template <typename T>
+absl::Status ScaleTo(const T* x, int64_t n, float factor, T* out, cudaStream_t stream);
 // out += x.
 template <typename T>
 absl::Status Accumulate(const T* x, int64_t n, float* out, cudaStream_t stream);

@@ -1,5 +1,8 @@
 #include "engine/ops/dropout/dropout.h"
 
+#include <utility>
+#include <vector>
+
 #include "common/status_macros.h"
 #include "engine/ops/backward.h"
 #include "engine/ops/op_definition.h"
@@ -16,9 +19,13 @@ using graph::ValueId;
 absl::Status DropoutGradient(Backward& backward, const Op& op) {
   const ValueId x = op.inputs[0];
   MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dsum = backward.Gradient(x);
   const ValueId dx = backward.NewGradient(x);
-  backward.Emit(op, OpKind::kDropout, {dy}, {{.value = dx, .may_overwrite = dy}});
-  return backward.SetGradient(op, x, dx);
+  std::vector<ValueId> inputs = {dy};
+  if (dsum != kNoValue) inputs.push_back(dsum);
+  backward.Emit(op, OpKind::kDropout, std::move(inputs), {{.value = dx, .may_overwrite = dy}});
+  backward.ReplaceGradient(x, dx);
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 //
 //   const ValueId y = ops::Dropout(b, "embedding.dropout", x, 0.1);
 //
-// kDropout: x[N,M] -> y[N,M]; also its own backward: dy -> dx
+// kDropout: x[N,M] -> y[N,M]; also its own backward: dy[, dsum] -> dx
+//           dsum: what other consumers of x added to its gradient
 #ifndef MILEPOST_ENGINE_OPS_DROPOUT_DROPOUT_H_
 #define MILEPOST_ENGINE_OPS_DROPOUT_DROPOUT_H_
 

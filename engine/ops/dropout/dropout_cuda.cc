@@ -1,3 +1,4 @@
+#include "common/status_macros.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/runtime/gpu/backend/cuda_op.h"
 
@@ -11,9 +12,11 @@ using runtime::StepContext;
 
 template <typename T>
 absl::StatusOr<BoundOp> DropoutOf(const CudaBinding& b) {
-  return [x = b.Input<T>(0), n = graph::Elements(b.InputShape(0)), y = b.Output<T>(0),
-          dropout = b.Dropout(b.InputShape(0)[1]), stream = b.stream()](const StepContext&) {
-    return cuda::Dropout<T>(x, n, dropout, y, stream);
+  return [x = b.Input<T>(0), sum = b.Input<T>(1), n = graph::Elements(b.InputShape(0)),
+          y = b.Output<T>(0), dropout = b.Dropout(b.InputShape(0)[1]),
+          stream = b.stream()](const StepContext&) -> absl::Status {
+    MP_RETURN_IF_ERROR(cuda::Dropout<T>(x, n, dropout, y, stream));
+    return sum == nullptr ? absl::OkStatus() : cuda::Add<T>(y, sum, n, y, stream);
   };
 }
 

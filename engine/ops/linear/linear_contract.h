@@ -37,6 +37,7 @@ struct MatmulSpec {
   DType bias_type = DType::kF32;
   bool packed_b = false;  // B is what PackWeight wrote
   int64_t a_row = 0;      // elements from one stored row of A to the next; 0: rows are adjacent
+  int64_t b_row = 0;      // the same for B
   int64_t c_row = 0;      // the same for C
 
   bool operator==(const MatmulSpec&) const = default;

@@ -13,6 +13,7 @@ namespace {
 int64_t StateBytes(const StepPlan& plan, int parts) {
   int64_t bytes = 0;
   for (const FlatGroup& group : plan.groups) {
+    if (group.base) continue;
     const int64_t elements = group.padded_elements / parts;
     for (const GroupState& state : StatesOf(group)) {
       bytes += elements / state.elements_per_item * ByteSize(state.dtype);
@@ -28,9 +29,11 @@ int64_t SnapshotBytes(const StepPlan& plan) { return StateBytes(plan, plan.optio
 namespace {
 
 // A group's first state is its master copy.
-std::vector<BufferId> OnDevice(const StepPlan& plan, bool with_parameters, bool master_alone) {
+std::vector<BufferId> OnDevice(const StepPlan& plan, bool with_parameters, bool base,
+                               bool master_alone) {
   std::vector<BufferId> state;
   for (const FlatGroup& group : plan.groups) {
+    if (group.base && !base) continue;
     bool parameters = with_parameters;
     std::vector<GroupState> kinds = StatesOf(group);
     if (master_alone) kinds.resize(std::min<size_t>(kinds.size(), 1));
@@ -50,21 +53,21 @@ std::vector<BufferId> OnDevice(const StepPlan& plan, bool with_parameters, bool 
 
 }  // namespace
 
-std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters) {
-  return OnDevice(plan, with_parameters, /*master_alone=*/false);
+std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters, bool base) {
+  return OnDevice(plan, with_parameters, base, /*master_alone=*/false);
 }
 
 std::vector<BufferId> InitialisedOnDevice(const StepPlan& plan) {
-  return OnDevice(plan, /*with_parameters=*/true, /*master_alone=*/true);
+  return OnDevice(plan, /*with_parameters=*/true, /*base=*/true, /*master_alone=*/true);
 }
 
 namespace {
 
 // On a GPU; the CPU's engine has none.
-int64_t MirrorBytes(const StepPlan& plan, bool with_parameters) {
+int64_t MirrorBytes(const StepPlan& plan, bool start) {
   if (plan.options.device != DeviceKind::kCuda) return 0;
   int64_t bytes = 0;
-  for (const BufferId id : StateOnDevice(plan, with_parameters)) bytes += plan.buffers[id].bytes;
+  for (const BufferId id : StateOnDevice(plan, start, start)) bytes += plan.buffers[id].bytes;
   return bytes;
 }
 

@@ -18,7 +18,8 @@ int64_t SnapshotBytes(const StepPlan& plan);
 
 // What of a device's memory a rank's state is, which a GPU's engine copies to and from host memory
 // of its own (StepEngine::mirror): for a checkpoint, and, with the parameters, to the device.
-std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters);
+// `base`: with what adapters adapt, which is no state, but goes to the device at the start.
+std::vector<BufferId> StateOnDevice(const StepPlan& plan, bool with_parameters, bool base);
 
 // What of it is not zeros before the first step: no m and v.
 std::vector<BufferId> InitialisedOnDevice(const StepPlan& plan);

@@ -248,7 +248,8 @@ void AddStates(StepPlan& plan) {
   PersistentStates states(plan);
   for (FlatGroup& group : plan.groups) {
     const bool on_the_host = plan.options.offload_optimizer && !group.frozen;
-    if (plan.options.HasMasters() || on_the_host) {
+    const bool beside = plan.options.HasMasters() && group.master_dtype == DType::kF32;
+    if (beside || on_the_host) {
       group.master_buffer =
           states.Add(group, "master", group.shard_elements * ByteSize(DType::kF32));
     }

@@ -327,10 +327,10 @@ class TrainingOps {
 };
 
 // What the parameters of a group have in common: their block, and how they are updated.
-using GroupKey = std::tuple<int, bool, Optimizer>;
+using GroupKey = std::tuple<int, bool, bool, Optimizer>;
 
-GroupKey KeyOf(int block, bool frozen, Optimizer optimizer) {
-  return {block, frozen, frozen ? Optimizer::kAdamW : optimizer};
+GroupKey KeyOf(int block, bool frozen, bool base, Optimizer optimizer) {
+  return {block, frozen, base, frozen ? Optimizer::kAdamW : optimizer};
 }
 
 // In block order; of a block those first that the plan's optimizer updates, and the frozen last.
@@ -341,19 +341,22 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const int block = graph.values[graph.parameters[i].value].block;
     const ParameterUpdate update = update_of(i);
-    if (!keys.insert(KeyOf(block, update.frozen, update.optimizer)).second) continue;
+    const bool base = update.frozen && graph.parameters[i].base;
+    if (!keys.insert(KeyOf(block, update.frozen, base, update.optimizer)).second) continue;
     const bool other = update.optimizer != main;
     groups.push_back({.name = absl::StrCat(graph.blocks[block],
-                                           update.frozen ? " (frozen)"
+                                           base            ? " (base)"
+                                           : update.frozen ? " (frozen)"
                                            : other ? absl::StrCat(" (", Name(update.optimizer), ")")
                                                    : ""),
                       .block = block,
                       .optimizer = update.optimizer,
-                      .frozen = update.frozen});
+                      .frozen = update.frozen,
+                      .base = base});
   }
   std::stable_sort(groups.begin(), groups.end(), [main](const FlatGroup& a, const FlatGroup& b) {
     const auto rank = [main](const FlatGroup& g) {
-      return std::tuple(g.block, g.frozen, g.optimizer != main);
+      return std::tuple(g.block, g.frozen, g.base, g.optimizer != main);
     };
     return rank(a) < rank(b);
   });
@@ -372,16 +375,17 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
   std::map<GroupKey, FlatGroup*> group_of;
   for (FlatGroup& group : groups) {
     group.state_dtype = options.state_dtype;
-    if (!options.masters) group.master_dtype = options.compute_dtype;
+    group.master_dtype = options.MasterDType(group.frozen);
     if (group.Needs() == optim::StepNeeds::kWholeMatrices)
       group.product_dtype = options.orthogonalization;
-    group_of[KeyOf(group.block, group.frozen, group.optimizer)] = &group;
+    group_of[KeyOf(group.block, group.frozen, group.base, group.optimizer)] = &group;
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph.parameters[i];
     const graph::Value& value = graph.values[parameter.value];
     const ParameterUpdate update = update_of(i);
-    FlatGroup& group = *group_of.at(KeyOf(value.block, update.frozen, update.optimizer));
+    const bool base = update.frozen && parameter.base;
+    FlatGroup& group = *group_of.at(KeyOf(value.block, update.frozen, base, update.optimizer));
     const int64_t elements = graph::Elements(value.shape);
     const int64_t begin = RoundUp(group.padded_elements, ParameterAlignmentOf(group.optimizer));
     group.parameters.push_back({.parameter = static_cast<int>(i),

@@ -299,7 +299,7 @@ TEST(OffloadPlan, HostBytesHaveTheEnginesCopy) {
   PlanOptions options = *OptionsFromSpec(spec, 1);
   const StepPlan gpu = *PlanTraining(spec, options);
   int64_t state = 0;
-  for (const BufferId id : StateOnDevice(gpu, false)) state += gpu.buffers[id].bytes;
+  for (const BufferId id : StateOnDevice(gpu, false, false)) state += gpu.buffers[id].bytes;
   EXPECT_GE(state, 12 * gpu.parameters);
   // Before the first step m and v are zeros: masters and parameters alone are sent.
   int64_t initialised = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/spec/validate.h"
+#include "engine/graph/name_pattern.h"
 #include "engine/plan/printing/printer.h"
 #include "engine/plan/testing/plan_fixture.h"
 #include "engine/plan/verification/verify.h"
@@ -14,6 +15,8 @@
 namespace milepost::plan {
 namespace {
 
+using graph::MatchesName;
+using graph::NearestToPattern;
 using testing::ElementsAre;
 using testing::HasSubstr;
 

@@ -273,6 +273,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
                                                                                     : DType::kF32,
       .grad_dtype = spec.train().grad_dtype() == v1::GRAD_DTYPE_BF16 ? DType::kBf16 : DType::kF32,
       .masters = spec.train().optimizer().master() != v1::MASTER_DTYPE_NONE,
+      .frozen_masters = !spec.model().has_lora(),
       .orthogonalization =
           spec.train().optimizer().orthogonalization() == v1::ORTHOGONALIZATION_BF16 ? DType::kBf16
                                                                                      : DType::kF32,

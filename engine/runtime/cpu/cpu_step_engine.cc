@@ -29,7 +29,7 @@ class CpuEngine : public StepEngine {
   char* mirror() override { return arena_->data(); }
   char* host_arena() override { return host_arena_.has_value() ? host_arena_->data() : nullptr; }
   StateDisk* disk() override { return disk_.get(); }
-  absl::Status Upload() override { return absl::OkStatus(); }
+  absl::Status Upload(bool) override { return absl::OkStatus(); }
   absl::Status Download() override { return absl::OkStatus(); }
 
   absl::StatusOr<const HostInputs*> NextInputs() override { return &train_inputs_; }

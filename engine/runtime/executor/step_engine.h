@@ -64,8 +64,10 @@ class StepEngine {
   // Host memory laid out as the arena. Of the persistent buffers (parameters, optimizer states,
   // statistics) it holds what Download has last copied, and what Upload copies to where steps find
   // it, and on a device takes away. On the CPU it is the arena, and both do nothing. Both block.
+  // Download leaves out what adapters adapt (plan::FlatGroup::base), and so does Upload unless
+  // `base`.
   virtual char* mirror() = 0;
-  virtual absl::Status Upload() = 0;
+  virtual absl::Status Upload(bool base) = 0;
   // Instead of Upload, on a device that has just been opened: initial(buffer, begin, bytes, at)
   // writes bytes of the masters, parameters and statistics to host memory `at`, as they are sent.
   // The optimizer's states stay zeros. Not where they are offloaded. Blocks.

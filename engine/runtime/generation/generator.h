@@ -61,6 +61,8 @@ class Generator {
   // Master tensors wanted, whole, f32; `data` is valid until FinishLoad. Fill all, then call it.
   const std::vector<v1::TensorInfo>& tensors() const { return tensors_; }
   std::vector<StateInterval> LoadTargets();
+  // Of the tensors: what adapters adapt, which a checkpoint of adapters does not hold.
+  bool IsBase(int32_t tensor) const { return Graph().parameters[tensor].base; }
   absl::Status FinishLoad();
   // Calls `emit` with each new token id as it is made. INVALID_ARGUMENT for an empty prompt, an id
   // outside the vocabulary or an option out of range. FAILED_PRECONDITION before FinishLoad.

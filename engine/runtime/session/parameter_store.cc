@@ -1,6 +1,7 @@
 #include "engine/runtime/session/parameter_store.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "common/check.h"
@@ -35,20 +36,34 @@ ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& g
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const graph::Value& value = graph.values[graph.parameters[i].value];
-    first_tensor_.push_back(static_cast<int32_t>(tensors_.size()));
-    for (const plan::GroupState& state : plan::StatesOf(*group_of[i])) {
-      v1::TensorInfo& info = tensors_.emplace_back();
-      info.set_name(value.name);
-      info.set_kind(state.kind);
-      info.set_dtype(Name(state.dtype));
-      item_bytes_.push_back(ByteSize(state.dtype));
-      if (state.elements_per_item == 1) {
-        for (int64_t dimension : value.shape) info.add_shape(dimension);
-      } else {
-        info.add_shape(Items(graph::Elements(value.shape), state));
-      }
+    state_.first.push_back(static_cast<int32_t>(state_.tensors.size()));
+    base_.first.push_back(static_cast<int32_t>(base_.tensors.size()));
+    const std::vector<plan::GroupState> states = plan::StatesOf(*group_of[i]);
+    if (group_of[i]->base) {
+      Add(value, states[0], base_);
+      continue;
     }
+    for (const plan::GroupState& state : states) Add(value, state, state_);
   }
+}
+
+void ParameterStore::Add(const graph::Value& value, const plan::GroupState& state, Tensors& to) {
+  v1::TensorInfo& info = to.tensors.emplace_back();
+  info.set_name(value.name);
+  info.set_kind(state.kind);
+  info.set_dtype(Name(state.dtype));
+  to.item_bytes.push_back(ByteSize(state.dtype));
+  if (state.elements_per_item == 1) {
+    for (int64_t dimension : value.shape) info.add_shape(dimension);
+  } else {
+    info.add_shape(Items(graph::Elements(value.shape), state));
+  }
+}
+
+// Of parameters without a tensor the last has the one that follows.
+int ParameterStore::Tensors::ParameterOf(int32_t tensor) const {
+  const auto next = std::upper_bound(first.begin(), first.end(), tensor);
+  return static_cast<int>(next - first.begin() - 1);
 }
 
 int64_t ParameterStore::HeldBegin(const plan::FlatGroup& group) const {
@@ -76,10 +91,12 @@ bool ParameterStore::InPart(const plan::FlatGroup& group, int part) const {
 }
 
 template <typename RangeOf>
-std::vector<StateInterval> ParameterStore::Intervals(int part, RangeOf range_of) const {
+std::vector<StateInterval> ParameterStore::Intervals(int part, bool base,
+                                                     RangeOf range_of) const {
+  const Tensors& tensors = base ? base_ : state_;
   std::vector<StateInterval> intervals;
   for (const plan::FlatGroup& group : plan_.groups) {
-    if (!InPart(group, part)) continue;
+    if (group.base != base || !InPart(group, part)) continue;
     const Range range = range_of(group);
     const std::vector<plan::GroupState> states = plan::StatesOf(group);
     for (const plan::GroupParameter& p : group.parameters) {
@@ -89,7 +106,7 @@ std::vector<StateInterval> ParameterStore::Intervals(int part, RangeOf range_of)
       for (size_t kind = 0; kind < states.size(); ++kind) {
         const plan::GroupState& state = states[kind];
         const int64_t item = (begin - HeldBegin(group)) / state.elements_per_item;
-        intervals.push_back({.tensor = first_tensor_[p.parameter] + static_cast<int32_t>(kind),
+        intervals.push_back({.tensor = tensors.first[p.parameter] + static_cast<int32_t>(kind),
                              .begin = (begin - p.begin) / state.elements_per_item,
                              .end = Items(end - p.begin, state),
                              .data = Data(group, state) + item * ByteSize(state.dtype)});
@@ -102,14 +119,16 @@ std::vector<StateInterval> ParameterStore::Intervals(int part, RangeOf range_of)
 }
 
 std::vector<StateInterval> ParameterStore::Held(int part) const {
-  return Intervals(part, [this](const plan::FlatGroup& group) {
-    return Range{HeldBegin(group), HeldBegin(group) + group.shard_elements};
-  });
+  return Intervals(part, false, [this](const plan::FlatGroup& group) { return HeldRange(group); });
+}
+
+std::vector<StateInterval> ParameterStore::HeldBase(int part) const {
+  return Intervals(part, true, [this](const plan::FlatGroup& group) { return HeldRange(group); });
 }
 
 std::vector<StateInterval> ParameterStore::Saved(int part) const {
   // Ranks that hold the same shard (at stage 0: everything) share the work.
-  return Intervals(part, [this](const plan::FlatGroup& group) {
+  return Intervals(part, false, [this](const plan::FlatGroup& group) {
     const int64_t count = group.padded_elements / plan_.options.world;
     const int64_t begin = HeldBegin(group) + rank_ / plan_.options.Shards() * count;
     return Range{begin, begin + count};
@@ -121,9 +140,14 @@ void ParameterStore::InitializeParameter(uint64_t seed, int parameter, int64_t b
   const graph::Parameter& p = graph_.parameters[parameter];
   if (p.initializer == graph::Initializer::kZeros) return kernels::Fill(at, end - begin, 0.0F);
   if (p.initializer == graph::Initializer::kOnes) return kernels::Fill(at, end - begin, 1.0F);
-  kernels::NormalInit(at, end - begin, 0.0F, static_cast<float>(p.stddev), seed,
-                      RandomStream(RandomPurpose::kInitialize, static_cast<uint32_t>(parameter)),
-                      static_cast<uint64_t>(begin));
+  const uint64_t stream =
+      RandomStream(RandomPurpose::kInitialize, static_cast<uint32_t>(parameter));
+  const auto first = static_cast<uint64_t>(begin);
+  if (p.initializer == graph::Initializer::kUniform) {
+    const auto bound = static_cast<float>(std::sqrt(3.0) * p.stddev);
+    return kernels::UniformInit(at, end - begin, bound, seed, stream, first);
+  }
+  kernels::NormalInit(at, end - begin, 0.0F, static_cast<float>(p.stddev), seed, stream, first);
 }
 
 // As parameters that have masters begin: rounded to nearest.
@@ -139,21 +163,26 @@ void ParameterStore::InitializeBf16(uint64_t seed, int parameter,
   }
 }
 
-void ParameterStore::Initialize(uint64_t seed, int part) {
-  for (const StateInterval& interval : Held(part)) {
-    const auto next = std::upper_bound(first_tensor_.begin(), first_tensor_.end(), interval.tensor);
-    const auto parameter = static_cast<int>(next - first_tensor_.begin() - 1);
-    if (interval.tensor != first_tensor_[parameter]) {  // m, v and what belongs to them
+void ParameterStore::Initialize(uint64_t seed, const Tensors& of,
+                                const std::vector<StateInterval>& intervals) {
+  for (const StateInterval& interval : intervals) {
+    const int parameter = of.ParameterOf(interval.tensor);
+    if (interval.tensor != of.first[parameter]) {  // m, v and what belongs to them
       std::memset(
           interval.data, 0,
-          static_cast<size_t>((interval.end - interval.begin) * item_bytes_[interval.tensor]));
-    } else if (tensors_[interval.tensor].dtype() == Name(DType::kBf16)) {
+          static_cast<size_t>((interval.end - interval.begin) * of.item_bytes[interval.tensor]));
+    } else if (of.tensors[interval.tensor].dtype() == Name(DType::kBf16)) {
       InitializeBf16(seed, parameter, interval);
     } else {
       InitializeParameter(seed, parameter, interval.begin, interval.end,
                           reinterpret_cast<float*>(interval.data));
     }
   }
+}
+
+void ParameterStore::Initialize(uint64_t seed, int part) {
+  Initialize(seed, state_, Held(part));
+  Initialize(seed, base_, HeldBase(part));
 }
 
 void ParameterStore::InitializeGroup(uint64_t seed, const plan::FlatGroup& group, int64_t begin,
@@ -208,7 +237,7 @@ absl::Status ParameterStore::RebuildParameters(StateDisk* disk) {
 }
 
 void ParameterStore::RebuildShard(const plan::FlatGroup& group) {
-  if (!plan_.options.masters) return;  // they are it
+  if (group.master_dtype != DType::kF32) return;  // they are it
   const int64_t element = ByteSize(plan_.options.compute_dtype);
   char* mine = BufferAt(group.parameter_buffer) + ParameterBegin(group) * element;
   if (plan_.options.compute_dtype == DType::kBf16) {

@@ -11,7 +11,8 @@
 // the same memory, and last what does not.
 //
 // Tensors are numbered by parameter and, within one, as plan::StatesOf lists its group's. What
-// the constructor is given must outlive the store. Not synchronised.
+// adapters adapt (FlatGroup::base) is no state: it has numbers of its own, and only masters.
+// What the constructor is given must outlive the store. Not synchronised.
 #ifndef MILEPOST_ENGINE_RUNTIME_SESSION_PARAMETER_STORE_H_
 #define MILEPOST_ENGINE_RUNTIME_SESSION_PARAMETER_STORE_H_
 
@@ -37,14 +38,17 @@ class ParameterStore {
   ParameterStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
                  comm::Communicator* communicator, char* host_arena = nullptr);
 
-  const std::vector<v1::TensorInfo>& tensors() const { return tensors_; }
+  const std::vector<v1::TensorInfo>& tensors() const { return state_.tensors; }
+  const std::vector<v1::TensorInfo>& base_tensors() const { return base_.tensors; }
   int parts() const { return plan_.options.offload_disk ? groups() + 1 : 1; }
   // Everything of the part that this rank holds; sorted by tensor.
   std::vector<StateInterval> Held(int part) const;
+  // The same of the base, in the numbers of base_tensors().
+  std::vector<StateInterval> HeldBase(int part) const;
   // What it saves: over all ranks, every element exactly once.
   std::vector<StateInterval> Saved(int part) const;
 
-  // Masters from (seed, parameter, element); m and v zero. Local.
+  // Masters from (seed, parameter, element), also of the base; m and v zero. Local.
   void Initialize(uint64_t seed, int part = 0);
   // What Initialize and RebuildParameters leave in bytes [begin, begin + bytes) of a buffer of
   // masters or parameters, written to `at`; both multiples of an element's. Needs no arena and no
@@ -59,6 +63,15 @@ class ParameterStore {
  private:
   int groups() const { return static_cast<int>(plan_.groups.size()); }
   void RebuildShard(const plan::FlatGroup& group);
+  // Tensors with a numbering of their own.
+  struct Tensors {
+    std::vector<v1::TensorInfo> tensors;
+    std::vector<int64_t> item_bytes;  // by tensor
+    std::vector<int32_t> first;       // by parameter: its master, or what its successor has
+    int ParameterOf(int32_t tensor) const;
+  };
+  static void Add(const graph::Value& value, const plan::GroupState& state, Tensors& to);
+  void Initialize(uint64_t seed, const Tensors& of, const std::vector<StateInterval>& intervals);
   // Elements [begin, end) of a parameter, of a group.
   void InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,
                            float* at) const;
@@ -78,13 +91,17 @@ class ParameterStore {
     const plan::Buffer& buffer = plan_.buffers[id];
     return (buffer.memory == plan::Memory::kHost ? host_arena_ : arena_) + buffer.offset;
   }
-  // The tensors' pieces within elements [begin, end) of each group, sorted by tensor.
+  // The pieces of state, or of the base, within elements [begin, end) of each group, sorted by
+  // tensor.
   struct Range {
     int64_t begin;
     int64_t end;
   };
   template <typename RangeOf>
-  std::vector<StateInterval> Intervals(int part, RangeOf range_of) const;
+  std::vector<StateInterval> Intervals(int part, bool base, RangeOf range_of) const;
+  Range HeldRange(const plan::FlatGroup& group) const {
+    return {HeldBegin(group), HeldBegin(group) + group.shard_elements};
+  }
 
   const plan::StepPlan& plan_;
   const graph::Graph& graph_;
@@ -92,9 +109,7 @@ class ParameterStore {
   char* const host_arena_;
   comm::Communicator* const communicator_;
   const int rank_;
-  std::vector<int32_t> first_tensor_;  // by parameter: its master
-  std::vector<v1::TensorInfo> tensors_;
-  std::vector<int64_t> item_bytes_;  // by tensor
+  Tensors state_, base_;
 };
 
 }  // namespace milepost::runtime

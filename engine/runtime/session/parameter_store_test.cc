@@ -25,6 +25,7 @@ struct InitialCase {
   int stage;
   int group;
   DType dtype;
+  int64_t lora = 0;  // rank of adapters
 };
 
 // In pieces of odd lengths, as slots end anywhere.
@@ -48,7 +49,10 @@ TEST_P(InitialValues, AreTheSameInPieces) {
   const InitialCase& c = GetParam();
   plan::PlanOptions options = plan::OptionsOf(c.world, c.stage, c.dtype);
   options.shard_ranks = c.group;
-  const auto plan = plan::PlanTraining(plan::SpecOf({}), options);
+  v1::JobSpec spec = plan::SpecOf({});
+  if (c.lora > 0) spec.mutable_model()->mutable_lora()->set_rank(c.lora);
+  options.frozen_masters = c.lora == 0;
+  const auto plan = plan::PlanTraining(spec, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   auto communicators = comm::MakeInProcessGroup(c.world);
   std::vector<std::thread> ranks;
@@ -74,7 +78,9 @@ INSTANTIATE_TEST_SUITE_P(Plans, InitialValues,
                                          InitialCase{3, 1, 0, kBrain}, InitialCase{2, 1, 0, kFloat},
                                          InitialCase{2, 2, 0, kHalf}, InitialCase{3, 3, 0, kBrain},
                                          InitialCase{4, 3, 2, kBrain},
-                                         InitialCase{2, 3, 0, kFloat}));
+                                         InitialCase{2, 3, 0, kFloat},
+                                         InitialCase{2, 1, 0, kBrain, 3},
+                                         InitialCase{3, 3, 0, kFloat, 4}));
 
 }  // namespace
 }  // namespace milepost::runtime

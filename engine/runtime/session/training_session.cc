@@ -165,7 +165,7 @@ absl::Status TrainingSession::UploadInitial() {
 
 absl::Status TrainingSession::UploadState() {
   MP_RETURN_IF_ERROR(store_->RebuildParameters(engine_->disk()));
-  return engine_->Upload();
+  return engine_->Upload(/*base=*/!has_parameters_ || base_given_);
 }
 
 absl::Status TrainingSession::Start(bool initial) {
@@ -174,7 +174,13 @@ absl::Status TrainingSession::Start(bool initial) {
   if (!status.ok()) return Fail(status);
   prefetcher_->Start(state_.samples_consumed());
   has_parameters_ = true;
+  base_given_ = false;
   return absl::OkStatus();
+}
+
+std::vector<StateInterval> TrainingSession::BaseTargets(int part) {
+  base_given_ = true;
+  return store_->HeldBase(part);
 }
 
 std::vector<StateInterval> TrainingSession::RestoreTargets(int part) {
@@ -234,8 +240,10 @@ absl::Status TrainingSession::FinishRestore(const v1::TrainerState& state) {
   }
   engine_->UseThread();
   const v1::DataFingerprint data = state_.data();  // a fork may go on with others
+  const uint64_t base = state_.base();
   state_ = state;
   *state_.mutable_data() = data;
+  state_.set_base(base);
   // A checkpoint of another precision has none, and one for another precision keeps none.
   if (scaler_.has_value() && state.loss_scale() > 0) {
     scaler_->Restore(state.loss_scale(), state.loss_scale_clean_steps());

@@ -126,6 +126,14 @@ class TrainingSession {
   // State that lies on disk comes in and goes out in parts, one after the other by the same memory;
   // other state is one part, 0.
   int state_parts() const { return store_->parts(); }
+  // What the adapters of model.lora adapt: no part of the state, and whoever restores that gives
+  // this too. Names, kind "master", dtypes and global shapes; none: there are no adapters.
+  const std::vector<v1::TensorInfo>& base_tensors() const { return store_->base_tensors(); }
+  // Its intervals of a part, to be filled like RestoreTargets. Of what is not filled the next
+  // FinishRestore makes what InitializeParameters does only where that has just been called.
+  std::vector<StateInterval> BaseTargets(int part);
+  // Says which weights these are (v1::TrainerState::base); kept in trainer_state().
+  void SetBase(uint64_t fingerprint) { state_.set_base(fingerprint); }
   // The intervals of a part that this rank must be given by a restore, sorted by tensor. For each
   // part FetchState, fill all of them (or some, where the rest is to stay as InitializeParameters
   // has made it), and StoreState; then FinishRestore, before the first Step.
@@ -241,6 +249,7 @@ class TrainingSession {
   std::vector<double> agreed_;
   StepContext context_;
   bool has_parameters_ = false;
+  bool base_given_ = false;  // since parameters last went to where steps find them
   bool in_micro_steps_ = false;  // that change the state
   absl::Status failure_;
 };

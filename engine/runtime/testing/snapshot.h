@@ -77,6 +77,22 @@ inline void Save(TrainingSession& session, Snapshot& snapshot, std::mutex& mutex
   }
 }
 
+// Of a job with adapters: gives what they adapt some values, as a folder would. Before Restore, or
+// FinishRestore.
+inline void GiveBase(TrainingSession& session) {
+  for (const StateInterval& i : session.BaseTargets(/*part=*/0)) {
+    const bool halves = session.base_tensors()[static_cast<size_t>(i.tensor)].dtype() == "BF16";
+    for (int64_t e = i.begin; e < i.end; ++e) {
+      const float value = static_cast<float>((e * 7 + i.tensor * 3) % 19 - 9) / 64;  // exact in 16
+      uint32_t bits;
+      std::memcpy(&bits, &value, sizeof bits);
+      char* const at = i.data + (e - i.begin) * (halves ? 2 : 4);
+      if (halves) bits >>= 16;
+      std::memcpy(at, &bits, halves ? 2 : 4);
+    }
+  }
+}
+
 inline absl::Status Restore(TrainingSession& session, const Snapshot& snapshot) {
   for (int part = 0; part < session.state_parts(); ++part) {
     MP_RETURN_IF_ERROR(session.FetchState(part));

@@ -54,6 +54,7 @@ struct TinyOptions {
   bool documents = false;  // separated by token 5, attention bounded by them
   bool heads = false;      // two further ones, "kind" and "next", over labels of each token
   int64_t head_dim = 8;    // Llama's
+  int64_t lora = 0;        // rank of adapters of all layers; 0: none
 };
 
 class TinyJob {
@@ -90,6 +91,11 @@ class TinyJob {
       *spec.mutable_model()->mutable_gpt2() = Gpt2(options);
     }
     if (options.heads) AddHeads(spec);
+    if (options.lora > 0) {
+      spec.mutable_model()->mutable_lora()->set_rank(options.lora);
+      spec.mutable_model()->mutable_lora()->set_alpha(static_cast<double>(3 * options.lora));
+      spec.mutable_train()->set_init_from(folder_);  // sessions do not read it
+    }
     if (options.documents) spec.mutable_data()->set_document_separator(5);
     spec.mutable_data()->set_train(path("train.npy"));
     spec.mutable_data()->set_validation(path("validation.npy"));

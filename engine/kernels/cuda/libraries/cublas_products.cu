@@ -166,7 +166,7 @@ absl::Status Entry::Make(const Product& product) {
 }
 
 // A key without text, so that looking one up allocates nothing.
-using Key = std::array<int64_t, 14>;
+using Key = std::array<int64_t, 15>;
 Key KeyOf(const Product& p) {
   const MatmulSpec& s = p.spec;
   return {s.m,
@@ -180,6 +180,7 @@ Key KeyOf(const Product& p) {
           s.accumulate,
           s.bias ? 1 + static_cast<int64_t>(s.bias_type) : 0,
           s.a_row,
+          s.b_row,
           s.c_row,
           static_cast<int64_t>(p.epilogue),
           p.alignment};

@@ -85,6 +85,9 @@ absl::Status Check(const Product& product) {
   if (s.a_row != 0 && s.a_row < (s.transpose_a ? s.m : s.k)) {
     return Refuse(product, "A's rows overlap");
   }
+  if (s.b_row != 0 && s.b_row < (s.transpose_b ? s.k : s.n)) {
+    return Refuse(product, "B's rows overlap");
+  }
   if (s.c_row != 0 && s.c_row < s.n) return Refuse(product, "C's rows overlap");
   if (product.alignment != 16 && product.alignment != static_cast<int>(ByteSize(s.a))) {
     return Refuse(product, "operands are aligned to 16 bytes or to elements");
@@ -107,7 +110,7 @@ absl::StatusOr<ColumnMajorProduct> LayoutOf(const Product& product) {
       .k = s.k,
       .transpose_first = s.transpose_b,
       .transpose_second = s.transpose_a,
-      .first = {.rows = b_columns, .columns = b_rows, .stride = b_columns},
+      .first = {.rows = b_columns, .columns = b_rows, .stride = RowOf(s.b_row, b_columns)},
       .second = {.rows = a_columns, .columns = a_rows, .stride = RowOf(s.a_row, a_columns)},
       .result = {.rows = s.n, .columns = s.m, .stride = RowOf(s.c_row, s.n)},
       .aux_stride = HasAux(product.epilogue) ? s.n : 0,
@@ -128,6 +131,7 @@ std::string ProductKey(const Product& product) {
                       s.b == s.a ? "" : KeyName(s.b), " out=", KeyName(s.c),
                       " bias=", s.bias ? KeyName(s.bias_type) : "no", " add=", s.accumulate ? 1 : 0,
                       " ar=", RowOf(s.a_row, s.transpose_a ? s.m : s.k),
+                      s.b_row > 0 ? absl::StrCat(" br=", s.b_row) : "",  // not in older keys
                       " cr=", RowOf(s.c_row, s.n), " ep=", static_cast<int>(product.epilogue),
                       product.alignment == 16 ? "" : " unaligned");
 }

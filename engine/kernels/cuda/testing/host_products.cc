@@ -113,9 +113,10 @@ absl::Status HostProducts::Execute(const Product& product, const ProductArgument
       chosen != nullptr && chosen->words[0] == static_cast<uint64_t>(Order::kBackward);
   const MatmulSpec& s = product.spec;
   const int64_t a_row = s.a_row > 0 ? s.a_row : s.transpose_a ? s.m : s.k;
+  const int64_t b_row = s.b_row > 0 ? s.b_row : s.transpose_b ? s.k : s.n;
   const int64_t c_row = s.c_row > 0 ? s.c_row : s.n;
   Unpack(x.a, s.a, s.m, s.k, a_row, s.transpose_a, a_);
-  Unpack(x.b, s.b, s.n, s.k, s.transpose_b ? s.k : s.n, !s.transpose_b, b_);
+  Unpack(x.b, s.b, s.n, s.k, b_row, !s.transpose_b, b_);
   const float scale = IsFp8(s.a) ? *x.a_scale * *x.b_scale : 1;
   const void* addend = x.addend != nullptr ? x.addend : x.c;
   for (int64_t i = 0; i < s.m; ++i) {

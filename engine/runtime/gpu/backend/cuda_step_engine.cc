@@ -96,7 +96,7 @@ class CudaEngine : public StepEngine {
     return layout_.bytes + static_cast<int64_t>(sizeof(kernels::cuda::UpdateControl)) +
            tables_->bytes();
   }
-  absl::Status Upload() override;
+  absl::Status Upload(bool base) override;
   absl::Status UploadInitial(InitialBytes initial) override;
   absl::Status Download() override;
 
@@ -410,9 +410,9 @@ std::vector<StagedCopy::Transfer> CudaEngine::Transfers(const std::vector<plan::
   return transfers;
 }
 
-absl::Status CudaEngine::Upload() {
+absl::Status CudaEngine::Upload(bool base) {
   MP_RETURN_IF_ERROR(staged_->ToDevice(
-      Transfers(plan::StateOnDevice(plan_, true), /*to_device=*/true), parts_.timeout));
+      Transfers(plan::StateOnDevice(plan_, /*with_parameters=*/true, base), /*to_device=*/true), parts_.timeout));
   MP_RETURN_IF_ERROR(Synchronize());
   state_->Clear();  // until there is a checkpoint
   return absl::OkStatus();
@@ -436,7 +436,8 @@ absl::Status CudaEngine::UploadInitial(InitialBytes initial) {
 
 // Also after an abort.
 absl::Status CudaEngine::Download() {
-  return staged_->ToHost(Transfers(plan::StateOnDevice(plan_, false), /*to_device=*/false),
+  return staged_->ToHost(Transfers(plan::StateOnDevice(plan_, /*with_parameters=*/false, /*base=*/false),
+                                   /*to_device=*/false),
                          parts_.timeout);
 }
 

@@ -77,7 +77,7 @@ class Differ : public StepEngine {
   int64_t allocated_host_bytes() const override { return 0; }
   char* mirror() override { return cpu_arena_->data(); }
   char* host_arena() override { return nullptr; }
-  absl::Status Upload() override { return absl::OkStatus(); }
+  absl::Status Upload(bool) override { return absl::OkStatus(); }
   absl::Status Download() override { return absl::OkStatus(); }
 
   int64_t most_documents() const override {

@@ -1,0 +1,89 @@
+#include "engine/models/peft.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "common/status_macros.h"
+#include "engine/models/hugging_face_config.h"
+#include "engine/models/lora.h"
+#include "engine/models/model.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::models {
+namespace {
+
+absl::string_view LastPart(absl::string_view layer) {
+  return layer.substr(layer.rfind('.') + 1);  // npos + 1 is 0
+}
+
+// "model.norm" of "model.norm.weight".
+std::string ModuleOf(absl::string_view parameter) {
+  return std::string(parameter.substr(0, parameter.rfind('.')));
+}
+
+// What a model's parameters are to its adapters.
+struct Modules {
+  std::set<std::string> adapted;
+  std::set<std::string> trained;         // besides, in full
+  std::map<std::string, int> with_part;  // layers, by the last part of their names
+};
+
+Modules ModulesOf(const graph::Graph& graph) {
+  Modules modules;
+  for (const graph::Parameter& parameter : graph.parameters) {
+    const graph::Value& value = graph.values[parameter.value];
+    const absl::string_view adapted = AdaptedLayer(value.name);
+    if (!adapted.empty()) {
+      modules.adapted.insert(std::string(adapted));
+      continue;
+    }
+    const std::string module = ModuleOf(value.name);
+    if (!parameter.base) modules.trained.insert(module);
+    if (value.shape.size() == 2) ++modules.with_part[std::string(LastPart(module))];
+  }
+  return modules;
+}
+
+std::set<std::string> Targets(const Modules& modules) {
+  std::map<std::string, int> adapted;
+  for (const std::string& layer : modules.adapted) ++adapted[std::string(LastPart(layer))];
+  std::set<std::string> targets;
+  for (const std::string& layer : modules.adapted) {
+    std::string part(LastPart(layer));
+    const bool all = adapted.at(part) == modules.with_part.at(part);
+    targets.insert(all ? std::move(part) : layer);
+  }
+  return targets;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> PeftConfig(const v1::ModelSpec& model, absl::string_view base) {
+  if (!model.has_lora()) return absl::InvalidArgumentError("model.lora: there are no adapters");
+  MP_ASSIGN_OR_RETURN(const graph::Graph graph, BuildModel(model, {.mode = Mode::kEvaluation}));
+  const Modules modules = ModulesOf(graph);
+  const v1::LoraSpec& lora = model.lora();
+  HfJson config = {
+      {"base_model_name_or_path", std::string(base)},
+      {"bias", "none"},
+      {"fan_in_fan_out", model.has_gpt2()},  // its layers have weights [in, out]
+      {"inference_mode", true},
+      {"init_lora_weights", true},
+      {"lora_alpha", lora.has_alpha() ? lora.alpha() : static_cast<double>(lora.rank())},
+      {"lora_dropout", lora.dropout()},
+      {"modules_to_save", nullptr},
+      {"peft_type", "LORA"},
+      {"r", lora.rank()},
+      {"target_modules", Targets(modules)},
+      {"task_type", model.has_bert() ? HfJson(nullptr) : HfJson("CAUSAL_LM")},
+      {"use_dora", false},
+      {"use_rslora", lora.rank_stabilized()},
+  };
+  if (!modules.trained.empty()) config["modules_to_save"] = modules.trained;
+  return config.dump(2) + "\n";
+}
+
+}  // namespace milepost::models

@@ -1,0 +1,140 @@
+// What adapters cost: docs/use/job-spec.md tells it.
+#include <string>
+
+#include "common/spec/validate.h"
+#include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/testing/plan_fixture.h"
+#include "engine/plan/verification/verify.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace milepost::plan {
+namespace {
+
+using testing::HasSubstr;
+
+v1::JobSpec Adapting(int64_t rank) {
+  v1::JobSpec spec = SpecOf({});
+  spec.mutable_model()->mutable_lora()->set_rank(rank);
+  return spec;
+}
+
+PlanOptions LoraOptions(int world, int stage, DType dtype) {
+  PlanOptions options = OptionsOf(world, stage, dtype);
+  options.frozen_masters = false;
+  return options;
+}
+
+int64_t ClassBytes(const StepPlan& plan, BufferClass c) {
+  return plan.bytes_by_class[static_cast<int>(c)];
+}
+
+// At 16 bits that would be 4 bytes for each of its parameters.
+TEST(LoraPlan, WhatIsAdaptedHasNeitherGradientNorStateNorMaster) {
+  for (DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (int world : {1, 2, 3}) {
+      for (int stage : {0, 1, 2, 3}) {
+        const auto plan = PlanTraining(Adapting(4), LoraOptions(world, stage, dtype));
+        ASSERT_TRUE(plan.ok()) << plan.status();  // and so verified
+        int64_t base = 0, trained = 0;
+        for (const FlatGroup& group : plan->groups) {
+          EXPECT_EQ(group.base, group.frozen);
+          (group.base ? base : trained) += group.shard_elements;
+          if (!group.base) continue;
+          EXPECT_EQ(group.gradient_buffer, kNoBuffer);
+          EXPECT_EQ(group.state_buffers[0], kNoBuffer);
+          EXPECT_EQ(group.master_buffer != kNoBuffer, dtype == DType::kF16);
+          EXPECT_THAT(group.name, HasSubstr(" (base)"));
+        }
+        ASSERT_GT(base, 10 * trained);
+        const int64_t masters = dtype == DType::kF32    ? 0
+                                : dtype == DType::kBf16 ? trained
+                                                        : trained + base;
+        EXPECT_EQ(ClassBytes(*plan, BufferClass::kOptimizer), 4 * (masters + 2 * trained));
+      }
+    }
+  }
+}
+
+// Nor is it copied for a checkpoint, or from a GPU for one.
+TEST(LoraPlan, CheckpointsAreOfWhatIsTrained) {
+  for (DType dtype : {DType::kF32, DType::kBf16}) {
+    PlanOptions options = LoraOptions(2, 1, dtype);
+    options.device = DeviceKind::kCuda;
+    const auto plan = PlanTraining(Adapting(4), options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    int64_t trained = 0, with_base = 0;
+    for (const FlatGroup& group : plan->groups) {
+      if (!group.base) trained += group.padded_elements;
+    }
+    EXPECT_EQ(SnapshotBytes(*plan), trained / 2 * 3 * 4);
+    int64_t without = 0;
+    for (const BufferId id : StateOnDevice(*plan, true, false)) without += plan->buffers[id].bytes;
+    for (const BufferId id : StateOnDevice(*plan, true, true)) with_base += plan->buffers[id].bytes;
+    EXPECT_GT(with_base, 2 * without);
+  }
+}
+
+TEST(LoraPlan, TheBackwardEndsAtTheLowestAdapters) {
+  v1::JobSpec top = Adapting(4);
+  top.mutable_model()->mutable_lora()->add_targets("h.1.*");
+  const PlanOptions options = LoraOptions(1, 0, DType::kBf16);
+  const auto all = PlanTraining(SpecOf({}), options);
+  const auto adapters = PlanTraining(Adapting(4), options);
+  const auto upper = PlanTraining(top, options);
+  ASSERT_TRUE(all.ok() && adapters.ok() && upper.ok());
+  // Two products of a layer's three, but for the head's and attention's.
+  EXPECT_LT(adapters->flops_per_step, 0.85 * all->flops_per_step);
+  EXPECT_LT(upper->flops_per_step, 0.85 * adapters->flops_per_step);
+}
+
+TEST(LoraPlan, AdaptersKeep16BitsAtFp8) {
+  PlanOptions options = LoraOptions(1, 0, DType::kBf16);
+  options.fp8 = true;
+  const auto plan = PlanTraining(Adapting(16), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  int fp8 = 0, wide = 0;
+  for (const PlannedOp& planned : plan->train.ops) {
+    if (planned.op.kind != graph::OpKind::kLinear) continue;
+    (planned.op.attributes.fp8 ? fp8 : wide) += 1;
+  }
+  EXPECT_EQ(fp8, 8);
+  EXPECT_EQ(wide, 8);
+}
+
+TEST(LoraPlan, GroupsApplyToWhatIsTrained) {
+  v1::JobSpec spec = Adapting(4);
+  v1::ParameterGroupSpec& group = *spec.mutable_train()->mutable_optimizer()->add_groups();
+  group.set_match("*");
+  group.set_lr_scale(2);
+  const auto plan = PlanTraining(spec, LoraOptions(1, 0, DType::kF32));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->parameter_groups[0].tensors, 16);  // of two matrices at each of eight layers
+  group.set_match("wte.weight");
+  EXPECT_THAT(std::string(PlanTraining(spec, LoraOptions(1, 0, DType::kF32)).status().message()),
+              HasSubstr("matches only what the adapters of model.lora adapt (transformer.wte"));
+}
+
+// Only their second matrices are of no other op than products.
+TEST(LoraPlan, MuonUpdatesAdapters) {
+  PlanOptions options = LoraOptions(2, 1, DType::kF32);
+  options.optimizer = Optimizer::kMuon;
+  const auto plan = PlanTraining(Adapting(4), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const FlatGroup& group : plan->groups) {
+    EXPECT_TRUE(group.base || group.optimizer == Optimizer::kMuon) << group.name;
+  }
+}
+
+TEST(LoraPlan, AMasterOfWhatIsAdaptedIsRefused) {
+  const auto valid = PlanTraining(Adapting(4), LoraOptions(2, 1, DType::kBf16));
+  ASSERT_TRUE(valid.ok()) << valid.status();
+  for (size_t i = 0; i < valid->groups.size(); ++i) {
+    StepPlan plan = *valid;
+    plan.groups[i].master_dtype = plan.groups[i].base ? DType::kF32 : DType::kBf16;
+    EXPECT_FALSE(Verify(plan).ok()) << plan.groups[i].name;
+  }
+}
+
+}  // namespace
+}  // namespace milepost::plan

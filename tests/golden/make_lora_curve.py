@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Makes lora_curve.json: 20 training steps of LoRA adapters by PEFT, in fp32.
+
+    python3 tests/golden/make_lora_curve.py > tests/golden/lora_curve.json
+
+Needs torch, transformers and peft. Each case is a transformers model with PEFT's adapters: a Llama
+with adapters at every layer of its blocks; a Qwen2 with rank-stabilized ones of q and v, whose last
+norm is trained as well; GPT-2, whose weights are stored the other way round. Names are Milepost's:
+PEFT's without "base_model.model.", "base_layer." and "default.". Initial values, also of both
+matrices of an adapter, come from the integer formula of make_gpt2_curve.py, by the number of the
+parameter in lora_curve.json's list, which lora_curve_test.cc repeats. Every step trains on all
+samples.
+"""
+import json
+import warnings
+
+import peft
+import torch
+import torch.nn.functional as F
+import transformers
+
+import make_llama_curve
+from make_gpt2_curve import final_state, lr_at, make_optimizer, uniform, OPTIMIZERS, TRAIN
+
+SAMPLES = 8
+LLAMA = make_llama_curve.MODEL
+GPT2 = {"layers": 2, "width": 32, "heads": 4, "context": 32, "vocabulary": 64}
+CASES = {
+    "llama": {"model": make_llama_curve.CASES["llama"],
+              "lora": {"rank": 4, "alpha": 8.0, "rank_stabilized": False, "targets": [],
+                       "also_train": []},
+              "peft": {"target_modules": "all-linear"}},
+    "qwen2": {"model": make_llama_curve.CASES["qwen2"],
+              "lora": {"rank": 3, "alpha": 5.0, "rank_stabilized": True,
+                       "targets": ["q_proj", "v_proj"], "also_train": ["model.norm.weight"]},
+              "peft": {"target_modules": ["q_proj", "v_proj"], "modules_to_save": ["model.norm"]}},
+    "gpt2": {"model": GPT2,
+             "lora": {"rank": 2, "alpha": 3.0, "rank_stabilized": False,
+                      "targets": ["attn.c_attn", "mlp.c_*"], "also_train": []},
+             "peft": {"target_modules": ["attn.c_attn", "mlp.c_fc", "mlp.c_proj"],
+                      "fan_in_fan_out": True}},
+}
+
+
+def build(model):
+    if "kv_heads" in model:
+        return make_llama_curve.build(model)
+    config = transformers.GPT2Config(
+        n_layer=model["layers"], n_embd=model["width"], n_head=model["heads"],
+        n_positions=model["context"], vocab_size=model["vocabulary"], resid_pdrop=0, embd_pdrop=0,
+        attn_pdrop=0, attn_implementation="eager", use_cache=False)
+    return transformers.GPT2LMHeadModel(config)
+
+
+def ours(name):
+    """Milepost's name of a parameter of PEFT's; "": none."""
+    if ".original_module." in name:
+        return ""
+    for part in ("base_model.model.", "base_layer.", "default.", "modules_to_save."):
+        name = name.replace(part, "")
+    return name
+
+
+def set_weights(named):
+    with torch.no_grad():
+        for index, (name, weight) in enumerate(named.items()):
+            values = uniform(index, weight.numel()).reshape(weight.shape) * 0.3
+            norm = ("norm" in name or "ln_" in name) and name.endswith(".weight")
+            weight.copy_(values + 1 if norm else values)
+
+
+def train(case):
+    model, lora = case["model"], case["lora"]
+    config = peft.LoraConfig(r=lora["rank"], lora_alpha=lora["alpha"],
+                             use_rslora=lora["rank_stabilized"], lora_dropout=0, bias="none",
+                             task_type="CAUSAL_LM", **case["peft"])
+    network = peft.get_peft_model(build(model).float(), config)
+    named = {ours(name): weight for name, weight in network.named_parameters() if ours(name)}
+    set_weights(named)
+    trained = {name: weight for name, weight in named.items() if weight.requires_grad}
+    length, vocabulary = model["context"], model["vocabulary"]
+    stream = torch.tensor([(i * i + 3 * (i // 5)) % vocabulary
+                           for i in range(SAMPLES * length + 1)])
+    tokens, targets = stream[:-1].view(SAMPLES, length), stream[1:].view(SAMPLES, length)
+    optimizer = make_optimizer("adamw", trained, (".layers.", ".h."))
+    curve = []
+    for step in range(TRAIN["steps"]):
+        logits = network(input_ids=tokens).logits
+        loss = F.cross_entropy(logits.reshape(-1, vocabulary), targets.reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(trained.values(), TRAIN["clip_norm"])
+        for group in optimizer.param_groups:
+            group["lr"] = lr_at(step)
+        optimizer.step()
+        curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
+    return {"model": model, "lora": lora, "parameters": list(named), "steps": curve,
+            "final": final_state(trained)}
+
+
+def main():
+    warnings.simplefilter("ignore")
+    TRAIN.update(OPTIMIZERS["adamw"])
+    torch.set_num_threads(1)
+    print(json.dumps({"torch": torch.__version__, "transformers": transformers.__version__,
+                      "peft": peft.__version__, "samples": SAMPLES, "train": dict(TRAIN),
+                      "cases": {name: train(case) for name, case in CASES.items()}}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
