@@ -16,6 +16,10 @@ void DiscardGradients(Graph& graph, const std::vector<bool>& discarded) {
         continue;
       }
       if (!discarded[output.value]) continue;
+      if (op.kind == OpKind::kLmHeadLossBackward) {
+        output = {};
+        continue;
+      }
       Value value = graph.values[output.value];
       value.name = "discarded " + value.name;
       value.kind = ValueKind::kDiscarded;

@@ -6,9 +6,9 @@
 //
 // A frozen parameter has no `gradient`. Backward ops that have no use any more are dropped: where
 // the lower layers are frozen, the backward ends above them. An op may write a frozen gradient
-// beside wanted results. It then writes to a value of its own (ValueKind::kDiscarded), which lives
-// only for this op.
-// for this op only.
+// beside wanted results. A head then leaves it out: that is a product and a matrix as large as the
+// vocabulary. Other ops write to a value of its own (ValueKind::kDiscarded), which lives only for
+// this op.
 #ifndef MILEPOST_ENGINE_GRAPH_FREEZE_H_
 #define MILEPOST_ENGINE_GRAPH_FREEZE_H_
 

@@ -75,6 +75,19 @@ std::vector<std::pair<std::string, std::vector<double>>> GradientsOf(const Graph
   return gradients;
 }
 
+TEST(Freeze, AFrozenHeadHasNoGradientToMake) {
+  const Graph graph = Frozen({"head"});
+  int heads = 0;
+  for (const Op& op : graph.ops) {
+    if (op.kind != OpKind::kLmHeadLossBackward) continue;
+    ++heads;
+    EXPECT_EQ(op.outputs[2].value, kNoValue);
+    EXPECT_NE(op.outputs[1].value, kNoValue);
+  }
+  EXPECT_EQ(heads, 1);
+  for (const Value& value : graph.values) EXPECT_NE(value.name, "discarded grad head");
+}
+
 TEST(Freeze, TheBackwardEndsAboveFrozenLayers) {
   const Graph graph = Frozen({"wte", "wpe", "gamma", "beta", "w1", "b1"});
   EXPECT_EQ(Count(graph, OpKind::kLinearBackwardWeight), 1);

@@ -53,7 +53,8 @@ Cost LossCost(const Graph& graph, const Op& op) {
 
 // Logits, dx, dwte.
 Cost LossBackwardCost(const Graph& graph, const Op& op) {
-  return {.flops = 3 * LogitsProduct(graph, op), .bytes = OperandBytes(graph, op)};
+  const int products = op.outputs[2].value == kNoValue ? 2 : 3;
+  return {.flops = products * LogitsProduct(graph, op), .bytes = OperandBytes(graph, op)};
 }
 
 // Of x one row of each sequence: as good as nothing.

@@ -9,7 +9,8 @@
 //                      dbias|kNoValue: forward and backward. Gradients carry the head's weight /
 //                      its valid targets in the global batch. dx = dsum + the head's; dsum: what
 //                      other consumers of x (the heads after it) added to its gradient. Without
-//                      one dx may lie over x: a chunk's dwte comes before its dx
+//                      one dx may lie over x: a chunk's dwte comes before its dx. dwte and dbias
+//                      may be left out (frozen parameters)
 // kLmHeadLogits:       x[N,C], wte[V,C], bias[V]|kNoValue -> logits f32[B,V] of ONE position of
 //                      each sequence, the same in all: given at run time, so that a window may be
 //                      partly filled

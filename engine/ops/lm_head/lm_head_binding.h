@@ -35,7 +35,7 @@ struct HeadOperands {
   double* sums;
   runtime::OpBinding::Accumulation sums_accumulation;
   T* dx;         // or null; may be x
-  float* dwte;   // null: the loss alone
+  float* dwte;   // or null
   float* dbias;  // or null
   runtime::OpBinding::Accumulation dwte_accumulation, dbias_accumulation;
 };

@@ -61,8 +61,9 @@ std::vector<MatmulSpec> HeadMatmulSpecs(const plan::StepPlan&, const plan::Progr
     if (rows == 0) continue;
     const HeadProducts p = sizes.Products(rows);
     specs.push_back(p.logits);
-    if (op.kind == OpKind::kLmHeadLoss) continue;
-    specs.insert(specs.end(), {p.dx, p.dw_assign, p.dw_add});
+    if (!sizes.training) continue;
+    specs.push_back(p.dx);
+    if (sizes.weight_gradient) specs.insert(specs.end(), {p.dw_assign, p.dw_add});
   }
   return specs;
 }
@@ -181,7 +182,7 @@ struct Head {
                         kernels::LossSum* sum) const {
     const HeadProducts& p = ProductsOf(chunk);
     MP_RETURN_IF_ERROR(matmuls->Execute(p.logits, chunk.x, io.wte, io.bias, logits, scratch));
-    if (io.dwte == nullptr) {
+    if (!sizes.training) {
       kernels::ClassifierForward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary, classifier,
                                     sum);
       return absl::OkStatus();
@@ -192,6 +193,7 @@ struct Head {
       const bool add = chunk.add || io.dbias_accumulation.At(context);
       kernels::BiasGradient<T>(logits, chunk.rows, sizes.vocabulary, add, io.dbias, bias_sums);
     }
+    if (io.dwte == nullptr) return absl::OkStatus();
     const bool add = chunk.add || io.dwte_accumulation.At(context);
     return matmuls->Execute(add ? p.dw_add : p.dw_assign, logits, chunk.x, nullptr, io.dwte,
                             scratch);

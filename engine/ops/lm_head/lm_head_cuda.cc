@@ -90,8 +90,9 @@ std::vector<Product> HeadProducts(const plan::StepPlan&, const plan::Program& pr
     if (rows == 0) continue;
     const Products p(sizes, rows);
     products.push_back(p.logits);
-    if (op.kind == OpKind::kLmHeadLoss) continue;
-    products.insert(products.end(), {p.dx, p.dw_assign, p.dw_add});
+    if (!sizes.training) continue;
+    products.push_back(p.dx);
+    if (sizes.weight_gradient) products.insert(products.end(), {p.dw_assign, p.dw_add});
   }
   return products;
 }
@@ -180,16 +181,18 @@ struct Head {
                                        .sums = io.sums,
                                        .accumulate = chunk.add || io.sums_accumulation.At(context),
                                        .stride = sizes.Stride()};
-    if (io.dwte == nullptr) return cuda::ClassifierLoss<T>(args, classifier, stream);
+    if (!sizes.training) return cuda::ClassifierLoss<T>(args, classifier, stream);
     MP_RETURN_IF_ERROR(cuda::ClassifierLossAndGradient<T>(args, classifier, stream));
     if (io.dbias != nullptr) {
       const bool add = chunk.add || io.dbias_accumulation.At(context);
       MP_RETURN_IF_ERROR(cuda::BiasGradient<T>(logits, chunk.rows, sizes.vocabulary, sizes.Stride(),
                                                add, io.dbias, bias_sums, stream));
     }
-    const bool add = chunk.add || io.dwte_accumulation.At(context);
-    MP_RETURN_IF_ERROR(
-        Execute(add ? p.dw_add : p.dw_assign, {.a = logits, .b = chunk.x, .c = io.dwte}));
+    if (io.dwte != nullptr) {
+      const bool add = chunk.add || io.dwte_accumulation.At(context);
+      MP_RETURN_IF_ERROR(
+          Execute(add ? p.dw_add : p.dw_assign, {.a = logits, .b = chunk.x, .c = io.dwte}));
+    }
     return chunk.dx == nullptr ? absl::OkStatus()
                                : InputGradient(chunk.rows, chunk.addend, chunk.dx);
   }

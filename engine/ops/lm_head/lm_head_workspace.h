@@ -24,14 +24,18 @@ struct HeadSizes {
         dtype(graph.values[op.inputs[0]].dtype),
         gathers(op.attributes.gathers),
         bias(op.inputs[op.kind == graph::OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
-        bias_gradient(bias && op.kind == graph::OpKind::kLmHeadLossBackward),
-        adds(op.kind == graph::OpKind::kLmHeadLossBackward && op.inputs[4] != graph::kNoValue) {}
+        training(op.kind == graph::OpKind::kLmHeadLossBackward),
+        weight_gradient(training && op.outputs[2].value != graph::kNoValue),
+        bias_gradient(training && op.outputs[3].value != graph::kNoValue),
+        adds(training && op.inputs[4] != graph::kNoValue) {}
   int64_t Element() const { return ByteSize(dtype); }
 
   int64_t rows, width, vocabulary, chunk;
   DType dtype;
   bool gathers;  // the rows that have a target
-  bool bias, bias_gradient;
+  bool bias;
+  bool training;  // with gradients
+  bool weight_gradient, bias_gradient;
   bool adds;  // dx adds to what its last input holds
 };
 
