@@ -68,7 +68,9 @@ void TellOfDocuments(const TokenizeOptions& options, const TokenizeResult& resul
   }
   if (result.left_out > 0) {
     Note(absl::StrCat(result.left_out, " of ", result.documents,
-                      " examples have no target, and were left out"));
+                      result.pairs ? " pairs are longer than a sample or have no target"
+                                   : " examples have no target",
+                      ", and were left out"));
   }
   if (result.documents < 2) return;
   Note(absl::StrCat(result.documents, " documents, with ",
@@ -93,7 +95,8 @@ std::string SpecHint(const TokenizeOptions& options, const TokenizeResult& resul
       "}, document_separator: ", result.separator_id,
       options.sequence_length > 0 ? absl::StrCat(", sequence_length: ", options.sequence_length)
                                   : "",
-      "}, and a model vocabulary of at least ", result.vocabulary);
+      "}, ", result.pairs ? "train: {dpo: {}}, " : "", "and a model vocabulary of at least ",
+      result.vocabulary);
 }
 
 }  // namespace

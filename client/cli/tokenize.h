@@ -41,8 +41,9 @@ struct TokenizeResult {
   std::string separator = {};  // between documents; empty: none
   int64_t separator_id = -1;   // its token; -1: none
   bool masks = false;          // the documents were examples: there are files of MaskPath
+  bool pairs = false;          // pairs of them
   int64_t cut = 0;             // examples longer than a sample
-  int64_t left_out = 0;        // examples without a target
+  int64_t left_out = 0;        // examples without a target, or pairs longer than a sample
 };
 
 // "a.npy" -> "a.mask.npy": the loss mask of a file of examples.
@@ -58,7 +59,7 @@ absl::StatusOr<TokenizeResult> TokenizeBytes(const TokenizeJob& job);
 
 // Uses a Hugging Face tokenizer.json, or a folder that has one, through the Python package
 // `tokenizers`. Lines of JSON that have `messages`, or `prompt` and `completion`, are examples:
-// they get loss masks. Messages need the package `transformers`, which renders the folder's chat
+// they get loss masks. So do pairs, which have `chosen` and `rejected`. Messages need the package `transformers`, which renders the folder's chat
 // template. FAILED_PRECONDITION: python3 lacks a package; the message says how to install it.
 // INVALID_ARGUMENT: something is not text; the message names file and line. CANCELLED: Ctrl-C or
 // SIGTERM. Outputs are replaced as above.

@@ -212,6 +212,41 @@ TEST_F(TokenizeExamplesTest, WholeExamplesArePacked) {
   EXPECT_EQ(made->result.documents, 6);
 }
 
+std::string Preference(const std::string& prompt, const std::string& chosen,
+                       const std::string& rejected) {
+  return absl::StrCat(R"({"prompt": ")", prompt, R"(", "chosen": ")", chosen, R"(", "rejected": ")",
+                      rejected, "\"}\n");
+}
+
+TEST_F(TokenizeExamplesTest, PairsStayTogether) {
+  const auto made = Run(Preference("p", "good", "bad") + Preference("", "x", "y") +
+                            Preference("far too long a prompt", "x", "y") + Preference("q", "", ""),
+                        {.sequence_length = 20});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->tokens, "^pgood|^pbad|^x|^y||" "^q|^q|||||||||||||||" "|");
+  EXPECT_EQ(made->targets, "..good|..bad|.x|.y|." "..|..|.............." ".");
+  EXPECT_TRUE(made->result.pairs);
+  EXPECT_EQ(made->result.left_out, 1);
+  EXPECT_EQ(made->result.documents, 4);
+  // Without a prompt, chats that begin alike.
+  const auto chat = Run(absl::StrCat(
+                            R"({"chosen": )", Messages({"user", "Q", "assistant", "yes"}),
+                            R"(, "rejected": )", Messages({"user", "Q", "assistant", "no"}), "}"),
+                        {.sequence_length = 20});
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->tokens, "u:Q|a:yes|#u:Q|a:no|##");
+  EXPECT_EQ(chat->targets, "......yes|.......no|..");
+}
+
+TEST_F(TokenizeExamplesTest, WhatIsNoPairIsTold) {
+  EXPECT_THAT(Problem(Preference("p", "a", "b")), HasSubstr("jsonl:1: a sample holds whole pairs"));
+  EXPECT_THAT(Problem(R"({"chosen": "a", "rejected": "b"})"), HasSubstr("need a 'prompt'"));
+  EXPECT_THAT(Problem(R"({"prompt": "p", "chosen": "a", "rejected": []})"),
+              HasSubstr("must all be texts"));
+  EXPECT_THAT(Problem(Preference("p", "a", "b") + Completion("a", "b"), {.sequence_length = 20}),
+              HasSubstr("jsonl:2: the inputs have pairs and examples"));
+}
+
 TEST_F(TokenizeExamplesTest, MoreSamplesThanStayOpenAreStillWhole) {
   std::string lines;
   for (int i = 0; i < 600; ++i) lines += Completion("", "123456");

@@ -105,6 +105,7 @@ absl::StatusOr<Copied> ReadHeader(const TokenizeJob& job, FrameReader* reader) {
       vocabulary <= 65536 ? data::TokenType::kUint16 : data::TokenType::kUint32;
   copied.result.separator_id = separator == kNone ? -1 : separator;
   copied.result.masks = masks != 0;
+  copied.result.pairs = masks == 2;
   copied.result.vocabulary = static_cast<int64_t>(vocabulary);
   copied.result.dtype = data::Name(type);
   MP_ASSIGN_OR_RETURN(copied.parts[0], CreateWriters(job.output, type, copied.result.masks));

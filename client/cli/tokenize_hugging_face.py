@@ -5,15 +5,16 @@
 TOKENIZER is a tokenizer.json or a folder that has one. FRACTION is the part for validation. Empty
 texts and a LENGTH of 0 stand for what is not given. LOSS is `completions` or `all`.
 
-It writes to stdout, little-endian: the vocabulary's size (u64), whether there are masks (u8), the
-separator's id (u32; none: 2^32 - 1) and its text (u32 bytes, then these). Then frames of one byte
+It writes to stdout, little-endian: the vocabulary's size (u64), whether there are masks (u8; 2: and
+pairs), the separator's id (u32; none: 2^32 - 1) and its text (u32 bytes, then these). Then frames of one byte
 (0: training, 1: validation), a count (u32), that many ids (u32) and, with masks, as many bytes: 1
 for a target. At last a frame 2 whose count is that of the documents, and two more counts: of those
 that were cut to LENGTH, and of those that were left out because nothing in them is a target. Exit
 code 3: a package is missing, which stderr names. 4: a message for the user is on stderr.
 
 Documents are files, or lines of JSON. A line of JSON may be an example: `messages`, or `prompt` and
-`completion`. Examples have masks, by which answers alone are targets.
+`completion`. Examples have masks, by which answers alone are targets. It may be a pair of examples:
+`prompt`, `chosen` and `rejected`.
 """
 
 import bisect
@@ -118,8 +119,16 @@ class Example:
         self.whole = whole  # rendered by a template: no token is added
 
 
+class Pair:
+    """Two examples, of which the first is preferred."""
+
+    def __init__(self, chosen, rejected):
+        self.both = (chosen, rejected)
+        self.place, self.text, self.whole = chosen.place, chosen.text, chosen.whole
+
+
 class Reader:
-    """Yields (text or Example, bytes of the input, whether a document begins)."""
+    """Yields (text, Example or Pair, bytes of the input, whether a document begins)."""
 
     def __init__(self, vocabulary, field, loss):
         self.vocabulary = vocabulary
@@ -166,6 +175,8 @@ class Reader:
             fail(f"{place}: not JSON: {error}")
         example = self.field == "" and isinstance(document, dict) and "text" not in document
         try:
+            if example and "chosen" in document and "rejected" in document:
+                return self.pair(place, document)
             if example and "messages" in document:
                 return self.chat(place, document, document["messages"], 0)
             if example and "prompt" in document and "completion" in document:
@@ -176,19 +187,32 @@ class Reader:
                 has = ", ".join(sorted(document)[:8]) if isinstance(document, dict) else "no fields"
                 fail(
                     f"{place}: has no text '{wanted}' but {has}: --field names the text; examples "
-                    "have 'messages', or 'prompt' and 'completion'"
+                    "have 'messages', or 'prompt' and 'completion'; pairs 'chosen' and 'rejected'"
                 )
             text.encode()
             return text
         except UnicodeEncodeError as error:  # JSON may have halves of surrogate pairs
             fail(f"{place}: the text is not Unicode: {error}")
 
+    def pair(self, place, document):
+        answers = document["chosen"], document["rejected"]
+        prompt = document.get("prompt")
+        if prompt is None:  # chats that begin alike
+            if not all(isinstance(answer, list) for answer in answers):
+                fail(f"{place}: texts in 'chosen' and 'rejected' need a 'prompt'")
+            alike = [a == b for a, b in zip(*answers)]
+            shared = alike.index(False) if False in alike else len(alike)
+            prompt, answers = answers[0][:shared], [answer[shared:] for answer in answers]
+        return Pair(*(self.answer(place, document, prompt, answer) for answer in answers))
+
     def completion(self, place, document):
-        prompt, completion = document["prompt"], document["completion"]
+        return self.answer(place, document, document["prompt"], document["completion"])
+
+    def answer(self, place, document, prompt, completion):
         if isinstance(prompt, list) and isinstance(completion, list):
             return self.chat(place, document, prompt + completion, len(prompt))
         if not isinstance(prompt, str) or not isinstance(completion, str):
-            fail(f"{place}: 'prompt' and 'completion' must both be texts, or lists of messages")
+            fail(f"{place}: a prompt and its answers must all be texts, or lists of messages")
         text = prompt + completion
         text.encode()
         begin = 0 if self.loss == "all" else len(prompt)
@@ -341,13 +365,16 @@ class Texts:
 
 
 class Examples:
-    """Examples with masks, packed where there is a length."""
+    """Examples with masks, packed where there is a length, or pairs of them."""
 
     def __init__(self, vocabulary, separator_name, length, first):
         self.vocabulary, self.length = vocabulary, length
+        self.pairs = isinstance(first, Pair)
+        if self.pairs and length == 0:
+            fail(f"{first.place}: a sample holds whole pairs: give --sequence-length")
         self.eos = vocabulary.end()
         self.separator = self.choose(separator_name, first)
-        self.output = Output(masks=1)
+        self.output = Output(masks=2 if self.pairs else 1)
         self.output.header(vocabulary, self.separator)
         self.packers = [Packer(part, length, self.separator[1], self.output) for part in (0, 1)]
         self.cut = self.left_out = 0
@@ -373,13 +400,25 @@ class Examples:
 
     def add(self, part, examples):
         examples = [example for example, _ in examples]
+        for example in examples:
+            if isinstance(example, Pair) != self.pairs:
+                fail(f"{example.place}: the inputs have pairs and examples: make a file of each")
+        if self.pairs:
+            made = self.encoded([example for pair in examples for example in pair.both])
+            for (chosen, learned), (rejected, also) in zip(made, made):
+                self.add_pair(part, chosen + rejected, learned, also)
+            return
+        for ids, mask in self.encoded(examples):
+            self.add_one(part, ids, mask)
+
+    def encoded(self, examples):
         for whole, some in itertools.groupby(examples, key=lambda example: example.whole):
             some = list(some)
             encoded = self.vocabulary.tokenizer.encode_batch(
                 [example.text for example in some], add_special_tokens=not whole
             )
             for example, encoding in zip(some, encoded):
-                self.add_one(part, *self.ended(example, encoding))
+                yield self.ended(example, encoding)
 
     def ended(self, example, encoding):
         """Ids and mask of an example, with what ends it."""
@@ -408,6 +447,12 @@ class Examples:
             )
         mask[0] = 0  # nothing is before it
         return ids, mask
+
+    def add_pair(self, part, ids, learned, also):
+        if len(ids) > self.length or not any(learned) or not any(also):
+            self.left_out += 1  # cut, they would not be compared by what was said
+            return
+        self.packers[part].add(ids, learned + also)
 
     def add_one(self, part, ids, mask):
         longer = self.length > 0 and len(ids) > self.length
@@ -438,16 +483,20 @@ def looks_like_example(text):
     except (ValueError, RecursionError):
         return False
     has = set(first) if isinstance(first, dict) else set()
-    return "messages" in has or {"prompt", "completion"} <= has
+    pair = {"chosen", "rejected"} <= has
+    return pair or "messages" in has or {"prompt", "completion"} <= has
 
 
 def sink_for(vocabulary, separator, length, first):
-    if isinstance(first, Example):
+    if isinstance(first, (Example, Pair)):
         return Examples(vocabulary, separator, length, first)
     if looks_like_example(first):
         fail("an input has lines of examples: name it .jsonl, so that they are read as such")
     if length > 0:
-        fail("--sequence-length is for examples: lines of 'messages', or 'prompt' and 'completion'")
+        fail(
+            "--sequence-length is for examples: lines of 'messages', of 'prompt' and 'completion', "
+            "or of 'chosen' and 'rejected'"
+        )
     if separator and vocabulary.id_of(separator) is None:
         no_token(vocabulary, separator)
     return Texts(vocabulary, vocabulary.first_of([separator] if separator else END_OF_TEXT))
@@ -481,7 +530,7 @@ class Run:
     def give(self, part, document, begins):
         if self.sink is None:
             self.sink = sink_for(self.vocabulary, self.separator, self.length, document)
-        if isinstance(document, Example) != isinstance(self.sink, Examples):
+        if isinstance(document, (Example, Pair)) != isinstance(self.sink, Examples):
             fail("the inputs have texts and examples: make a file of each")
         self.waiting[part].append((document, begins))
         most = BATCH if self.lines else PIECES if self.reader.cuts_freely else 1

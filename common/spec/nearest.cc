@@ -146,6 +146,13 @@ constexpr OtherName kOtherNames[] = {
     {"16", "fp16"},
     {"float8", "fp8"},
     {"name_or_path", "train.init_from"},
+    {"r", "rank"},
+    {"lora_r", "rank"},
+    {"lora_alpha", "alpha"},
+    {"lora_dropout", "dropout"},
+    {"target_modules", "targets"},
+    {"modules_to_save", "also_train"},
+    {"use_rslora", "rank_stabilized"},
 };
 
 // "" when it is none of theirs. `elsewhere`: also a path.

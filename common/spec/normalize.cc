@@ -155,6 +155,10 @@ void NormalizeLossScale(v1::LossScaleSpec* scale) {
 }
 
 void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
+  if (train->has_dpo()) {
+    MP_DEFAULT(train->mutable_dpo(), beta, 0.1);
+    MP_DEFAULT(train->mutable_dpo(), label_smoothing, 0.0);
+  }
   MP_DEFAULT(train, seed, 0);
   MP_DEFAULT_ENUM(train, precision, v1::PRECISION_BF16);
   MP_DEFAULT_ENUM(train, recompute, v1::RECOMPUTE_NONE);

@@ -251,8 +251,30 @@ void CheckOffload(const v1::TrainSpec& train, Checker* check) {
 
 }  // namespace
 
+void CheckDpo(const v1::JobSpec& spec, Checker* check) {
+  const v1::DpoSpec& dpo = spec.train().dpo();
+  check->Real("train.dpo.beta", dpo.beta(), 0, 1000, "(]");
+  check->Real("train.dpo.label_smoothing", dpo.label_smoothing(), 0, 0.5, "[)");
+  if (!spec.model().has_gpt2() && !spec.model().has_llama()) {
+    check->Add("train.dpo", "is for model.gpt2 and model.llama");
+  } else if (!spec.model().has_lora()) {
+    check->Add("train.dpo",
+               "the model is compared with itself without its adapters: give model.lora");
+  }
+  if (spec.model().heads_size() > 0) {
+    check->Add("train.dpo", "has no place for model.heads beside it");
+  }
+  if (!spec.data().has_document_separator()) {
+    check->Add("train.dpo", "its pairs are documents: give data.document_separator");
+  }
+  if (spec.train().precision() == v1::PRECISION_FP8) {
+    check->Add("train.dpo", "is not for train.precision fp8: choose bf16");
+  }
+}
+
 void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   const v1::TrainSpec& train = spec.train();
+  if (train.has_dpo()) CheckDpo(spec, check);
   check->Required("train.steps", train.steps(), 1, kMostSteps);
   if (!v1::Precision_IsValid(train.precision()) || train.precision() == 0) {
     check->Add("train.precision", "expected fp32, bf16, fp16 or fp8");

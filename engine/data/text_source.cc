@@ -30,6 +30,7 @@ struct TextSource::Sample {
   int32_t* documents = nullptr;
   int32_t* positions = nullptr;
   int32_t* segments = nullptr;
+  int32_t* pairs = nullptr;
 };
 
 TextSource::TextSource(std::shared_ptr<const SampleSource> tokens, const TextOptions& options)
@@ -44,6 +45,10 @@ TextSource::TextSource(std::shared_ptr<const SampleSource> tokens, const TextOpt
   if (options_.Documents()) {
     fields_.push_back({.name = "documents", .sample_bytes = bytes});
     fields_.push_back({.name = "positions", .sample_bytes = bytes});
+  }
+  if (options_.pairs) {
+    MP_CHECK(options_.Documents()) << "pairs are of documents";
+    fields_.push_back({.name = "pairs", .sample_bytes = bytes, .targets = kVaries});
   }
   if (options_.Segments()) fields_.push_back({.name = "segments", .sample_bytes = bytes});
   if (!options_.masking) return;
@@ -130,6 +135,25 @@ void TextSource::CutLabels(const int32_t* tokens, int32_t* labels) const {
   }
 }
 
+void TextSource::Pair(const Sample& sample) const {
+  int64_t begins[2] = {0, 0};  // of the pair's documents
+  bool learns[2] = {false, false};
+  const auto close = [&](int32_t document) {
+    if (document % 2 == 1 && learns[0] && learns[1]) sample.pairs[begins[0]] = 0;
+  };
+  for (int64_t t = 0; t < length_; ++t) {
+    sample.pairs[t] = -1;
+    const int32_t document = sample.documents[t];
+    if (t > 0 && document != sample.documents[t - 1]) {
+      close(sample.documents[t - 1]);
+      begins[document % 2] = t;
+      learns[document % 2] = false;
+    }
+    learns[document % 2] |= sample.targets[t] >= 0;
+  }
+  close(sample.documents[length_ - 1]);
+}
+
 absl::Status TextSource::Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const {
   MP_CHECK(into.size() == fields_.size());
   MP_RETURN_IF_ERROR(tokens_->Fetch(first, count, into.subspan(0, given_)));
@@ -142,12 +166,14 @@ absl::Status TextSource::Fetch(int64_t first, int64_t count, absl::Span<char* co
       sample.documents = arrays[given_] + at;
       sample.positions = arrays[given_ + 1] + at;
     }
+    if (options_.pairs) sample.pairs = arrays[given_ + 2] + at;
     if (options_.Segments()) sample.segments = arrays.back() + at;
     for (size_t labels = 2; options_.padding && labels < given_; ++labels) {
       CutLabels(sample.tokens, arrays[labels] + at);
     }
     if (options_.Documents() || options_.Segments()) Mark(sample);
     options_.masking ? Mask(first + i, sample) : CutTargets(sample);
+    if (options_.pairs) Pair(sample);
   }
   return absl::OkStatus();
 }

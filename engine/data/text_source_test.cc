@@ -83,6 +83,23 @@ TEST(TextSource, PaddingIsADocumentWithoutTargets) {
 }
 
 // As the ids say: a document ends with its sample.
+// Of documents 0 and 1, 2 and 3, ... of a sample, where both have a target.
+TEST(TextSource, PairsDocuments) {
+  // 9 ends a document; the second sample's third document has no other to be with, nor a target.
+  const TextSource source = Of({1, 2, 9, 3, 9, 4, 9, 5, 9, 9,  //
+                                1, 9, 2, 9, 9, 9, 4, 9, 5, 9, 6},
+                               10, {.vocabulary = 10, .document_separator = 9, .pairs = true});
+  ASSERT_EQ(source.fields().size(), 5u);
+  EXPECT_EQ(source.fields()[4].name, "pairs");
+  EXPECT_EQ(source.fields()[4].targets, kVaries);
+  const Arrays a = FetchAll(source, 0, 2);
+  EXPECT_THAT(std::vector<int32_t>(a[4].begin(), a[4].begin() + 10),
+              ElementsAre(0, -1, -1, -1, -1, 0, -1, -1, -1, -1));
+  EXPECT_THAT(std::vector<int32_t>(a[4].begin() + 10, a[4].end()),
+              ElementsAre(0, -1, -1, -1, -1, -1, 0, -1, -1, -1));
+  EXPECT_EQ(*source.CountTargets(4, 0, 2), 4);
+}
+
 TEST(TextSource, CountsDocuments) {
   const std::vector<int32_t> tokens = {1, 9, 9, 3, 0, 0, 4, 9, 5, 6, 7, 8, 0, 2, 9, 1, 3};
   for (const std::optional<int32_t>& padding : {std::optional<int32_t>(), std::optional(0)}) {

@@ -133,7 +133,8 @@ Op& Builder::AddOp(OpKind kind, std::initializer_list<ValueId> inputs) {
   Op op = {.kind = kind,
            .block = static_cast<int>(graph_.blocks.size()) - 1,
            .inputs = inputs,
-           .attributes = {.batch = options_.batch, .sequence = options_.sequence}};
+           .attributes = {.batch = options_.batch, .sequence = options_.sequence},
+           .constant = constant_};
   return graph_.ops.emplace_back(std::move(op));
 }
 

@@ -48,6 +48,9 @@ class Builder {
  public:
   explicit Builder(const BuilderOptions& options);
 
+  // Ops that are made from now on pass no gradient (Op::constant), or do again.
+  void SetConstant(bool constant) { constant_ = constant; }
+
   // Starts a block: later values and ops belong to it until the next call. An op that mixes blocks
   // belongs to the block in which it is emitted.
   void BeginBlock(absl::string_view name);
@@ -111,6 +114,7 @@ class Builder {
   absl::flat_hash_set<std::string> names_;
   absl::Status status_;
   uint32_t dropout_tags_ = 0;
+  bool constant_ = false;
 };
 
 }  // namespace milepost::graph

@@ -69,7 +69,8 @@ inline constexpr OpKind kNoOpKind = static_cast<OpKind>(UINT8_MAX);
 const char* Name(OpKind kind);
 // True for a forward op that ends a task. Its backward op also makes the loss, and replaces it.
 inline bool IsLoss(OpKind kind) {
-  return kind == OpKind::kLmHeadLoss || kind == OpKind::kClassifierLoss;
+  return kind == OpKind::kLmHeadLoss || kind == OpKind::kClassifierLoss ||
+         kind == OpKind::kPreferenceLoss;
 }
 
 // kRecompute: a forward op that runs once more within the backward.
@@ -141,13 +142,15 @@ struct Attributes {
   RopeAttributes rope;      // kRopeTable
   ImageAttributes image;
   LoraAttributes lora;  // kLora*
-  double scale = 1;     // kScale
+  double scale = 1;     // kScale; kPreferenceLoss*: beta
   double dropout = 0;  // probability; 0: none
   uint32_t dropout_tag =
       0;  // the "tensor" of the counter-based mask; the same in forward and backward
-  double label_smoothing = 0;  // kClassifierLoss*: share of the target spread over all classes
+  // kClassifierLoss*: share of the target spread over all classes. kPreferenceLoss*: of pairs that
+  // are taken to be the other way round.
+  double label_smoothing = 0;
   double epsilon = 1e-5;       // LayerNorm, RmsNorm, BatchNorm
-  int64_t chunk_rows = 0;      // kLmHeadLoss*: rows of logits that exist at a time
+  int64_t chunk_rows = 0;      // kLmHeadLoss*, kLmHeadLogProbs*: rows of logits that exist at a time
   bool gathers = false;        // kLmHeadLoss*: chunks hold only rows that have a target
   int32_t head = 0;            // losses: index into Graph::losses
   int32_t group = -1;          // flat-group ops
@@ -160,6 +163,7 @@ struct Op {
   std::vector<ValueId> inputs;
   std::vector<Output> outputs;
   Attributes attributes;
+  bool constant = false;  // of the forward: no gradient passes
 };
 
 // kUniform: from -sqrt(3) stddev to sqrt(3) stddev.

@@ -10,6 +10,7 @@
 #include "engine/graph/builder.h"
 #include "engine/models/lora.h"
 #include "engine/models/task_heads.h"
+#include "engine/models/twin_stream.h"
 #include "engine/ops/attention/attention.h"
 #include "engine/ops/embedding/embedding.h"
 #include "engine/ops/gelu/gelu.h"
@@ -66,90 +67,104 @@ class Gpt2Builder {
             .batch = options.batch,
             .sequence = options.sequence,
             .cached_positions = options.cached_positions}),
-        linear_(model, options, b_) {}
+        linear_(model, options, b_),
+        twin_(options, b_, linear_) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     Embed();
-    for (int64_t layer = 0; layer < spec_.layers(); ++layer) Layer(layer);
+    for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
+      b_.BeginBlock(absl::StrCat("h.", layer));
+      twin_.ForEach([&](Gpt2Stream& s) { Layer(layer, s); });
+    }
     b_.BeginBlock("ln_f");
-    Norm("ln_f");
+    twin_.ForEach([this](Gpt2Stream& s) { Norm("ln_f", s); });
     Head();
-    AddTokenHeads(model_, options_, y_, b_);
+    AddTokenHeads(model_, options_, twin_.own().y, b_);
     return linear_.Finish(std::move(b_).Finish());
   }
 
  private:
+  struct Gpt2Stream {
+    ValueId residual = graph::kNoValue;
+    ValueId delta = graph::kNoValue;  // what the last sub-layer adds to the residual stream
+    ValueId y = graph::kNoValue;
+  };
+
   static std::string Hf(absl::string_view name) { return absl::StrCat("transformer.", name); }
+  double Dropout() const { return twin_.on_reference() ? 0 : dropout_; }
 
   Affine LinearParameters(absl::string_view name, int64_t in, int64_t out, double stddev) {
     return {
-        b_.Parameter(Hf(absl::StrCat(name, ".weight")), {in, out}, Initializer::kNormal, stddev),
-        b_.Parameter(Hf(absl::StrCat(name, ".bias")), {out}, Initializer::kZeros)};
+        twin_.Parameter(Hf(absl::StrCat(name, ".weight")), {in, out}, Initializer::kNormal, stddev),
+        twin_.Parameter(Hf(absl::StrCat(name, ".bias")), {out}, Initializer::kZeros)};
   }
 
   Affine NormParameters(absl::string_view name) {
-    return {b_.Parameter(Hf(absl::StrCat(name, ".weight")), {spec_.width()}, Initializer::kOnes),
-            b_.Parameter(Hf(absl::StrCat(name, ".bias")), {spec_.width()}, Initializer::kZeros)};
+    return {
+        twin_.Parameter(Hf(absl::StrCat(name, ".weight")), {spec_.width()}, Initializer::kOnes),
+        twin_.Parameter(Hf(absl::StrCat(name, ".bias")), {spec_.width()}, Initializer::kZeros)};
   }
 
   void Embed() {
     b_.BeginBlock("embedding");
-    wte_ = b_.Parameter(Hf("wte.weight"), {spec_.vocabulary(), spec_.width()}, Initializer::kNormal,
-                        kGpt2Stddev);
+    wte_ = twin_.Parameter(Hf("wte.weight"), {spec_.vocabulary(), spec_.width()},
+                           Initializer::kNormal, kGpt2Stddev);
     ValueId positions = graph::kNoValue;
-    const ValueId wpe = b_.Parameter(Hf("wpe.weight"), {spec_.context(), spec_.width()},
-                                     Initializer::kNormal, kGpt2Stddev);
+    const ValueId wpe = twin_.Parameter(Hf("wpe.weight"), {spec_.context(), spec_.width()},
+                                        Initializer::kNormal, kGpt2Stddev);
     if (options_.documents) documents_ = b_.Input("documents", DType::kI32, {b_.rows()});
     if (options_.documents) positions = b_.Input("positions", DType::kI32, {b_.rows()});
-    residual_ = ops::Embedding(b_, "embedding", b_.Tokens(), wte_,
-                               {.wpe = wpe, .positions = positions}, dropout_);
+    twin_.ForEach([&](Gpt2Stream& s) {
+      s.residual = ops::Embedding(b_, twin_.Named("embedding"), b_.Tokens(), wte_,
+                                  {.wpe = wpe, .positions = positions}, Dropout());
+    });
   }
 
-  // Adds what the last sub-layer left to the residual stream and normalises it: y_.
-  void Norm(absl::string_view name) {
+  // Adds what the last sub-layer left to the residual stream and normalises it: y.
+  void Norm(absl::string_view name, Gpt2Stream& s) {
     const Affine norm = NormParameters(name);
-    if (delta_ == graph::kNoValue) {
-      y_ = ops::LayerNorm(b_, name, residual_, norm.weight, norm.bias).y;
+    if (s.delta == graph::kNoValue) {
+      s.y = ops::LayerNorm(b_, twin_.Named(name), s.residual, norm.weight, norm.bias).y;
       return;
     }
-    const auto result =
-        ops::ResidualLayerNorm(b_, name, residual_, delta_, norm.weight, norm.bias, dropout_);
-    residual_ = result.sum;
-    y_ = result.y;
+    const auto result = ops::ResidualLayerNorm(b_, twin_.Named(name), s.residual, s.delta,
+                                               norm.weight, norm.bias, Dropout());
+    s.residual = result.sum;
+    s.y = result.y;
   }
 
-  void Layer(int64_t layer) {
+  void Layer(int64_t layer, Gpt2Stream& s) {
     const std::string h = absl::StrCat("h.", layer);
     const auto named = [&h](absl::string_view name) { return absl::StrCat(h, ".", name); };
+    const auto value = [&](absl::string_view name) { return twin_.Named(named(name)); };
     const int64_t width = spec_.width();
     const double residual_stddev =
         kGpt2Stddev / std::sqrt(2.0 * static_cast<double>(spec_.layers()));
-    b_.BeginBlock(h);
 
-    Norm(named("ln_1"));
+    Norm(named("ln_1"), s);
     const Affine attend = LinearParameters(named("attn.c_attn"), width, 3 * width, kGpt2Stddev);
     const Affine project = LinearParameters(named("attn.c_proj"), width, width, residual_stddev);
-    const ValueId qkv = linear_.Linear(named("attn.qkv"), y_, attend.weight, attend.bias);
-    const ValueId attention = ops::Attention(b_, named("attn.out"), qkv,
+    const ValueId qkv = linear_.Linear(value("attn.qkv"), s.y, attend.weight, attend.bias);
+    const ValueId attention = ops::Attention(b_, value("attn.out"), qkv,
                                              {.heads = spec_.heads(), .documents = documents_});
-    delta_ = linear_.Linear(named("attn.delta"), attention, project.weight, project.bias);
+    s.delta = linear_.Linear(value("attn.delta"), attention, project.weight, project.bias);
 
-    Norm(named("ln_2"));
+    Norm(named("ln_2"), s);
     const Affine up = LinearParameters(named("mlp.c_fc"), width, 4 * width, kGpt2Stddev);
     const Affine down = LinearParameters(named("mlp.c_proj"), 4 * width, width, residual_stddev);
-    const ValueId hidden = linear_.Linear(named("mlp.fc"), y_, up.weight, up.bias);
-    const ValueId active = ops::Gelu(b_, named("mlp.gelu"), hidden);
-    delta_ = linear_.Linear(named("mlp.delta"), active, down.weight, down.bias);
+    const ValueId hidden = linear_.Linear(value("mlp.fc"), s.y, up.weight, up.bias);
+    const ValueId active = ops::Gelu(b_, value("mlp.gelu"), hidden);
+    s.delta = linear_.Linear(value("mlp.delta"), active, down.weight, down.bias);
   }
 
   void Head() {
     if (options_.mode == Mode::kGeneration) {
-      ops::LmHeadLogits(b_, "logits", y_, wte_);
+      ops::LmHeadLogits(b_, "logits", twin_.own().y, wte_);
       return;
     }
-    const int64_t chunk = options_.lm_head_chunk_rows;
-    ops::LmHeadLoss(b_, "lm", y_, wte_, b_.Targets(), chunk == 0 ? b_.rows() : chunk,
-                    HeadWeight(model_));
+    const int64_t chunk = options_.lm_head_chunk_rows == 0 ? b_.rows() : options_.lm_head_chunk_rows;
+    if (twin_.twin()) return twin_.AddPreferenceLoss(wte_, chunk, documents_, *options_.preference);
+    ops::LmHeadLoss(b_, "lm", twin_.own().y, wte_, b_.Targets(), chunk, HeadWeight(model_));
   }
 
   const v1::ModelSpec& model_;
@@ -158,17 +173,16 @@ class Gpt2Builder {
   double dropout_;
   Builder b_;
   LoraLayers linear_;
+  TwinStream<Gpt2Stream> twin_;
   ValueId wte_ = graph::kNoValue;
   ValueId documents_ = graph::kNoValue;
-  ValueId residual_ = graph::kNoValue;
-  ValueId delta_ = graph::kNoValue;  // what the last sub-layer adds to the residual stream
-  ValueId y_ = graph::kNoValue;
 };
 
 }  // namespace
 
 absl::StatusOr<graph::Graph> BuildGpt2(const v1::ModelSpec& model, const ModelOptions& options) {
   MP_RETURN_IF_ERROR(CheckSizes(model.gpt2(), options));
+  MP_RETURN_IF_ERROR(CheckPreference(model, options));
   return Gpt2Builder(model, options).Build();
 }
 

@@ -11,6 +11,7 @@
 #include "engine/graph/builder.h"
 #include "engine/models/lora.h"
 #include "engine/models/task_heads.h"
+#include "engine/models/twin_stream.h"
 #include "engine/ops/attention/attention.h"
 #include "engine/ops/embedding/embedding.h"
 #include "engine/ops/geglu/geglu.h"
@@ -77,62 +78,71 @@ class LlamaBuilder {
             .batch = options.batch,
             .sequence = options.sequence,
             .cached_positions = options.cached_positions}),
-        linear_(model, options, b_) {}
+        linear_(model, options, b_),
+        twin_(options, b_, linear_) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     b_.BeginBlock("embedding");
     embedding_ = Weight("model.embed_tokens", spec_.vocabulary(), spec_.width(), kLlamaStddev);
-    residual_ = ops::Embedding(b_, "embedding", b_.Tokens(), embedding_, {}, 0);
+    twin_.ForEach([this](LlamaStream& s) {
+      s.residual = ops::Embedding(b_, twin_.Named("embedding"), b_.Tokens(), embedding_, {}, 0);
+    });
     if (options_.documents) {
       documents_ = b_.Input("documents", DType::kI32, {b_.rows()});
       positions_ = b_.Input("positions", DType::kI32, {b_.rows()});
     }
     rope_ = ops::RopeTable(b_, "rope", spec_.head_dim(), RopeOf(spec_));
-    for (int64_t layer = 0; layer < spec_.layers(); ++layer) Layer(layer);
+    for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
+      b_.BeginBlock(absl::StrCat("layers.", layer));
+      twin_.ForEach([&](LlamaStream& s) { Layer(layer, s); });
+    }
     b_.BeginBlock("norm");
-    Norm("model.norm", "norm");
+    twin_.ForEach([this](LlamaStream& s) { Norm("model.norm", "norm", s); });
     Head();
-    AddTokenHeads(model_, options_, y_, b_);
+    AddTokenHeads(model_, options_, twin_.own().y, b_);
     return linear_.Finish(std::move(b_).Finish());
   }
 
  private:
+  struct LlamaStream {
+    ValueId residual = graph::kNoValue;
+    ValueId delta = graph::kNoValue;  // what the last sub-layer adds to the residual stream
+    ValueId y = graph::kNoValue;
+  };
+
   ValueId Weight(absl::string_view name, int64_t out, int64_t in, double stddev) {
-    return b_.Parameter(absl::StrCat(name, ".weight"), {out, in}, Initializer::kNormal, stddev);
+    return twin_.Parameter(absl::StrCat(name, ".weight"), {out, in}, Initializer::kNormal, stddev);
   }
   ValueId Bias(absl::string_view name, int64_t out) {
-    return b_.Parameter(absl::StrCat(name, ".bias"), {out}, Initializer::kZeros);
+    return twin_.Parameter(absl::StrCat(name, ".bias"), {out}, Initializer::kZeros);
+  }
+  ValueId NormWeight(absl::string_view name, int64_t width) {
+    return twin_.Parameter(absl::StrCat(name, ".weight"), {width}, Initializer::kOnes);
   }
 
-  ValueId HeadNorm(absl::string_view name) {
-    return b_.Parameter(absl::StrCat(name, ".weight"), {spec_.head_dim()}, Initializer::kOnes);
-  }
-
-  // Adds what the last sub-layer left to the residual stream and normalises it: y_.
-  void Norm(absl::string_view parameter, absl::string_view name) {
-    const ValueId gamma =
-        b_.Parameter(absl::StrCat(parameter, ".weight"), {spec_.width()}, Initializer::kOnes);
-    if (delta_ == graph::kNoValue) {
-      y_ = ops::RmsNorm(b_, name, residual_, gamma, spec_.norm_epsilon()).y;
+  // Adds what the last sub-layer left to the residual stream and normalises it: y.
+  void Norm(absl::string_view parameter, absl::string_view name, LlamaStream& s) {
+    const ValueId gamma = NormWeight(parameter, spec_.width());
+    if (s.delta == graph::kNoValue) {
+      s.y = ops::RmsNorm(b_, twin_.Named(name), s.residual, gamma, spec_.norm_epsilon()).y;
       return;
     }
-    const auto result =
-        ops::ResidualRmsNorm(b_, name, residual_, delta_, gamma, spec_.norm_epsilon());
-    residual_ = result.sum;
-    y_ = result.y;
+    const auto result = ops::ResidualRmsNorm(b_, twin_.Named(name), s.residual, s.delta, gamma,
+                                             spec_.norm_epsilon());
+    s.residual = result.sum;
+    s.y = result.y;
   }
 
-  void Layer(int64_t layer) {
+  void Layer(int64_t layer, LlamaStream& s) {
     const std::string name = absl::StrCat("layers.", layer);
     const std::string hf = absl::StrCat("model.", name);
-    b_.BeginBlock(name);
-    Norm(hf + ".input_layernorm", name + ".input_norm");
-    Attend(hf + ".self_attn", name + ".attn");
-    Norm(hf + ".post_attention_layernorm", name + ".mlp_norm");
-    FeedForward(hf + ".mlp", name + ".mlp");
+    Norm(hf + ".input_layernorm", name + ".input_norm", s);
+    Attend(hf + ".self_attn", twin_.Named(name + ".attn"), s);
+    Norm(hf + ".post_attention_layernorm", name + ".mlp_norm", s);
+    FeedForward(hf + ".mlp", twin_.Named(name + ".mlp"), s);
   }
 
-  void Attend(const std::string& hf, const std::string& name) {
+  void Attend(const std::string& hf, const std::string& name, LlamaStream& s) {
     const int64_t width = spec_.width();
     const int64_t queries = spec_.heads() * spec_.head_dim();
     const int64_t keys = spec_.kv_heads() * spec_.head_dim();
@@ -145,10 +155,10 @@ class LlamaBuilder {
                 Bias(hf + ".v_proj", keys)};
     }
     const ValueId output = Weight(hf + ".o_proj", width, queries, residual_stddev_);
-    ValueId qkv = linear_.LinearRows(name + ".qkv", y_, weights, biases);
+    ValueId qkv = linear_.LinearRows(name + ".qkv", s.y, weights, biases);
     if (spec_.qk_norm()) {
-      const ValueId gamma_q = HeadNorm(hf + ".q_norm");
-      const ValueId gamma_k = HeadNorm(hf + ".k_norm");
+      const ValueId gamma_q = NormWeight(hf + ".q_norm", spec_.head_dim());
+      const ValueId gamma_k = NormWeight(hf + ".k_norm", spec_.head_dim());
       qkv = ops::QkNorm(b_, name + ".normed", qkv, gamma_q, gamma_k, spec_.heads(),
                         spec_.kv_heads(), spec_.norm_epsilon());
     }
@@ -157,20 +167,20 @@ class LlamaBuilder {
     const ValueId out = ops::Attention(
         b_, name + ".out", rotated,
         {.heads = spec_.heads(), .kv_heads = spec_.kv_heads(), .documents = documents_});
-    delta_ = linear_.LinearRows(name + ".delta", out, {output});
+    s.delta = linear_.LinearRows(name + ".delta", out, {output});
   }
 
-  void FeedForward(const std::string& hf, const std::string& name) {
+  void FeedForward(const std::string& hf, const std::string& name, LlamaStream& s) {
     const int64_t width = spec_.width();
     const int64_t hidden = spec_.hidden();
     const std::vector<ValueId> weights = {Weight(hf + ".gate_proj", hidden, width, kLlamaStddev),
                                           Weight(hf + ".up_proj", hidden, width, kLlamaStddev)};
     const ValueId down = Weight(hf + ".down_proj", width, hidden, residual_stddev_);
-    const ValueId both = linear_.LinearRows(name + ".gate_up", y_, weights);
+    const ValueId both = linear_.LinearRows(name + ".gate_up", s.y, weights);
     const ValueId active = spec_.activation() == v1::LlamaSpec::ACTIVATION_GEGLU
                                ? ops::GeGlu(b_, name + ".geglu", both)
                                : ops::SwiGlu(b_, name + ".swiglu", both);
-    delta_ = linear_.LinearRows(name + ".delta", active, {down});
+    s.delta = linear_.LinearRows(name + ".delta", active, {down});
   }
 
   void Head() {
@@ -178,12 +188,12 @@ class LlamaBuilder {
                              ? embedding_
                              : Weight("lm_head", spec_.vocabulary(), spec_.width(), kLlamaStddev);
     if (options_.mode == Mode::kGeneration) {
-      ops::LmHeadLogits(b_, "logits", y_, head);
+      ops::LmHeadLogits(b_, "logits", twin_.own().y, head);
       return;
     }
-    const int64_t chunk = options_.lm_head_chunk_rows;
-    ops::LmHeadLoss(b_, "lm", y_, head, b_.Targets(), chunk == 0 ? b_.rows() : chunk,
-                    HeadWeight(model_));
+    const int64_t chunk = options_.lm_head_chunk_rows == 0 ? b_.rows() : options_.lm_head_chunk_rows;
+    if (twin_.twin()) return twin_.AddPreferenceLoss(head, chunk, documents_, *options_.preference);
+    ops::LmHeadLoss(b_, "lm", twin_.own().y, head, b_.Targets(), chunk, HeadWeight(model_));
   }
 
   const v1::ModelSpec& model_;
@@ -192,19 +202,18 @@ class LlamaBuilder {
   const double residual_stddev_;
   Builder b_;
   LoraLayers linear_;
+  TwinStream<LlamaStream> twin_;
   ValueId embedding_ = graph::kNoValue;
   ValueId rope_ = graph::kNoValue;
   ValueId documents_ = graph::kNoValue;
   ValueId positions_ = graph::kNoValue;
-  ValueId residual_ = graph::kNoValue;
-  ValueId delta_ = graph::kNoValue;  // what the last sub-layer adds to the residual stream
-  ValueId y_ = graph::kNoValue;
 };
 
 }  // namespace
 
 absl::StatusOr<graph::Graph> BuildLlama(const v1::ModelSpec& model, const ModelOptions& options) {
   MP_RETURN_IF_ERROR(CheckSizes(model.llama(), options));
+  MP_RETURN_IF_ERROR(CheckPreference(model, options));
   return LlamaBuilder(model, options).Build();
 }
 

@@ -62,7 +62,7 @@ LoraLayers::LoraLayers(const v1::ModelSpec& model, const ModelOptions& options, 
 }
 
 bool LoraLayers::IsTarget(const std::string& layer) {
-  if (!model_.has_lora()) return false;
+  if (!model_.has_lora() || reference_) return false;
   layers_.push_back(layer);
   bool target = targets_.empty();
   for (size_t i = 0; i < targets_.size(); ++i) {

@@ -47,6 +47,9 @@ class LoraLayers {
                             absl::Span<const graph::ValueId> weights,
                             absl::Span<const graph::ValueId> biases = {});
 
+  // Layers that follow have no adapters, or have them again.
+  void SetReference(bool reference) { reference_ = reference; }
+
   // INVALID_ARGUMENT: a pattern of `targets` or `also_train` matches nothing; it names the nearest.
   absl::StatusOr<graph::Graph> Finish(absl::StatusOr<graph::Graph> built) const;
 
@@ -68,6 +71,7 @@ class LoraLayers {
   graph::Builder& b_;
   const Mode mode_;
   const double dropout_;
+  bool reference_ = false;
   std::vector<graph::NamePattern> targets_;
   std::vector<bool> used_;          // of the targets
   std::vector<std::string> layers_;  // all that could be targets

@@ -5,9 +5,11 @@
 #define MILEPOST_ENGINE_MODELS_MODEL_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "engine/graph/graph.h"
+#include "engine/ops/preference/preference.h"
 
 namespace milepost::v1 {
 class ModelSpec;
@@ -34,6 +36,10 @@ struct ModelOptions {
   // each.
   bool documents = false;
   bool segments = false;  // BERT: adds the input "segments", i32[N]
+  // GPT-2 and Llama with lora, and with documents: the loss is that of preferences, between the
+  // model and itself without its adapters. Both run layer by layer beside each other, so that a
+  // block's parameters are gathered once for the two.
+  std::optional<ops::PreferenceOptions> preference = std::nullopt;
 };
 
 // The parameters and their order are the same in every mode. INVALID_ARGUMENT names the field: the

@@ -28,6 +28,7 @@ Backward::Backward(graph::Graph& graph)
   for (const Op& op : graph.ops) {
     bool any = false;
     for (ValueId input : op.inputs) any |= input != kNoValue && differentiable_[input];
+    any = any && !op.constant;
     for (const Output& output : op.outputs) {
       if (output.value != kNoValue) differentiable_[output.value] = any;
     }
@@ -109,6 +110,7 @@ absl::Status AddBackward(graph::Graph& graph) {
   std::erase_if(graph.ops, [](const Op& op) { return IsLoss(op.kind); });
   Backward backward(graph);
   for (auto op = forward.rbegin(); op != forward.rend(); ++op) {
+    if (op->constant) continue;
     const GradientRule gradient = DefinitionOf(op->kind).gradient;
     if (gradient == nullptr) {
       return absl::UnimplementedError(absl::StrCat(Name(op->kind), " has no backward"));

@@ -299,6 +299,9 @@ struct PlanOptions {
   // Inputs that say where documents and segments are (models::ModelOptions).
   bool documents = false;
   bool segments = false;
+  // The loss is that of preferences, with this beta; 0: of the next token.
+  double dpo_beta = 0;
+  double dpo_label_smoothing = 0;
   // Master, m and v lie in host memory, and the host updates them (Ren et al., "ZeRO-Offload",
   // 2021). Not with LAMB or Muon.
   bool offload_optimizer = false;

@@ -171,6 +171,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"LlamaBias", {.llama = true, .tied = true, .qkv_bias = true}},
                     Case{"Bert", {.dropout = 0.1, .bert = true}}, Case{"Heads", {.heads = true}},
                     Case{"Lora", {.lora = 4}},
+                    Case{"Dpo", {.llama = true, .documents = true, .lora = 4, .dpo = 0.5}},
                     Case{"LlamaLora", {.llama = true, .qkv_bias = true, .lora = 3}},
                     Case{"Recompute", {.recompute = v1::RECOMPUTE_FULL, .dropout = 0.1}}),
     [](const auto& info) { return info.param.name; });

@@ -62,6 +62,11 @@ v1::JobSpec LoraJob(const Cell& cell) {
   return spec;
 }
 
+// Preferences, whose number differs from sample to sample.
+v1::JobSpec DpoJob(const Cell& cell) {
+  return TextJob(cell, {.dropout = 0.1, .documents = true, .lora = 4, .dpo = 0.5});
+}
+
 // Batch norms tell micro-batches apart, so here they are half the batch, over all ranks. In bf16 a
 // value that rounds the other way moves the loss of so few images by 1e-4, and steps multiply it:
 // smaller ones.
@@ -134,7 +139,8 @@ std::vector<Row> Rows() {
   std::vector<Row> rows;
   for (const Family& family :
        {Family{"Gpt2", Gpt2Job}, Family{"Llama", LlamaJob}, Family{"Bert", BertJob},
-        Family{"Heads", HeadsJob}, Family{"Lora", LoraJob}, Family{"ResNet", ResNetJob}}) {
+        Family{"Heads", HeadsJob}, Family{"Lora", LoraJob}, Family{"Dpo", DpoJob},
+        Family{"ResNet", ResNetJob}}) {
     for (const Precision& precision : kPrecisions) {
       const bool halves = precision.value == v1::PRECISION_FP16;
       if (family.name != "ResNet" || !halves) rows.push_back({family, precision});

@@ -10,19 +10,26 @@ SFTTrainer, each step on all samples, and by Milepost, on the same lines packed 
 agree within 1e-4. A text that is encoded in pieces has the tokens of the whole. Then the export
 loads with its tokenizer and chat template, and `milepost generate` writes greedily what
 transformers' `generate` writes.
-Passed with trl 1.16.0, transformers 5.24.0, torch 2.15.0.
+
+Then the same with LoRA by PEFT, and with preferences by TRL's DPOTrainer and LoRA, from the same
+initial adapters. PEFT loads the exported adapters, and the merged export has the weights of its
+`merge_and_unload`.
+Passed with trl 1.16.0, peft 0.21.2, transformers 5.24.0, torch 2.15.0.
 """
 
 import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 
 import datasets
 import numpy
+import peft
+import safetensors.torch
 import tokenizers
 import torch
 import transformers
@@ -43,7 +50,7 @@ MODELS = {
     "qwen3": lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
         intermediate_size=96, num_hidden_layers=3, head_dim=32, **SHAPE)),
 }
-SPEC = """model: {{hugging_face: {model}}}
+SPEC = """model: {{hugging_face: {model}{lora}}}
 data:
   train: {tokens}.npy
   loss_mask: {{train: {tokens}.mask.npy}}
@@ -51,7 +58,7 @@ data:
   sequence_length: {length}
 train:
   steps: {steps}
-  precision: fp32
+  precision: fp32{dpo}
   batch: {{global: {samples}, micro: 1}}
   optimizer: {{lr: 1e-3, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1}}
   schedule: {{type: constant, warmup_steps: 0}}
@@ -93,7 +100,38 @@ def make_lines(path, messages):
             file.write(json.dumps(line) + "\n")
 
 
-def losses_of_trl(folder, lines, work):
+def make_pairs(path):
+    """Preferences; prompts are chats of one to three turns."""
+    draw = random.Random(2)
+
+    def words():
+        return " ".join(draw.choices(WORDS, k=draw.randint(1, 9)))
+
+    with open(path, "w", encoding="utf-8") as file:
+        for number in range(24):
+            roles = ["user", "assistant"] * (number % 3) + ["user"]
+            line = {"prompt": [{"role": role, "content": words()} for role in roles]}
+            for answer in ("chosen", "rejected"):
+                line[answer] = [{"role": "assistant", "content": words()}]
+            file.write(json.dumps(line) + "\n")
+
+
+def our_name(name):
+    """Of a parameter under PEFT."""
+    for part in ("base_model.model.", "base_layer.", "default."):
+        name = name.replace(part, "")
+    return name
+
+
+def save_with_adapters(network, folder, out):
+    """The folder, whose weights are those of the network, adapters among them."""
+    shutil.copytree(folder, out)
+    safetensors.torch.save_file(
+        {our_name(name): weight.detach().clone().contiguous()
+         for name, weight in network.named_parameters()}, out / "model.safetensors")
+
+
+def losses_of_trl(folder, lines, work, lora=None, dpo=False, start=None):
     losses = []
 
     class Log(transformers.TrainerCallback):
@@ -102,15 +140,19 @@ def losses_of_trl(folder, lines, work):
                 losses.append(logs["loss"])
 
     data = datasets.load_dataset("json", data_files=str(lines), split="train")
-    config = trl.SFTConfig(
+    config = (trl.DPOConfig if dpo else trl.SFTConfig)(
         str(work / "trl"), max_steps=STEPS, per_device_train_batch_size=len(data),
         learning_rate=1e-3, lr_scheduler_type="constant", adam_beta2=0.95, weight_decay=0.1,
         max_grad_norm=1.0, logging_steps=1, report_to=[], use_cpu=True, bf16=False,
         max_length=LENGTH, save_strategy="no", disable_tqdm=True, gradient_checkpointing=False)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    trl.SFTTrainer(model=model, args=config, train_dataset=data, processing_class=tokenizer,
-                   callbacks=[Log()]).train()
+    trainer = (trl.DPOTrainer if dpo else trl.SFTTrainer)(
+        model=model, args=config, train_dataset=data, processing_class=tokenizer,
+        callbacks=[Log()], peft_config=lora)
+    if lora is not None:
+        save_with_adapters(trainer.model, folder, start)
+    trainer.train()
     return losses
 
 
@@ -121,14 +163,14 @@ def run(*command):
     return done.stdout
 
 
-def losses_here(milepost, folder, lines, work):
+def losses_here(milepost, folder, lines, work, lora="", dpo=""):
     tokens = work / f"{folder.name}-{lines.stem}"
     run(milepost, "dataset", "tokenize", "--input", lines, "--tokenizer", folder,
         "--sequence-length", LENGTH, "--separator", "<|endoftext|>", "--output", f"{tokens}.npy")
     samples = len(numpy.load(f"{tokens}.npy")) // LENGTH
     spec = tokens.with_suffix(".yaml")
     spec.write_text(SPEC.format(model=folder, tokens=tokens, length=LENGTH, steps=STEPS,
-                                samples=samples))
+                                samples=samples, lora=lora, dpo=dpo))
     data = tokens.with_suffix(".data")
     run(milepost, "run", spec, "--data-dir", data)
     curves = json.loads(run(milepost, "job", "curves", "1", "--data-dir", data, "-o", "json"))
@@ -150,6 +192,28 @@ def check_export(milepost, data, work):
     assert ours == theirs + "\n", (ours, theirs)
 
 
+def check_adapters(milepost, start, data, work):
+    """What PEFT makes of the exported adapters, and of them and their model."""
+    adapters, merged = work / f"{data.stem}-adapters", work / f"{data.stem}-merged"
+    run(milepost, "checkpoint", "export", "1", "--data-dir", data, "--out", adapters)
+    run(milepost, "checkpoint", "export", "1", "--data-dir", data, "--out", merged, "--merge")
+    base = transformers.AutoModelForCausalLM.from_pretrained(start)
+    model = peft.PeftModel.from_pretrained(base, adapters)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(adapters)
+    ids = tokenizer("the model", return_tensors="pt")["input_ids"]
+    text = model.generate(input_ids=ids, max_new_tokens=20, do_sample=False)[0]
+    theirs = tokenizer.decode(text, skip_special_tokens=True)
+    ours = run(milepost, "generate", "--data-dir", data, "--checkpoint", "1", "--prompt",
+               "the model", "--tokens", "20", "--temperature", "0")
+    assert ours == theirs + "\n", (ours, theirs)
+    whole = model.merge_and_unload().state_dict()
+    exported = transformers.AutoModelForCausalLM.from_pretrained(merged).state_dict()
+    assert whole.keys() == exported.keys()
+    most = max((whole[name] - exported[name]).abs().max().item() for name in whole)
+    assert most < 1e-6, most
+    return most
+
+
 def check_text(milepost, folder, work):
     """A long text, encoded in pieces, has the tokens that it has as a whole."""
     text = (__doc__ + "\n\n   a\n\t\tb\r\n\r\n") * 500 + "\n" * 100000 + "end"
@@ -162,6 +226,36 @@ def check_text(milepost, folder, work):
     print(f"ok   text: {len(ours)} tokens, as if in one piece", flush=True)
 
 
+def compare(what, theirs, ours):
+    """0: they agree."""
+    most = max(abs(loss - theirs[step - 1]) for step, loss in ours.items())
+    good = most < LIMIT and max(ours) == STEPS
+    print(f"{'ok  ' if good else 'FAIL'} {what}: {len(ours)} losses to step {max(ours)}, at most "
+          f"{most:.1e} from TRL's", flush=True)
+    return not good
+
+
+def check_lora(milepost, family, work):
+    """Adapters of every layer, and of some, tuned on answers and on preferences."""
+    wrong = 0
+    for form, targets, scale in (("messages", "all-linear", ""), ("pairs", "all-linear", ""),
+                                 ("pairs", ["q_proj", "v_proj"], "rank_stabilized: true")):
+        some = targets != "all-linear"
+        config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=targets, use_rslora=some,
+                                 lora_dropout=0.0, bias="none", task_type="CAUSAL_LM")
+        named = ", targets: [q_proj, v_proj], " + scale if some else ""
+        start = work / f"{family}-lora-{form}-{some}"
+        dpo = form == "pairs"
+        theirs = losses_of_trl(work / family, work / f"{form}.jsonl", work, config, dpo, start)
+        data, ours = losses_here(
+            milepost, start, work / f"{form}.jsonl", work,
+            f", lora: {{rank: 8, alpha: 16{named}}}", "\n  dpo: {beta: 0.1}" if dpo else "")
+        wrong += compare(f"{family}, LoRA, {form}, {targets}", theirs, ours)
+        most = check_adapters(milepost, start, data, work)
+        print(f"ok   {family}, LoRA, {form}: PEFT's merged weights, to {most:.0e}", flush=True)
+    return wrong
+
+
 def main():
     milepost = pathlib.Path(sys.argv[1]).resolve() / "milepost"
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -170,18 +264,16 @@ def main():
         work = pathlib.Path(name)
         for form in ("messages", "texts"):
             make_lines(work / f"{form}.jsonl", form == "messages")
+        make_pairs(work / "pairs.jsonl")
         for family, make_model in MODELS.items():
             make_folder(work / family, make_model)
             check_text(milepost, work / family, work)
             for form in ("messages", "texts"):
                 theirs = losses_of_trl(work / family, work / f"{form}.jsonl", work)
                 data, ours = losses_here(milepost, work / family, work / f"{form}.jsonl", work)
-                most = max(abs(loss - theirs[step - 1]) for step, loss in ours.items())
-                good = most < LIMIT and max(ours) == STEPS
-                print(f"{'ok  ' if good else 'FAIL'} {family}, {form}: {len(ours)} losses to step "
-                      f"{max(ours)}, at most {most:.1e} from TRL's", flush=True)
-                wrong += not good
+                wrong += compare(f"{family}, {form}", theirs, ours)
                 check_export(milepost, data, work)
+            wrong += check_lora(milepost, family, work)
     sys.exit(1 if wrong else 0)
 
 

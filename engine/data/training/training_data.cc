@@ -32,7 +32,8 @@ TextOptions TextOptionsOf(const v1::JobSpec& spec) {
       .document_separator = id(data.has_document_separator(), data.document_separator()),
       .padding = id(data.has_padding(), data.padding()),
       .segment_separator = id(data.has_segment_separator(), data.segment_separator()),
-      .segments = spec.model().bert().segments()};
+      .segments = spec.model().bert().segments(),
+      .pairs = spec.train().has_dpo()};
   if (!data.has_masking()) return text;
   const v1::MaskingSpec& masking = data.masking();
   text.masking =

@@ -109,15 +109,21 @@ HWY_EXPORT(RowLossAndGradientF16);
 
 namespace {
 
+// body(row) for every row, in parallel.
+template <typename Body>
+void ForRows(int64_t rows, int64_t vocabulary, const Body& body) {
+  const int64_t grain = std::max<int64_t>(1, 4096 / vocabulary);
+  ParallelFor(0, rows, grain, [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) body(row);
+  });
+}
+
 // row_loss(row) for every row in parallel, then the sum in row order.
 template <typename RowLoss>
 void SumLosses(const int32_t* targets, int64_t rows, int64_t vocabulary, void* workspace,
                LossSum* sum, const RowLoss& row_loss) {
   double* losses = static_cast<double*>(workspace);
-  const int64_t grain = std::max<int64_t>(1, 4096 / vocabulary);
-  ParallelFor(0, rows, grain, [&](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; ++row) losses[row] = row_loss(row);
-  });
+  ForRows(rows, vocabulary, [&](int64_t row) { losses[row] = row_loss(row); });
   for (int64_t row = 0; row < rows; ++row) {
     if (targets[row] < 0) continue;
     sum->loss += losses[row];
@@ -189,6 +195,61 @@ template <>
 void ClassifierForward(const f16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                        void* workspace, LossSum* sum) {
   SumForward(logits, targets, rows, vocabulary, workspace, sum, HWY_DYNAMIC_DISPATCH(RowLossF16));
+}
+
+template <>
+void ClassifierLogProbs(const float* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                        float* log_probs) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossF32);
+  ForRows(rows, vocabulary, [&](int64_t row) {
+    const bool none = targets[row] < 0;
+    const double loss = none ? 0 : run(logits + row * vocabulary, targets[row], vocabulary);
+    log_probs[row] = static_cast<float>(-loss);
+  });
+}
+template <>
+void ClassifierLogProbsBackward(float* logits, const int32_t* targets, int64_t rows,
+                                int64_t vocabulary, const float* gradients) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossAndGradientF32);
+  ForRows(rows, vocabulary, [&](int64_t row) {
+    run(logits + row * vocabulary, targets[row], vocabulary, -gradients[row]);
+  });
+}
+template <>
+void ClassifierLogProbs(const bf16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                        float* log_probs) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossBf16);
+  ForRows(rows, vocabulary, [&](int64_t row) {
+    const bool none = targets[row] < 0;
+    const double loss = none ? 0 : run(logits + row * vocabulary, targets[row], vocabulary);
+    log_probs[row] = static_cast<float>(-loss);
+  });
+}
+template <>
+void ClassifierLogProbsBackward(bf16* logits, const int32_t* targets, int64_t rows,
+                                int64_t vocabulary, const float* gradients) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossAndGradientBf16);
+  ForRows(rows, vocabulary, [&](int64_t row) {
+    run(logits + row * vocabulary, targets[row], vocabulary, -gradients[row]);
+  });
+}
+template <>
+void ClassifierLogProbs(const f16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                        float* log_probs) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossF16);
+  ForRows(rows, vocabulary, [&](int64_t row) {
+    const bool none = targets[row] < 0;
+    const double loss = none ? 0 : run(logits + row * vocabulary, targets[row], vocabulary);
+    log_probs[row] = static_cast<float>(-loss);
+  });
+}
+template <>
+void ClassifierLogProbsBackward(f16* logits, const int32_t* targets, int64_t rows,
+                                int64_t vocabulary, const float* gradients) {
+  const auto run = HWY_DYNAMIC_DISPATCH(RowLossAndGradientF16);
+  ForRows(rows, vocabulary, [&](int64_t row) {
+    run(logits + row * vocabulary, targets[row], vocabulary, -gradients[row]);
+  });
 }
 
 }  // namespace milepost::kernels

@@ -33,6 +33,16 @@ template <typename T>
 void ClassifierForward(const T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                        void* workspace, LossSum* sum);
 
+// log p(target) of each row; 0 where there is none. Logits stay as they are.
+template <typename T>
+void ClassifierLogProbs(const T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                        float* log_probs);
+
+// logits become (onehot(target) - softmax) * the row's gradient; 0 in rows without a target.
+template <typename T>
+void ClassifierLogProbsBackward(T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                                const float* gradients);
+
 }  // namespace milepost::kernels
 
 #endif  // MILEPOST_ENGINE_OPS_CLASSIFIER_CLASSIFIER_CPU_KERNEL_H_

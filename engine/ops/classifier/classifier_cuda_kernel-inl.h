@@ -130,7 +130,8 @@ struct ClassifierKernel {
   template <typename Context>
   MP_DEVICE void Gradient(Context& c, T* row, int target, float wanted, float max,
                           float sum) const {
-    const float scale = c.Load(a.scale);
+    const float scale =
+        a.gradients == nullptr ? c.Load(a.scale) : -c.Load(a.gradients + c.block());
     const float factor = scale / sum;
     const float spread = scale * a.smoothing / static_cast<float>(a.vocabulary);
     const double at_target =
@@ -175,12 +176,39 @@ struct LossSumKernel {
   }
 };
 
+struct LogProbsKernel {
+  static constexpr int kThreads = 256;
+  const RowLoss* losses;
+  int64_t rows;
+  float* log_probs;
+
+  Grid grid() const { return {.x = CeilDiv(rows, kThreads)}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const int64_t row = c.block() * kThreads + c.thread();
+    if (row < rows) c.Store(log_probs + row, static_cast<float>(-c.Load(&losses[row].loss)));
+  }
+};
+
 // run(kernel) launches it. `losses`: [rows].
 template <bool kGradient, typename T, typename Run>
-absl::Status RunClassifier(const ClassifierArgs<T>& a, RowLoss* losses, const Run& run) {
+absl::Status RunRows(const ClassifierArgs<T>& a, RowLoss* losses, const Run& run) {
   constexpr int64_t kSmall = 4096;  // a smaller vocabulary leaves most of a large block idle
-  MP_RETURN_IF_ERROR(a.vocabulary < kSmall ? run(ClassifierKernel<T, kGradient, 128>{a, losses})
-                                           : run(ClassifierKernel<T, kGradient, 512>{a, losses}));
+  return a.vocabulary < kSmall ? run(ClassifierKernel<T, kGradient, 128>{a, losses})
+                               : run(ClassifierKernel<T, kGradient, 512>{a, losses});
+}
+
+template <typename T, typename Run>
+absl::Status RunLogProbs(const ClassifierArgs<T>& a, RowLoss* losses, float* log_probs,
+                         const Run& run) {
+  MP_RETURN_IF_ERROR(RunRows<false>(a, losses, run));
+  return run(LogProbsKernel{losses, a.rows, log_probs});
+}
+
+template <bool kGradient, typename T, typename Run>
+absl::Status RunClassifier(const ClassifierArgs<T>& a, RowLoss* losses, const Run& run) {
+  MP_RETURN_IF_ERROR(RunRows<kGradient>(a, losses, run));
+  if (a.gradients != nullptr) return absl::OkStatus();
   return run(LossSumKernel{losses, a.rows, !kGradient, a.accumulate, a.sums});
 }
 

@@ -20,9 +20,18 @@ absl::Status ClassifierLoss(const ClassifierArgs<T>& args, void* workspace, cuda
   });
 }
 
+template <typename T>
+absl::Status ClassifierLogProbs(const ClassifierArgs<T>& args, void* workspace, float* log_probs,
+                                cudaStream_t stream) {
+  return RunLogProbs(args, static_cast<RowLoss*>(workspace), log_probs, [&](const auto& kernel) {
+    return Launch(kernel, kernel.grid(), stream, "ClassifierLogProbs");
+  });
+}
+
 #define MP_INSTANTIATE(T)                                                                         \
   template absl::Status ClassifierLossAndGradient(const ClassifierArgs<T>&, void*, cudaStream_t); \
-  template absl::Status ClassifierLoss(const ClassifierArgs<T>&, void*, cudaStream_t)
+  template absl::Status ClassifierLoss(const ClassifierArgs<T>&, void*, cudaStream_t);            \
+  template absl::Status ClassifierLogProbs(const ClassifierArgs<T>&, void*, float*, cudaStream_t)
 MP_INSTANTIATE(float);
 MP_INSTANTIATE(bf16);
 MP_INSTANTIATE(f16);

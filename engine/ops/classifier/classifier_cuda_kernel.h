@@ -27,6 +27,9 @@ struct ClassifierArgs {
   double* sums = nullptr;        // graph::kLossSums: loss, targets, correct (0 with a gradient)
   bool accumulate = false;       // sums += instead of =
   int64_t stride = 0;            // elements from row to row; 0: vocabulary
+  // Device, [rows]: of the rows' log-probabilities. Then there are no sums, and logits become
+  // (target - softmax) * the row's.
+  const float* gradients = nullptr;
 };
 
 // logits become (softmax - target) * scale, 0 in rows without a target. `workspace`: 8-byte
@@ -38,6 +41,11 @@ absl::Status ClassifierLossAndGradient(const ClassifierArgs<T>& args, void* work
 // The sums alone; logits stay as they are. `scale` is not read.
 template <typename T>
 absl::Status ClassifierLoss(const ClassifierArgs<T>& args, void* workspace, cudaStream_t stream);
+
+// log p(target) of each row, 0 where there is none; logits stay as they are.
+template <typename T>
+absl::Status ClassifierLogProbs(const ClassifierArgs<T>& args, void* workspace, float* log_probs,
+                                cudaStream_t stream);
 
 }  // namespace milepost::kernels::cuda
 

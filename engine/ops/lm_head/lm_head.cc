@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "engine/ops/backward.h"
 #include "engine/ops/lm_head/lm_head_workspace.h"
 #include "engine/ops/op_definition.h"
@@ -39,6 +40,23 @@ absl::Status LmHeadLossGradient(Backward& backward, const Op& op) {
   return absl::OkStatus();
 }
 
+absl::Status LogProbsGradient(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  MP_ASSIGN_OR_RETURN(const ValueId gradients,
+                      backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dsum = backward.Gradient(x);
+  const ValueId dx = backward.NewGradient(x);
+  const Output dwte = backward.ParameterGradient(op.inputs[1]);
+  const ValueId bias = op.inputs[3];
+  const Output dbias = bias == kNoValue ? Output{} : backward.ParameterGradient(bias);
+  std::vector<ValueId> inputs = op.inputs;
+  inputs.insert(inputs.end(), {dsum, gradients});
+  backward.Emit(op, OpKind::kLmHeadLogProbsBackward, std::move(inputs),
+                {{}, {.value = dx, .may_overwrite = dsum != kNoValue ? dsum : x}, dwte, dbias});
+  backward.ReplaceGradient(x, dx);
+  return absl::OkStatus();
+}
+
 // Logits of every row. Where only rows with a target have some, how many those are is not known
 // before they are read: counted as if they were one chunk.
 double LogitsProduct(const Graph& graph, const Op& op) {
@@ -64,8 +82,9 @@ Cost LogitsCost(const Graph& graph, const Op& op) {
           .bytes = OperandBytes(graph, op, 1)};
 }
 
-ValueId AddLmHeadLoss(Builder& b, absl::string_view name, std::array<ValueId, 4> inputs,
-                      int64_t chunk_rows, bool gathers, double weight) {
+// Whether the operands fit.
+bool ExpectHead(Builder& b, absl::string_view name, std::array<ValueId, 4> inputs,
+                int64_t chunk_rows) {
   const auto [x, wte, targets, bias] = inputs;
   const DType dtype = b.compute_dtype();
   const int64_t width = b.Dimension(name, "x", x, 1);
@@ -74,11 +93,18 @@ ValueId AddLmHeadLoss(Builder& b, absl::string_view name, std::array<ValueId, 4>
       !b.Expect(name, "wte", wte, dtype, {vocabulary, width}) ||
       !b.Expect(name, "targets", targets, DType::kI32, {b.rows()}) ||
       (bias != kNoValue && !b.Expect(name, "bias", bias, dtype, {vocabulary}))) {
-    return kNoValue;
+    return false;
   }
   if (chunk_rows < 1 || chunk_rows > b.rows()) {
     b.Fail(name, absl::StrCat("chunk_rows ", chunk_rows, " is not in [1, ", b.rows(), "]"));
   }
+  return true;
+}
+
+ValueId AddLmHeadLoss(Builder& b, absl::string_view name, std::array<ValueId, 4> inputs,
+                      int64_t chunk_rows, bool gathers, double weight) {
+  if (!ExpectHead(b, name, inputs, chunk_rows)) return kNoValue;
+  const auto [x, wte, targets, bias] = inputs;
   Op& op = b.AddOp(OpKind::kLmHeadLoss, {x, wte, targets, bias});
   op.attributes.chunk_rows = chunk_rows;
   op.attributes.gathers = gathers;
@@ -102,6 +128,15 @@ constinit const OpDefinition kLmHeadLossBackward = {.cost = LossBackwardCost,
                                                     .cpu_workspace = LossWorkspace,
                                                     .gpu_workspace = GpuLossWorkspace,
                                                     .multiplies = true};
+constinit const OpDefinition kLmHeadLogProbs = {.gradient = LogProbsGradient,
+                                                .cost = LossCost,
+                                                .cpu_workspace = LossWorkspace,
+                                                .gpu_workspace = GpuLossWorkspace,
+                                                .multiplies = true};
+constinit const OpDefinition kLmHeadLogProbsBackward = {.cost = LossBackwardCost,
+                                                        .cpu_workspace = LossWorkspace,
+                                                        .gpu_workspace = GpuLossWorkspace,
+                                                        .multiplies = true};
 constinit const OpDefinition kLmHeadLogits = {
     .cost = LogitsCost, .gpu_workspace = GpuLogitsWorkspace, .multiplies = true};
 
@@ -118,6 +153,16 @@ ValueId TokenClassifierLoss(Builder& b, absl::string_view name, ValueId x, Value
 ValueId MaskedLmHeadLoss(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId bias,
                          ValueId targets, int64_t chunk_rows, double weight) {
   return AddLmHeadLoss(b, name, {x, wte, targets, bias}, chunk_rows, /*gathers=*/true, weight);
+}
+
+ValueId LmHeadLogProbs(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId targets,
+                       int64_t chunk_rows) {
+  if (!ExpectHead(b, name, {x, wte, targets, kNoValue}, chunk_rows)) return kNoValue;
+  const ValueId log_probs = b.AddActivation(name, "", DType::kF32, {b.rows()});
+  Op& op = b.AddOp(OpKind::kLmHeadLogProbs, {x, wte, targets, kNoValue});
+  op.attributes.chunk_rows = chunk_rows;
+  op.outputs = {{.value = log_probs}};
+  return log_probs;
 }
 
 ValueId LmHeadLogits(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId bias) {

@@ -11,6 +11,9 @@
 //                      other consumers of x (the heads after it) added to its gradient. Without
 //                      one dx may lie over x: a chunk's dwte comes before its dx. dwte and dbias
 //                      may be left out (frozen parameters)
+// kLmHeadLogProbs:     x, wte, targets, bias|kNoValue -> log p(target) f32[N], 0 where there is none
+// kLmHeadLogProbsBackward: x, wte, targets, bias|kNoValue, dsum|kNoValue, their gradients f32[N]
+//                      -> kNoValue, dx, dwte, dbias: as kLmHeadLossBackward's. Makes the logits again
 // kLmHeadLogits:       x[N,C], wte[V,C], bias[V]|kNoValue -> logits f32[B,V] of ONE position of
 //                      each sequence, the same in all: given at run time, so that a window may be
 //                      partly filled
@@ -39,6 +42,10 @@ graph::ValueId TokenClassifierLoss(graph::Builder& b, absl::string_view name, gr
 graph::ValueId MaskedLmHeadLoss(graph::Builder& b, absl::string_view name, graph::ValueId x,
                                 graph::ValueId wte, graph::ValueId bias, graph::ValueId targets,
                                 int64_t chunk_rows, double weight = 1);
+
+// For losses that are made of the log-probabilities of whole documents.
+graph::ValueId LmHeadLogProbs(graph::Builder& b, absl::string_view name, graph::ValueId x,
+                              graph::ValueId wte, graph::ValueId targets, int64_t chunk_rows);
 
 // Sets Graph::logits.
 graph::ValueId LmHeadLogits(graph::Builder& b, absl::string_view name, graph::ValueId x,

@@ -18,7 +18,11 @@ struct HeadOperands {
         targets(b.Input<int32_t>(2)),
         bias(b.Input<T>(3)),
         dsum(sizes.adds ? b.Input<T>(4) : nullptr),
-        sums(b.Output<double>(0)),
+        log_probs(b.planned.op.kind == graph::OpKind::kLmHeadLogProbs ? b.Output<float>(0)
+                                                                      : nullptr),
+        gradients(b.planned.op.kind == graph::OpKind::kLmHeadLogProbsBackward ? b.Input<float>(5)
+                                                                             : nullptr),
+        sums(log_probs == nullptr ? b.Output<double>(0) : nullptr),
         sums_accumulation(b.OutputAccumulation(0)),
         dx(b.Output<T>(1)),
         dwte(b.Output<float>(2)),
@@ -32,7 +36,9 @@ struct HeadOperands {
   const int32_t* targets;
   const T* bias;  // or null
   const T* dsum;  // or null; may be dx
-  double* sums;
+  float* log_probs;        // kLmHeadLogProbs alone
+  const float* gradients;  // of them; kLmHeadLogProbsBackward alone
+  double* sums;            // null in both
   runtime::OpBinding::Accumulation sums_accumulation;
   T* dx;         // or null; may be x
   float* dwte;   // or null

@@ -107,6 +107,7 @@ struct Head {
   absl::Status Run(const StepContext& context) const {
     kernels::LossSum sum;
     MP_RETURN_IF_ERROR(sizes.gathers ? RunGathered(context, &sum) : RunAll(context, &sum));
+    if (io.sums == nullptr) return absl::OkStatus();
     if (!io.sums_accumulation.At(context)) std::fill_n(io.sums, graph::kLossSums, 0.0);
     io.sums[graph::kLossSum] += sum.loss;
     io.sums[graph::kLossTargets] += static_cast<double>(sum.targets);
@@ -118,7 +119,7 @@ struct Head {
     for (int64_t row = 0; row < sizes.rows; row += sizes.chunk) {
       const int64_t at = row * sizes.width;
       const Chunk chunk{std::min(sizes.chunk, sizes.rows - row), io.x + at, io.targets + row,
-                        io.dx == nullptr ? nullptr : io.dx + at, row > 0};
+                        io.dx == nullptr ? nullptr : io.dx + at, row > 0, row};
       MP_RETURN_IF_ERROR(RunChunk(chunk, context, sum));
       if (io.dx == nullptr) continue;
       if (io.dsum != nullptr && io.dsum != io.dx) {
@@ -176,19 +177,30 @@ struct Head {
     const int32_t* targets;
     T* dx;     // may be x
     bool add;  // the parameters' gradients hold those of other chunks
+    int64_t first = 0;  // of its rows, where they are not gathered
   };
   // All but the gradient of x; `logits` then hold theirs.
   absl::Status RunChunk(const Chunk& chunk, const StepContext& context,
                         kernels::LossSum* sum) const {
     const HeadProducts& p = ProductsOf(chunk);
     MP_RETURN_IF_ERROR(matmuls->Execute(p.logits, chunk.x, io.wte, io.bias, logits, scratch));
+    if (io.log_probs != nullptr) {
+      kernels::ClassifierLogProbs<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary,
+                                     io.log_probs + chunk.first);
+      return absl::OkStatus();
+    }
     if (!sizes.training) {
       kernels::ClassifierForward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary, classifier,
                                     sum);
       return absl::OkStatus();
     }
-    kernels::ClassifierForwardBackward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary,
-                                          context.gradient_factors[head], classifier, sum);
+    if (io.gradients != nullptr) {
+      kernels::ClassifierLogProbsBackward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary,
+                                             io.gradients + chunk.first);
+    } else {
+      kernels::ClassifierForwardBackward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary,
+                                            context.gradient_factors[head], classifier, sum);
+    }
     if (io.dbias != nullptr) {
       const bool add = chunk.add || io.dbias_accumulation.At(context);
       kernels::BiasGradient<T>(logits, chunk.rows, sizes.vocabulary, add, io.dbias, bias_sums);
@@ -255,6 +267,10 @@ constinit const CpuOp kLmHeadLoss = {.bind = MP_BY_DTYPE(LmHeadLossOf),
                                      .products = HeadMatmulSpecs};
 constinit const CpuOp kLmHeadLossBackward = {.bind = MP_BY_DTYPE(LmHeadLossOf),
                                              .products = HeadMatmulSpecs};
+constinit const CpuOp kLmHeadLogProbs = {.bind = MP_BY_DTYPE(LmHeadLossOf),
+                                         .products = HeadMatmulSpecs};
+constinit const CpuOp kLmHeadLogProbsBackward = {.bind = MP_BY_DTYPE(LmHeadLossOf),
+                                                 .products = HeadMatmulSpecs};
 constinit const CpuOp kLmHeadLogits = {.bind = BindLmHeadLogits, .products = LogitsMatmulSpecs};
 
 }  // namespace milepost::ops::cpu

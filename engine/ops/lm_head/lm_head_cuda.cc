@@ -126,7 +126,8 @@ struct Head {
                            .targets = io.targets + row,
                            .dx = io.dx == nullptr ? nullptr : io.dx + at,
                            .addend = io.dsum == nullptr ? nullptr : io.dsum + at,
-                           .add = row > 0};
+                           .add = row > 0,
+                           .first = row};
       MP_RETURN_IF_ERROR(RunChunk(chunk, context));
     }
     return absl::OkStatus();
@@ -140,6 +141,7 @@ struct Head {
     T* dx;            // or null; may be x
     const T* addend;  // or null; may be dx
     bool add;         // the parameters' gradients hold those of other chunks
+    int64_t first = 0;  // of its rows, where they are not gathered
   };
 
   // dx may lie over x: a row of it is written once that of x has been read.
@@ -180,7 +182,13 @@ struct Head {
                                        .scale = factor,
                                        .sums = io.sums,
                                        .accumulate = chunk.add || io.sums_accumulation.At(context),
-                                       .stride = sizes.Stride()};
+                                       .stride = sizes.Stride(),
+                                       .gradients = io.gradients == nullptr
+                                                        ? nullptr
+                                                        : io.gradients + chunk.first};
+    if (io.log_probs != nullptr) {
+      return cuda::ClassifierLogProbs<T>(args, classifier, io.log_probs + chunk.first, stream);
+    }
     if (!sizes.training) return cuda::ClassifierLoss<T>(args, classifier, stream);
     MP_RETURN_IF_ERROR(cuda::ClassifierLossAndGradient<T>(args, classifier, stream));
     if (io.dbias != nullptr) {
@@ -255,6 +263,10 @@ absl::StatusOr<BoundOp> LmHeadLogitsOf(const CudaBinding& b) {
 constinit const CudaOp kLmHeadLoss = {.bind = MP_BY_DTYPE(LmHeadLossOf), .products = HeadProducts};
 constinit const CudaOp kLmHeadLossBackward = {.bind = MP_BY_DTYPE(LmHeadLossOf),
                                               .products = HeadProducts};
+constinit const CudaOp kLmHeadLogProbs = {.bind = MP_BY_DTYPE(LmHeadLossOf),
+                                          .products = HeadProducts};
+constinit const CudaOp kLmHeadLogProbsBackward = {.bind = MP_BY_DTYPE(LmHeadLossOf),
+                                                  .products = HeadProducts};
 constinit const CudaOp kLmHeadLogits = {.bind = MP_BY_DTYPE(LmHeadLogitsOf),
                                         .products = HeadProducts};
 

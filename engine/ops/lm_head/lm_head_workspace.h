@@ -24,7 +24,8 @@ struct HeadSizes {
         dtype(graph.values[op.inputs[0]].dtype),
         gathers(op.attributes.gathers),
         bias(op.inputs[op.kind == graph::OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
-        training(op.kind == graph::OpKind::kLmHeadLossBackward),
+        training(op.kind == graph::OpKind::kLmHeadLossBackward ||
+                 op.kind == graph::OpKind::kLmHeadLogProbsBackward),
         weight_gradient(training && op.outputs[2].value != graph::kNoValue),
         bias_gradient(training && op.outputs[3].value != graph::kNoValue),
         adds(training && op.inputs[4] != graph::kNoValue) {}

@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kVocabulary = 9;
 constexpr int64_t kWidth = 6;
 
-struct Layer {
+struct LoraModel {
   graph::Builder b{{.batch = 2, .sequence = 5}};
   graph::ValueId Weight(const char* name, const graph::Shape& shape) {
     return b.Parameter(name, shape, graph::Initializer::kNormal, 1);
@@ -27,7 +27,7 @@ struct Layer {
 
 // A layer of three parts, of which the outer two have adapters, against finite differences.
 TEST(Lora, TheGradientIsThatOfTheForward) {
-  Layer layer;
+  LoraModel layer;
   graph::Builder& b = layer.b;
   b.BeginBlock("only");
   const graph::ValueId wte = layer.Weight("wte", {kVocabulary, kWidth});
@@ -56,7 +56,7 @@ TEST(Lora, TheGradientIsThatOfTheForward) {
 
 TEST(Lora, ColumnsThatAreNotFreeAreRefused) {
   for (const auto& [first, second] : {std::pair<int64_t, int64_t>{0, 3}, {0, 6}, {4, 0}}) {
-    Layer layer;
+    LoraModel layer;
     graph::Builder& b = layer.b;
     b.BeginBlock("only");
     const graph::ValueId wte = layer.Weight("wte", {kVocabulary, kWidth});

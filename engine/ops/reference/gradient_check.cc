@@ -42,6 +42,7 @@ class GradientChecker {
     std::vector<std::string> errors;
     for (size_t p = 0; p < parameters_.size(); ++p) {
       const Parameter& parameter = graph.parameters[p];
+      if (options_.skips_base && parameter.base) continue;
       if (parameter.gradient == kNoValue) {
         errors.push_back(graph.values[parameter.value].name + " has no gradient");
         continue;
@@ -84,6 +85,7 @@ class GradientChecker {
   void FillInput(const Graph& graph, ValueId input, int micro_step,
                  ReferenceInterpreter& run) const {
     const std::string& name = graph.values[input].name;
+    if (options_.fill && options_.fill(name, run.integers(input))) return;
     const int64_t classes = ClassesOf(graph, input);
     const bool targets = classes > 0;
     if (graph.values[input].dtype == DType::kU8) {

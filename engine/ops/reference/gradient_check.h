@@ -5,6 +5,7 @@
 #define MILEPOST_ENGINE_OPS_REFERENCE_GRADIENT_CHECK_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct GradientCheckOptions {
   // Of the differences. Smaller where a ReLU's or a maximum's kink may lie within it.
   double step = 1e-5;
   int micro_steps = 1;  // gradients and loss are summed over so many different batches
+  bool skips_base = false;  // what adapters adapt (graph::Parameter::base) is not checked
+  // Fills an input that is not drawn at random. False: it does not know it.
+  std::function<bool(const std::string& name, std::vector<int32_t>& ids)> fill = {};
 };
 
 // `forward` is a graph with a loss and no backward. Parameters, tokens, images and targets (every

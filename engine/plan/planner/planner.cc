@@ -1,5 +1,6 @@
 #include "engine/plan/planner/planner.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -93,6 +94,8 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
                                    const PlanOptions& options) {
   const int64_t rows = options.micro_batch * options.sequence;
   const int64_t vocabulary = SizesOf(model).vocabulary;
+  std::optional<ops::PreferenceOptions> preference;
+  if (options.dpo_beta > 0) preference.emplace(options.dpo_beta, options.dpo_label_smoothing);
   return models::BuildModel(
       model, {.mode = mode,
               .compute_dtype = options.compute_dtype,
@@ -103,7 +106,8 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
                                         : LmHeadChunkRows(rows, vocabulary, options.compute_dtype,
                                                           options.LmHeadChunkBytes()),
               .documents = options.documents,
-              .segments = options.segments});
+              .segments = options.segments,
+              .preference = preference});
 }
 
 // INVALID_ARGUMENT for one that a later version has: nothing else is trained in its place.
@@ -282,6 +286,8 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .accumulation = triple.accumulation,
       .documents = spec.data().has_document_separator() || spec.data().has_padding(),
       .segments = spec.data().has_segment_separator(),
+      .dpo_beta = spec.train().has_dpo() ? spec.train().dpo().beta() : 0,
+      .dpo_label_smoothing = spec.train().dpo().label_smoothing(),
       .offload_optimizer = spec.train().offload().optimizer() > v1::OFFLOAD_TARGET_NONE,
       .offload_disk = spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NVME,
       .offload_activations = spec.train().offload().activations(),
@@ -304,6 +310,9 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
 absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
                                        Planning* planning) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
+  if (options.dpo_beta > 0 && options.fp8) {
+    return absl::InvalidArgumentError("train.dpo: not at train.precision fp8; take bf16");
+  }
   MP_RETURN_IF_ERROR(Spend(planning, Planning::kWorkBetween));
   Parts parts;
   MP_ASSIGN_OR_RETURN(parts.train, Build(spec.model(), models::Mode::kTraining, options));

@@ -55,6 +55,7 @@ struct TinyOptions {
   bool heads = false;      // two further ones, "kind" and "next", over labels of each token
   int64_t head_dim = 8;    // Llama's
   int64_t lora = 0;        // rank of adapters of all layers; 0: none
+  double dpo = 0;          // beta of preferences, with documents and lora; 0: next tokens
 };
 
 class TinyJob {
@@ -112,6 +113,7 @@ class TinyJob {
     train->mutable_optimizer()->set_lr(options.lr);
     train->mutable_schedule()->set_warmup_steps(std::min<int64_t>(3, options.steps));
     train->mutable_validation()->set_samples(5);
+    if (options.dpo > 0) train->mutable_dpo()->set_beta(options.dpo);
     spec.mutable_resources()->set_ranks(options.ranks);
     NormalizeJobSpec(&spec);
     EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
