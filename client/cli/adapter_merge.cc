@@ -99,10 +99,10 @@ class Merger {
       }
       if (!std::equal(source.shape.begin(), source.shape.end(), source.tensor->shape.begin(),
                       source.tensor->shape.end())) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            source.file->path(), ": tensor ", source.tensor->name, " has the shape [",
-            absl::StrJoin(source.tensor->shape, ", "), "], the model's is [",
-            absl::StrJoin(source.shape, ", "), "]"));
+        return absl::InvalidArgumentError(
+            absl::StrCat(source.file->path(), ": tensor ", source.tensor->name, " has the shape [",
+                         absl::StrJoin(source.tensor->shape, ", "), "], the model's is [",
+                         absl::StrJoin(source.shape, ", "), "]"));
       }
       sources_.push_back(std::move(source));
     }
@@ -182,8 +182,7 @@ class Merger {
                                               (row + count) * columns, values_.data()));
       adapter.AddTo(row, count, columns, scale, values_.data());
       EncodeWeights(values_, settings_.dtype, &bytes_);
-      MP_RETURN_IF_ERROR(
-          writer.Write(index, row * columns * ByteSize(settings_.dtype), bytes_));
+      MP_RETURN_IF_ERROR(writer.Write(index, row * columns * ByteSize(settings_.dtype), bytes_));
     }
     return absl::OkStatus();
   }

@@ -119,11 +119,11 @@ class Exporter {
     }
     request_.set_name(manifest_.checkpoint().name());
     // PEFT's is always one file.
-    MP_ASSIGN_OR_RETURN(
-        writer_, state::SafetensorsWriter::Create(
-                     folder_, std::move(tensors),
-                     peft_ ? std::numeric_limits<int64_t>::max() : settings_.max_shard_bytes,
-                     peft_ ? models::kPeftWeights : state::kSafetensorsFile));
+    MP_ASSIGN_OR_RETURN(writer_,
+                        state::SafetensorsWriter::Create(
+                            folder_, std::move(tensors),
+                            peft_ ? std::numeric_limits<int64_t>::max() : settings_.max_shard_bytes,
+                            peft_ ? models::kPeftWeights : state::kSafetensorsFile));
     return absl::OkStatus();
   }
 
@@ -337,7 +337,8 @@ absl::StatusOr<ExportReport> ExportTo(const std::string& folder,
   if (!IsOfScript(manifest)) {
     MP_ASSIGN_OR_RETURN(model, ModelOf(manifest));
   }
-  if (!settings.merge) return Exporter(manifest, settings, folder, model.has_lora()).Run(read, files);
+  if (!settings.merge)
+    return Exporter(manifest, settings, folder, model.has_lora()).Run(read, files);
   if (!model.has_lora()) {
     return absl::InvalidArgumentError(absl::StrCat(
         manifest.checkpoint().name(), " has no adapters (model.lora): leave --merge out"));

@@ -55,10 +55,10 @@ struct ExportReport {
 };
 
 // ALREADY_EXISTS: the folder exists and is not empty. INVALID_ARGUMENT: the model has no Hugging
-// Face form, or `tokenizer` has no tokenizer or one that is too large, or there is nothing to merge.
-// FAILED_PRECONDITION: `base` is not what was adapted. DATA_LOSS: chunks are
-// missing, or one (named) is not what was saved. RESOURCE_EXHAUSTED: the disk is full. Otherwise
-// the reader's errors.
+// Face form, `tokenizer` has no tokenizer or one that is too large, or there is nothing to merge.
+// FAILED_PRECONDITION: `base` is not what was adapted. DATA_LOSS: chunks are missing, or one
+// (named) is not what was saved. RESOURCE_EXHAUSTED: the disk is full. Otherwise the reader's
+// errors.
 absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& manifest,
                                               const ChunkReader& read,
                                               const ExportSettings& settings);

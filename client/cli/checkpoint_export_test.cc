@@ -223,8 +223,8 @@ TEST_F(AdapterExportTest, WritesThemAsPeftDoes) {
 
 TEST_F(AdapterExportTest, AddsThemToWhatTheyAdapt) {
   const std::string base = WriteBase();
-  const auto report = ExportCheckpoint(manifest_, Reader(chunks_),
-                                       {.folder = Out(), .base = base, .merge = true});
+  const auto report =
+      ExportCheckpoint(manifest_, Reader(chunks_), {.folder = Out(), .base = base, .merge = true});
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->tensors, 16);
   const auto from = state::SafetensorsFolder::Open(base);

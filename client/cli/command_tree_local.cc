@@ -88,7 +88,10 @@ void CommandTree::AddDataset() {
   CLI::App* group = Group("dataset", "Make the token files that jobs train on");
   CLI::App* tokenize = Command(group, "tokenize", "Turn UTF-8 text into a token file",
                                [this] { return TokenizeCommand(tokenize_); });
-  File(tokenize->add_option("--input", tokenize_.inputs, "text files, in order")->required());
+  File(tokenize
+           ->add_option("--input", tokenize_.inputs,
+                        "text files, in order; also .jsonl, .parquet, a folder of `datasets`")
+           ->required());
   tokenize->add_option("--output", tokenize_.output, "the .npy file to make")->required();
   tokenize
       ->add_option("--tokenizer", tokenize_.tokenizer,

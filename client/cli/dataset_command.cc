@@ -42,10 +42,14 @@ absl::Status CheckOptions(const TokenizeOptions& options) {
           "between documents");
     }
     for (const std::string& input : options.inputs) {
-      if (!absl::EndsWith(input, ".jsonl") && !absl::EndsWith(input, ".ndjson")) continue;
+      bool rows = std::filesystem::is_directory(input);
+      for (const char* ending : {".jsonl", ".ndjson", ".parquet", ".arrow"}) {
+        rows = rows || absl::EndsWith(input, ending);
+      }
+      if (!rows) continue;
       return absl::InvalidArgumentError(absl::StrCat(
-          input, ": is lines of JSON, whose text needs a token between documents: give a ",
-          "--tokenizer FILE, or a file of the text alone"));
+          input, ": has a document in each line or row, which needs a token between documents: ",
+          "give a --tokenizer FILE, or a file of the text alone"));
     }
   }
   if (OneNameOf(options.output) == OneNameOf(options.validation_output)) {

@@ -59,10 +59,11 @@ absl::StatusOr<TokenizeResult> TokenizeBytes(const TokenizeJob& job);
 
 // Uses a Hugging Face tokenizer.json, or a folder that has one, through the Python package
 // `tokenizers`. Lines of JSON that have `messages`, or `prompt` and `completion`, are examples:
-// they get loss masks. So do pairs, which have `chosen` and `rejected`. Messages need the package `transformers`, which renders the folder's chat
-// template. FAILED_PRECONDITION: python3 lacks a package; the message says how to install it.
-// INVALID_ARGUMENT: something is not text; the message names file and line. CANCELLED: Ctrl-C or
-// SIGTERM. Outputs are replaced as above.
+// they get loss masks. So do pairs, which have `chosen` and `rejected`. Rows of Parquet files and
+// of folders of `datasets` are as lines; they need the package `pyarrow`. Messages need the package
+// `transformers`, which renders the folder's chat template. FAILED_PRECONDITION: python3 lacks a
+// package; the message says how to install it. INVALID_ARGUMENT: something is not text; the message
+// names file and line. CANCELLED: Ctrl-C or SIGTERM. Outputs are replaced as above.
 absl::StatusOr<TokenizeResult> TokenizeHuggingFace(const TokenizeJob& job,
                                                    const std::string& tokenizer);
 

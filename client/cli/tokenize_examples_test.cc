@@ -223,19 +223,90 @@ TEST_F(TokenizeExamplesTest, PairsStayTogether) {
                             Preference("far too long a prompt", "x", "y") + Preference("q", "", ""),
                         {.sequence_length = 20});
   ASSERT_TRUE(made.ok()) << made.status();
-  EXPECT_EQ(made->tokens, "^pgood|^pbad|^x|^y||" "^q|^q|||||||||||||||" "|");
-  EXPECT_EQ(made->targets, "..good|..bad|.x|.y|." "..|..|.............." ".");
+  EXPECT_EQ(made->tokens,
+            "^pgood|^pbad|^x|^y||"
+            "^q|^q|||||||||||||||"
+            "|");
+  EXPECT_EQ(made->targets,
+            "..good|..bad|.x|.y|."
+            "..|..|.............."
+            ".");
   EXPECT_TRUE(made->result.pairs);
   EXPECT_EQ(made->result.left_out, 1);
   EXPECT_EQ(made->result.documents, 4);
   // Without a prompt, chats that begin alike.
-  const auto chat = Run(absl::StrCat(
-                            R"({"chosen": )", Messages({"user", "Q", "assistant", "yes"}),
-                            R"(, "rejected": )", Messages({"user", "Q", "assistant", "no"}), "}"),
-                        {.sequence_length = 20});
+  const auto chat =
+      Run(absl::StrCat(R"({"chosen": )", Messages({"user", "Q", "assistant", "yes"}),
+                       R"(, "rejected": )", Messages({"user", "Q", "assistant", "no"}), "}"),
+          {.sequence_length = 20});
   ASSERT_TRUE(chat.ok()) << chat.status();
   EXPECT_EQ(chat->tokens, "u:Q|a:yes|#u:Q|a:no|##");
   EXPECT_EQ(chat->targets, "......yes|.......no|..");
+}
+
+// Stands for the package: a file of lines of JSON, in batches of two rows.
+constexpr char kPyarrow[] = R"py(
+import json
+class ArrowException(Exception): pass
+class Batch:
+    def __init__(self, rows): self.rows, self.num_rows = rows, len(rows)
+    def slice(self, begin, count): return Batch(self.rows[begin:begin + count])
+    def to_pylist(self): return self.rows
+def batches(path):
+    rows = []
+    for line in open(path):
+        if line == "bad\n": raise ArrowException("damaged")
+        rows.append(json.loads(line))
+    return [Batch(rows[i:i + 2]) for i in range(0, len(rows), 2)]
+def memory_map(path): return path
+class ipc:
+    open_stream = staticmethod(batches)
+)py";
+constexpr char kParquet[] = R"py(
+import pyarrow
+class ParquetFile:
+    def __init__(self, path):
+        self.batches = pyarrow.batches(path)
+        self.metadata = type("Metadata", (), {"num_rows": sum(b.num_rows for b in self.batches)})
+    def iter_batches(self, batch_size): return iter(self.batches)
+)py";
+
+TEST_F(TokenizeExamplesTest, RowsAreAsLines) {
+  fs::create_directory(folder_ / "pyarrow");
+  Write("pyarrow/__init__.py", kPyarrow);
+  Write("pyarrow/parquet.py", kParquet);
+  setenv("PYTHONPATH", folder_.c_str(), 1);
+  const auto run = [&](const std::string& input) -> absl::StatusOr<std::string> {
+    const TokenizeJob job = {.inputs = {(folder_ / input).string()},
+                             .output = (folder_ / "out.npy").string()};
+    const auto result = TokenizeHuggingFace(job, (folder_ / "tokenizer.json").string());
+    if (!result.ok()) return result.status();
+    return Values(job.output);
+  };
+  // A column that a row does not have is null.
+  const std::string rows = R"({"text": null, "prompt": "ab", "completion": "cd"})"
+                           "\n"
+                           R"({"prompt": "", "completion": "e"})"
+                           "\n"
+                           R"({"prompt": "", "completion": "f"})"
+                           "\n";
+  Write("a.parquet", rows);
+  EXPECT_EQ(*run("a.parquet"), "^abcd|^e|^f|");
+  fs::create_directories(folder_ / "set/train");
+  Write("set/train/data-0.arrow", rows);
+  Write("set/train/state.json", R"({"_data_files": [{"filename": "data-0.arrow"}]})");
+  EXPECT_EQ(*run("set/train"), "^abcd|^e|^f|");
+  EXPECT_THAT(run("set").status().message(), HasSubstr("name one of its parts: train"));
+  Write("set/train/state.json", R"({"_data_files": [{"filename": "../data-0.arrow"}]})");
+  EXPECT_THAT(run("set/train").status().message(), HasSubstr("files outside the folder"));
+  Write("set/train/state.json", R"({"_data_files": 5})");
+  EXPECT_THAT(run("set/train").status().message(), HasSubstr("does not list the files"));
+  Write("b.parquet", rows + "bad\n");
+  EXPECT_THAT(run("b.parquet").status().message(), HasSubstr("b.parquet: cannot be read: damaged"));
+  Write("c.parquet", R"({"prompt": "a"})"
+                     "\n");
+  EXPECT_THAT(run("c.parquet").status().message(), HasSubstr("c.parquet: row 1: has no text"));
+  unsetenv("PYTHONPATH");
 }
 
 TEST_F(TokenizeExamplesTest, WhatIsNoPairIsTold) {

@@ -48,11 +48,13 @@ absl::Status Explain(const ExitResult& end, UniqueFd err) {
                      ? message.size()
                      : strnlen(message.data(), message.size()));
   if (end.signal == 0 && end.exit_code == 3) {
+    const char* what = message == "transformers" ? "a chat template"
+                       : message == "pyarrow"    ? "a Parquet or Arrow file"
+                                                 : "a tokenizer.json";
     return absl::FailedPreconditionError(
-        absl::StrCat(message == "transformers" ? "a chat template" : "a tokenizer.json",
-                     " needs the Python package `", message, "`: pip install ", message,
+        absl::StrCat(what, " needs the Python package `", message, "`: pip install ", message,
                      " (in the environment of the python3 on PATH)",
-                     message == "transformers" ? "" : ", or use --tokenizer bytes"));
+                     message == "tokenizers" ? ", or use --tokenizer bytes" : ""));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("tokenizing failed (", end.ToString(), "): ", message));

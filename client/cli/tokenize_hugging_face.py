@@ -6,15 +6,16 @@ TOKENIZER is a tokenizer.json or a folder that has one. FRACTION is the part for
 texts and a LENGTH of 0 stand for what is not given. LOSS is `completions` or `all`.
 
 It writes to stdout, little-endian: the vocabulary's size (u64), whether there are masks (u8; 2: and
-pairs), the separator's id (u32; none: 2^32 - 1) and its text (u32 bytes, then these). Then frames of one byte
-(0: training, 1: validation), a count (u32), that many ids (u32) and, with masks, as many bytes: 1
-for a target. At last a frame 2 whose count is that of the documents, and two more counts: of those
-that were cut to LENGTH, and of those that were left out because nothing in them is a target. Exit
-code 3: a package is missing, which stderr names. 4: a message for the user is on stderr.
+pairs), the separator's id (u32; none: 2^32 - 1) and its text (u32 bytes, then these). Then frames
+of one byte (0: training, 1: validation), a count (u32), that many ids (u32) and, with masks, as
+many bytes: 1 for a target. At last a frame 2 whose count is that of the documents, and two more
+counts: of those that were cut to LENGTH, and of those that were left out, because nothing in them
+is a target or a pair is longer. Exit code 3: a package is missing, which stderr names. 4: a message for the user is on stderr.
 
-Documents are files, or lines of JSON. A line of JSON may be an example: `messages`, or `prompt` and
-`completion`. Examples have masks, by which answers alone are targets. It may be a pair of examples:
-`prompt`, `chosen` and `rejected`.
+Documents are files, or lines of JSON, or rows of Parquet files and of folders of `datasets`
+(save_to_disk). A row is as a line of JSON. A line may be an example: `messages`, or `prompt` and
+`completion`. Examples have masks, by which answers alone are targets. A line may be a pair of
+examples: `prompt`, `chosen` and `rejected`.
 """
 
 import bisect
@@ -41,6 +42,73 @@ def fail(message):
 def missing(package):
     sys.stderr.write(package)
     sys.exit(3)
+
+
+def has_rows(path):
+    return path.endswith((".parquet", ".arrow")) or os.path.isdir(path)
+
+
+def bytes_of(path):
+    """Of a file, or of the files of a folder."""
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    return sum(os.path.getsize(os.path.join(path, name)) for name in os.listdir(path))
+
+
+def rows_of(path):
+    """Yields (place, row as a mapping, its share of the bytes) of a Parquet or Arrow file, or of a
+    folder of `datasets`. In memory are some hundred rows, or a file's own batch if it is larger."""
+    try:
+        import pyarrow
+    except ImportError:
+        missing("pyarrow")
+    try:
+        for file in arrow_files(path):
+            batches, count = open_rows(pyarrow, file)
+            number, size = 0, os.path.getsize(file) / max(count, 1)
+            for batch in batches:
+                for begin in range(0, batch.num_rows, BATCH):
+                    for row in batch.slice(begin, BATCH).to_pylist():
+                        number += 1
+                        yield f"{file}: row {number}", without_none(row), size
+    except (pyarrow.ArrowException, OSError, MemoryError, OverflowError, ValueError) as error:
+        fail(f"{path}: cannot be read: {str(error) or 'it wants more memory than there is'}")
+
+
+def without_none(value):
+    """A row has a value for every column, and each message one for every key of any."""
+    if isinstance(value, dict):
+        return {key: without_none(one) for key, one in value.items() if one is not None}
+    return [without_none(one) for one in value] if isinstance(value, list) else value
+
+
+def open_rows(pyarrow, file):
+    """The batches of a file, and how many rows they have."""
+    if file.endswith(".parquet"):
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.ParquetFile(file)
+        return table.iter_batches(batch_size=BATCH), table.metadata.num_rows
+    mapped = pyarrow.memory_map(file)
+    count = sum(batch.num_rows for batch in pyarrow.ipc.open_stream(mapped))
+    return pyarrow.ipc.open_stream(pyarrow.memory_map(file)), count
+
+
+def arrow_files(path):
+    if not os.path.isdir(path):
+        return [path]
+    try:
+        with open(os.path.join(path, "state.json"), encoding="utf-8") as file:
+            names = [one["filename"] for one in json.load(file)["_data_files"]]
+    except FileNotFoundError:
+        splits = sorted(one for one in os.listdir(path) if os.path.isdir(os.path.join(path, one)))
+        has = f"name one of its parts: {', '.join(splits)}" if splits else "it has no state.json"
+        fail(f"{path}: is no folder of `datasets` (save_to_disk): {has}")
+    except (ValueError, LookupError, TypeError) as error:
+        fail(f"{path}/state.json: does not list the files: {error}")
+    if not all(isinstance(name, str) and os.path.basename(name) == name for name in names):
+        fail(f"{path}/state.json: names files outside the folder")
+    return [os.path.join(path, name) for name in names]
 
 
 class Vocabulary:
@@ -137,9 +205,13 @@ class Reader:
         self.cuts_freely = vocabulary.may_cut()
 
     def has_lines(self, path):
-        return self.field != "" or path.endswith((".jsonl", ".ndjson"))
+        return self.field != "" or path.endswith((".jsonl", ".ndjson")) or has_rows(path)
 
     def pieces(self, path):
+        if has_rows(path):
+            for place, row, size in rows_of(path):
+                yield self.row(place, row), size, True
+            return
         with open(path, encoding="utf-8-sig", newline="") as file:
             if self.has_lines(path):
                 for number, line in enumerate(file, 1):
@@ -173,6 +245,9 @@ class Reader:
             document = json.loads(line)
         except (ValueError, RecursionError) as error:
             fail(f"{place}: not JSON: {error}")
+        return self.row(place, document)
+
+    def row(self, place, document):
         example = self.field == "" and isinstance(document, dict) and "text" not in document
         try:
             if example and "chosen" in document and "rejected" in document:
@@ -543,7 +618,7 @@ class Run:
         self.waiting[part] = []
 
     def run(self):
-        split = sum(os.path.getsize(path) for path in self.paths) * (1 - self.fraction)
+        split = sum(map(bytes_of, self.paths)) * (1 - self.fraction)
         seen = 0
         for path in self.paths:
             self.path = path

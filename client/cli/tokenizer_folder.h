@@ -19,7 +19,8 @@ class Access;
 // Whether a tokenizer is in the folder. An empty name has none.
 bool HasTokenizer(const std::string& folder);
 
-// The job's train.init_from. Empty: it has none, or there is no such job. Blocks on the coordinator.
+// The job's train.init_from. Empty: it has none, or there is no such job. Blocks on the
+// coordinator.
 std::string InitialFolderOf(const Access& access, const std::string& job);
 
 // The folder of the job's initial weights, where it is on this machine and has a tokenizer. Empty:

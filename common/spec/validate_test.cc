@@ -181,8 +181,7 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
       absent,
       ElementsAre("milepost.v1.LlamaSpec.activation", "milepost.v1.ModelSpec.head_weight",
                   "milepost.v1.ModelSpec.lora", "milepost.v1.DataSpec.images",
-                  "milepost.v1.DataSpec.masking",
-                  "milepost.v1.DataSpec.document_separator",
+                  "milepost.v1.DataSpec.masking", "milepost.v1.DataSpec.document_separator",
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
                   "milepost.v1.DataSpec.loss_mask", "milepost.v1.OptimizerSpec.momentum",
                   "milepost.v1.OptimizerSpec.nesterov", "milepost.v1.OptimizerSpec.adamw_lr",
@@ -257,62 +256,6 @@ TEST(CheckTest, FindsEachBrokenRuleOfBertAndItsData) {
     s->mutable_data()->set_segment_separator(3);
   });
   ASSERT_EQ(CheckJobSpec(gpt2).size(), 2u);
-}
-
-JobSpec WithLora(const std::function<void(JobSpec*)>& change = [](JobSpec*) {}) {
-  return Normalized([&](JobSpec* s) {
-    s->mutable_model()->mutable_lora()->set_rank(8);
-    s->mutable_train()->set_init_from("/models/tiny");
-    s->mutable_train()->mutable_dpo();
-    s->mutable_data()->set_document_separator(3);
-    change(s);
-  });
-}
-
-TEST(NormalizeTest, FillsInAdaptersDefaults) {
-  const JobSpec spec = WithLora();
-  EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
-  EXPECT_EQ(spec.model().lora().alpha(), 8);
-  EXPECT_FALSE(spec.model().lora().rank_stabilized());
-  EXPECT_EQ(spec.train().dpo().beta(), 0.1);
-  EXPECT_EQ(StateDigest(spec), StateDigest(WithLora([](JobSpec* s) {
-              s->mutable_model()->mutable_lora()->set_dropout(0.1);
-              s->mutable_train()->mutable_dpo()->set_beta(1);
-            })));
-  EXPECT_NE(StateDigest(spec), StateDigest(WithLora([](JobSpec* s) {
-              s->mutable_model()->mutable_lora()->add_targets("c_attn");
-            })));
-}
-
-TEST(CheckTest, FindsEachBrokenRuleOfAdaptersAndPreferences) {
-  const std::vector<std::pair<const char*, std::function<void(JobSpec*)>>> cases = {
-      {"model.lora.rank", [](auto* s) { s->mutable_model()->mutable_lora()->set_rank(1025); }},
-      {"model.lora.alpha", [](auto* s) { s->mutable_model()->mutable_lora()->set_alpha(0); }},
-      {"model.lora.dropout", [](auto* s) { s->mutable_model()->mutable_lora()->set_dropout(1); }},
-      {"model.lora.targets[0]",
-       [](auto* s) { s->mutable_model()->mutable_lora()->add_targets(""); }},
-      {"model.lora.also_train[0]",
-       [](auto* s) {
-         s->mutable_model()->mutable_lora()->add_also_train(std::string(257, 'a'));
-       }},
-      {"model.lora", [](auto* s) { s->mutable_train()->clear_init_from(); }},
-      {"train.dpo.beta", [](auto* s) { s->mutable_train()->mutable_dpo()->set_beta(0); }},
-      {"train.dpo.label_smoothing",
-       [](auto* s) { s->mutable_train()->mutable_dpo()->set_label_smoothing(0.5); }},
-      {"train.dpo", [](auto* s) { s->mutable_data()->clear_document_separator(); }},
-      {"train.dpo", [](auto* s) { s->mutable_model()->clear_lora(); }},
-      {"train.dpo", [](auto* s) { s->mutable_train()->set_precision(v1::PRECISION_FP8); }},
-  };
-  for (const auto& [field, change] : cases) {
-    const auto violations = CheckJobSpec(WithLora(change));
-    ASSERT_EQ(violations.size(), 1u) << field;
-    EXPECT_EQ(violations[0].field, field);
-  }
-  // Their model is not in a checkpoint: both are given.
-  EXPECT_THAT(CheckJobSpec(WithLora([](JobSpec* s) {
-                s->mutable_checkpoint()->set_resume_from("checkpoints/3");
-              })),
-              IsEmpty());
 }
 
 TEST(NormalizeTest, ConstantScheduleEndsAtItsPeak) {

@@ -143,17 +143,17 @@ struct Attributes {
   ImageAttributes image;
   LoraAttributes lora;  // kLora*
   double scale = 1;     // kScale; kPreferenceLoss*: beta
-  double dropout = 0;  // probability; 0: none
+  double dropout = 0;   // probability; 0: none
   uint32_t dropout_tag =
       0;  // the "tensor" of the counter-based mask; the same in forward and backward
   // kClassifierLoss*: share of the target spread over all classes. kPreferenceLoss*: of pairs that
   // are taken to be the other way round.
   double label_smoothing = 0;
-  double epsilon = 1e-5;       // LayerNorm, RmsNorm, BatchNorm
-  int64_t chunk_rows = 0;      // kLmHeadLoss*, kLmHeadLogProbs*: rows of logits that exist at a time
-  bool gathers = false;        // kLmHeadLoss*: chunks hold only rows that have a target
-  int32_t head = 0;            // losses: index into Graph::losses
-  int32_t group = -1;          // flat-group ops
+  double epsilon = 1e-5;   // LayerNorm, RmsNorm, BatchNorm
+  int64_t chunk_rows = 0;  // kLmHeadLoss*, kLmHeadLogProbs*: rows of logits that exist at a time
+  bool gathers = false;    // kLmHeadLoss*: chunks hold only rows that have a target
+  int32_t head = 0;        // losses: index into Graph::losses
+  int32_t group = -1;      // flat-group ops
 };
 
 struct Op {

@@ -100,9 +100,8 @@ class Gpt2Builder {
   }
 
   Affine NormParameters(absl::string_view name) {
-    return {
-        twin_.Parameter(Hf(absl::StrCat(name, ".weight")), {spec_.width()}, Initializer::kOnes),
-        twin_.Parameter(Hf(absl::StrCat(name, ".bias")), {spec_.width()}, Initializer::kZeros)};
+    return {twin_.Parameter(Hf(absl::StrCat(name, ".weight")), {spec_.width()}, Initializer::kOnes),
+            twin_.Parameter(Hf(absl::StrCat(name, ".bias")), {spec_.width()}, Initializer::kZeros)};
   }
 
   void Embed() {
@@ -162,7 +161,8 @@ class Gpt2Builder {
       ops::LmHeadLogits(b_, "logits", twin_.own().y, wte_);
       return;
     }
-    const int64_t chunk = options_.lm_head_chunk_rows == 0 ? b_.rows() : options_.lm_head_chunk_rows;
+    const int64_t chunk =
+        options_.lm_head_chunk_rows == 0 ? b_.rows() : options_.lm_head_chunk_rows;
     if (twin_.twin()) return twin_.AddPreferenceLoss(wte_, chunk, documents_, *options_.preference);
     ops::LmHeadLoss(b_, "lm", twin_.own().y, wte_, b_.Targets(), chunk, HeadWeight(model_));
   }

@@ -191,7 +191,8 @@ class LlamaBuilder {
       ops::LmHeadLogits(b_, "logits", twin_.own().y, head);
       return;
     }
-    const int64_t chunk = options_.lm_head_chunk_rows == 0 ? b_.rows() : options_.lm_head_chunk_rows;
+    const int64_t chunk =
+        options_.lm_head_chunk_rows == 0 ? b_.rows() : options_.lm_head_chunk_rows;
     if (twin_.twin()) return twin_.AddPreferenceLoss(head, chunk, documents_, *options_.preference);
     ops::LmHeadLoss(b_, "lm", twin_.own().y, head, b_.Targets(), chunk, HeadWeight(model_));
   }

@@ -31,10 +31,9 @@ bool IsNew(absl::string_view parameter) {
 
 absl::Status NoMatch(absl::string_view field, int index, absl::string_view pattern,
                      const std::vector<std::string>& names, absl::string_view what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("model.lora.", field, "[", index, "]: '", pattern, "' matches no ", what,
-                   "; the nearest are ",
-                   absl::StrJoin(graph::NearestToPattern(pattern, names, 3), ", ")));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "model.lora.", field, "[", index, "]: '", pattern, "' matches no ", what,
+      "; the nearest are ", absl::StrJoin(graph::NearestToPattern(pattern, names, 3), ", ")));
 }
 
 }  // namespace
@@ -116,8 +115,7 @@ ValueId LoraLayers::Linear(absl::string_view name, ValueId x, ValueId weight, Va
   return Adapt(name, x, base, {std::move(part)});
 }
 
-ValueId LoraLayers::LinearRows(absl::string_view name, ValueId x,
-                               absl::Span<const ValueId> weights,
+ValueId LoraLayers::LinearRows(absl::string_view name, ValueId x, absl::Span<const ValueId> weights,
                                absl::Span<const ValueId> biases) {
   const ValueId base = ops::LinearRows(b_, name, x, weights, biases);
   if (base == graph::kNoValue) return base;
@@ -160,7 +158,9 @@ absl::Status LoraLayers::Trained(graph::Graph& graph) const {
       any = true;
     }
     // Generation builds no further heads.
-    if (!any && mode_ != Mode::kGeneration) return NoMatch("also_train", i, patterns[i], names, "parameter");
+    if (!any && mode_ != Mode::kGeneration) {
+      return NoMatch("also_train", i, patterns[i], names, "parameter");
+    }
   }
   return absl::OkStatus();
 }

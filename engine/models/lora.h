@@ -73,7 +73,7 @@ class LoraLayers {
   const double dropout_;
   bool reference_ = false;
   std::vector<graph::NamePattern> targets_;
-  std::vector<bool> used_;          // of the targets
+  std::vector<bool> used_;           // of the targets
   std::vector<std::string> layers_;  // all that could be targets
 };
 

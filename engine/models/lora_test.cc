@@ -128,10 +128,10 @@ TEST(LoraLayers, WhatTheyAdaptIsNotTrained) {
     for (const graph::Parameter& p : graph.parameters) {
       if (!p.base) trained.insert(graph.values[p.value].name);
     }
-    EXPECT_THAT(trained, testing::ElementsAre(
-                             "heads.tag.bias", "heads.tag.weight",
-                             "model.layers.1.self_attn.q_proj.lora_A.weight",
-                             "model.layers.1.self_attn.q_proj.lora_B.weight", "model.norm.weight"));
+    EXPECT_THAT(trained, testing::ElementsAre("heads.tag.bias", "heads.tag.weight",
+                                              "model.layers.1.self_attn.q_proj.lora_A.weight",
+                                              "model.layers.1.self_attn.q_proj.lora_B.weight",
+                                              "model.norm.weight"));
   }
   model.clear_lora();
   for (const graph::Parameter& p : Build(model).parameters) EXPECT_FALSE(p.base);
@@ -143,8 +143,7 @@ TEST(LoraLayers, AdaptersStartAsTorchsLayersAndAtZero) {
     const graph::Value& value = graph.values[p.value];
     if (AdaptedLayer(value.name).empty()) continue;
     const bool down = value.name.find(".lora_A.") != std::string::npos;
-    EXPECT_EQ(p.initializer,
-              down ? graph::Initializer::kUniform : graph::Initializer::kZeros);
+    EXPECT_EQ(p.initializer, down ? graph::Initializer::kUniform : graph::Initializer::kZeros);
     EXPECT_EQ(value.shape[down ? 0 : 1], 3) << value.name;
     // Uniform within 1 / sqrt(in).
     if (!down) continue;

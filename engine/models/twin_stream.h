@@ -2,9 +2,9 @@
 // without gradients, as what its loss compares it with. Internal to the families.
 //
 //   TwinStream<Stream> twin(options, b, linear);
-//   twin.ForEach([&](Stream& s) { Layer(s, layer); });   // once, or twice where there is a reference
-//   twin.Parameter(name, ...);                           // both get the same one
-//   twin.Named("h.0.attn");                              // "reference.h.0.attn" of the second
+//   twin.ForEach([&](Stream& s) { Layer(s, layer); });  // twice where there is a reference
+//   twin.Parameter(name, ...);                          // both get the same one
+//   twin.Named("h.0.attn");                             // "reference.h.0.attn" of the second
 #ifndef MILEPOST_ENGINE_MODELS_TWIN_STREAM_H_
 #define MILEPOST_ENGINE_MODELS_TWIN_STREAM_H_
 

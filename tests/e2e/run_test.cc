@@ -461,9 +461,8 @@ TEST_F(RunTest, AdaptersGoOnOverTheModelTheyAdapt) {
   EXPECT_THAT(ran.out + ran.err, HasSubstr("checkpoints/3"));  // it went on from there
   const std::string newest = "4";
   const auto text = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"generate",      "--checkpoint", newest,
-                                          "--prompt",      "a",            "--tokens",
-                                          "8",             "--temperature", "0"};
+    std::vector<std::string> arguments = {
+        "generate", "--checkpoint", newest, "--prompt", "a", "--tokens", "8", "--temperature", "0"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return Milepost(arguments);
   };

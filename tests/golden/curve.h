@@ -166,8 +166,7 @@ class GoldenCurve : public testing::Test {
         ASSERT_TRUE(index.contains(tensor.name())) << tensor.name();
         auto* values = reinterpret_cast<float*>(target.data);
         for (int64_t e = target.begin; e < target.end; ++e) {
-          values[e - target.begin] =
-              InitialWeight(tensor.name(), norm, index.at(tensor.name()), e);
+          values[e - target.begin] = InitialWeight(tensor.name(), norm, index.at(tensor.name()), e);
         }
       }
     };

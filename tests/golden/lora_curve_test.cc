@@ -1,5 +1,6 @@
 // Trains adapters of tiny models from the weights and on the tokens that make_lora_curve.py gave
-// PEFT, and compares 20 steps of losses, gradient norms and learning rates, and the adapters then.
+// PEFT, also on preferences. Compares 20 steps of losses, gradient norms and learning rates, and
+// the adapters then.
 #include "tests/golden/curve.h"
 
 namespace milepost {
@@ -55,7 +56,13 @@ class LoraCurve : public GoldenCurve {
   void Expect(const char* name, const char* norm, int stage, int64_t micro) {
     const json golden = golden_["cases"][name];
     WriteTokens(golden["model"]);
-    ExpectTheCurve(Spec(Model(golden), stage, micro), golden, norm);
+    v1::JobSpec spec;
+    if (!golden["dpo"].is_null()) {
+      spec.mutable_train()->mutable_dpo()->set_beta(golden["dpo"]["beta"]);
+      spec.mutable_train()->mutable_dpo()->set_label_smoothing(golden["dpo"]["label_smoothing"]);
+      spec.mutable_data()->set_document_separator(golden["dpo"]["separator"]);
+    }
+    ExpectTheCurve(Spec(Model(golden), stage, micro, spec), golden, norm);
   }
 };
 
@@ -64,6 +71,8 @@ TEST_F(LoraCurve, EveryLayerOfALlama) { Expect("llama", "norm", 0, 8); }
 TEST_F(LoraCurve, RankStabilizedWithATrainedNorm) { Expect("qwen2", "norm", 3, 4); }
 
 TEST_F(LoraCurve, Gpt2sTurnedWeights) { Expect("gpt2", "ln_", 1, 2); }
+
+TEST_F(LoraCurve, Preferences) { Expect("dpo", "norm", 1, 4); }
 
 }  // namespace
 }  // namespace milepost

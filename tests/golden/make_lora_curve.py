@@ -9,7 +9,8 @@ norm is trained as well; GPT-2, whose weights are stored the other way round. Na
 PEFT's without "base_model.model.", "base_layer." and "default.". Initial values, also of both
 matrices of an adapter, come from the integer formula of make_gpt2_curve.py, by the number of the
 parameter in lora_curve.json's list, which lora_curve_test.cc repeats. Every step trains on all
-samples.
+samples. The last case has the loss of preferences (DPO, Rafailov et al. 2023), written out here: in
+each sample documents 0 and 1, 2 and 3, ... are pairs.
 """
 import json
 import warnings
@@ -40,6 +41,7 @@ CASES = {
              "peft": {"target_modules": ["attn.c_attn", "mlp.c_fc", "mlp.c_proj"],
                       "fan_in_fan_out": True}},
 }
+CASES["dpo"] = CASES["qwen2"] | {"dpo": {"beta": 0.5, "label_smoothing": 0.1, "separator": 5}}
 
 
 def build(model):
@@ -69,8 +71,36 @@ def set_weights(named):
             weight.copy_(values + 1 if norm else values)
 
 
+def pairs_of(tokens, targets, separator):
+    """Of each pair both documents' tokens and targets, where a document ends with a separator."""
+    for x, y in zip(tokens, targets):
+        ends = [i + 1 for i in range(len(x)) if x[i] == separator]
+        bounds = [0] + [end for end in ends if end < len(x)] + [len(x)]
+        documents = []
+        for begin, end in zip(bounds, bounds[1:]):
+            count = end - begin - (1 if x[end - 1] == separator else 0)  # that have a target
+            documents.append((x[begin:begin + count], y[begin:begin + count]))
+        for first, second in zip(documents[::2], documents[1::2]):
+            if len(first[0]) > 0 and len(second[0]) > 0:
+                yield first, second
+
+
+def preference_loss(network, pairs, beta, smoothing):
+    def log_prob(x, y):
+        return -F.cross_entropy(network(input_ids=x[None]).logits[0], y, reduction="sum")
+
+    losses = []
+    for pair in pairs:
+        first, second = (log_prob(*document) for document in pair)
+        with torch.no_grad(), network.disable_adapter():
+            first_before, second_before = (log_prob(*document) for document in pair)
+        m = beta * ((first - first_before) - (second - second_before))
+        losses.append(-(1 - smoothing) * F.logsigmoid(m) - smoothing * F.logsigmoid(-m))
+    return torch.stack(losses).mean()
+
+
 def train(case):
-    model, lora = case["model"], case["lora"]
+    model, lora, dpo = case["model"], case["lora"], case.get("dpo")
     config = peft.LoraConfig(r=lora["rank"], lora_alpha=lora["alpha"],
                              use_rslora=lora["rank_stabilized"], lora_dropout=0, bias="none",
                              task_type="CAUSAL_LM", **case["peft"])
@@ -82,11 +112,15 @@ def train(case):
     stream = torch.tensor([(i * i + 3 * (i // 5)) % vocabulary
                            for i in range(SAMPLES * length + 1)])
     tokens, targets = stream[:-1].view(SAMPLES, length), stream[1:].view(SAMPLES, length)
+    pairs = list(pairs_of(tokens, targets, dpo["separator"])) if dpo else []
     optimizer = make_optimizer("adamw", trained, (".layers.", ".h."))
     curve = []
     for step in range(TRAIN["steps"]):
-        logits = network(input_ids=tokens).logits
-        loss = F.cross_entropy(logits.reshape(-1, vocabulary), targets.reshape(-1))
+        if dpo:
+            loss = preference_loss(network, pairs, dpo["beta"], dpo["label_smoothing"])
+        else:
+            logits = network(input_ids=tokens).logits
+            loss = F.cross_entropy(logits.reshape(-1, vocabulary), targets.reshape(-1))
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(trained.values(), TRAIN["clip_norm"])
@@ -94,7 +128,7 @@ def train(case):
             group["lr"] = lr_at(step)
         optimizer.step()
         curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
-    return {"model": model, "lora": lora, "parameters": list(named), "steps": curve,
+    return {"model": model, "lora": lora, "dpo": dpo, "parameters": list(named), "steps": curve,
             "final": final_state(trained)}
 
 

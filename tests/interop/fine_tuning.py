@@ -256,6 +256,34 @@ def check_lora(milepost, family, work):
     return wrong
 
 
+def check_tables(milepost, folder, work):
+    """Parquet files and folders of `datasets` have the tokens of their lines; damaged ones end."""
+    lines = work / "messages.jsonl"
+    data = datasets.load_dataset("json", data_files=str(lines), split="train")
+    data.to_parquet(work / "messages.parquet")
+    data.save_to_disk(work / "messages.set")
+    made = []
+    for source in (lines, work / "messages.parquet", work / "messages.set"):
+        out = work / "table.npy"
+        run(milepost, "dataset", "tokenize", "--input", source, "--tokenizer", folder,
+            "--sequence-length", LENGTH, "--output", out)
+        made.append((numpy.load(out).tolist(), numpy.load(work / "table.mask.npy").tolist()))
+    assert made[0] == made[1] == made[2], "a table has other tokens than its lines"
+    whole = (work / "messages.parquet").read_bytes()
+    draw = random.Random(3)
+    for _ in range(30):
+        damaged = bytearray(whole)
+        for _ in range(draw.randint(1, 8)):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        (work / "damaged.parquet").write_bytes(bytes(damaged[:draw.randint(1, len(damaged))]))
+        done = subprocess.run(
+            [milepost, "dataset", "tokenize", "--input", work / "damaged.parquet", "--tokenizer",
+             folder, "--output", work / "none.npy"], capture_output=True, text=True, timeout=60)
+        assert done.returncode in (0, 2), done
+        assert "Traceback" not in done.stderr, done.stderr
+    print("ok   tables: Parquet and datasets as lines, 30 damaged files", flush=True)
+
+
 def main():
     milepost = pathlib.Path(sys.argv[1]).resolve() / "milepost"
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -268,6 +296,7 @@ def main():
         for family, make_model in MODELS.items():
             make_folder(work / family, make_model)
             check_text(milepost, work / family, work)
+            check_tables(milepost, work / family, work)
             for form in ("messages", "texts"):
                 theirs = losses_of_trl(work / family, work / f"{form}.jsonl", work)
                 data, ours = losses_here(milepost, work / family, work / f"{form}.jsonl", work)

@@ -137,7 +137,7 @@ class Trainer {
   bool forgot_older_state_ = false;
   std::string restored_from_;  // empty: it began anew
   std::optional<InitialWeights> base_;
-  std::string choices_;        // rank 0's, of earlier attempts
+  std::string choices_;  // rank 0's, of earlier attempts
   std::unique_ptr<comm::Communicator> communicator_;
   std::unique_ptr<comm::Communicator> device_communicator_;  // of several ranks on GPUs
   std::unique_ptr<comm::Communicator> copies_communicator_;  // until copies_ has it

@@ -68,8 +68,7 @@ absl::Status Trainer::OpenBase() {
   const std::string& folder = spec_.train().init_from();
   if (session_->base_tensors().empty() || folder.empty()) return absl::OkStatus();
   SettingUp();
-  MP_ASSIGN_OR_RETURN(base_,
-                      InitialWeights::Open(folder, spec_.model(), session_->base_tensors()));
+  MP_ASSIGN_OR_RETURN(base_, InitialWeights::Open(folder, spec_.model(), session_->base_tensors()));
   const uint64_t fingerprint = base_->Fingerprint();
   session_->SetBase(fingerprint);
   return comm::CheckAgreement(

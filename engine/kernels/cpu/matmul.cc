@@ -49,8 +49,8 @@ int64_t BRow(const MatmulSpec& s) {
 int64_t CRow(const MatmulSpec& s) { return s.c_row > 0 ? s.c_row : s.n; }
 
 std::string Describe(const MatmulSpec& s) {
-  return absl::StrFormat("matmul m=%d n=%d k=%d a_row=%d b_row=%d c_row=%d %s -> %s%s%s%s%s%s",
-                         s.m, s.n, s.k, ARow(s), BRow(s), CRow(s), Name(s.a), Name(s.c),
+  return absl::StrFormat("matmul m=%d n=%d k=%d a_row=%d b_row=%d c_row=%d %s -> %s%s%s%s%s%s", s.m,
+                         s.n, s.k, ARow(s), BRow(s), CRow(s), Name(s.a), Name(s.c),
                          s.transpose_a ? " transpose_a" : "", s.transpose_b ? " transpose_b" : "",
                          s.accumulate ? " accumulate" : "", s.bias ? " bias" : "",
                          s.packed_b ? " packed_b" : "");

@@ -90,7 +90,9 @@ WidenedProduct::WidenedProduct(const MatmulSpec& spec, int threads)
       a_row_(spec.a_row > 0     ? spec.a_row
              : spec.transpose_a ? spec.m
                                 : spec.k),
-      b_row_(spec.b_row > 0 ? spec.b_row : spec.transpose_b ? spec.k : spec.n),
+      b_row_(spec.b_row > 0     ? spec.b_row
+             : spec.transpose_b ? spec.k
+                                : spec.n),
       c_row_(spec.c_row > 0 ? spec.c_row : spec.n),
       sums_row_(RoundUp(std::min(spec.n, kColumns), kVector) + kVector) {}
 

@@ -198,8 +198,8 @@ void ClassifierForward(const f16* logits, const int32_t* targets, int64_t rows, 
 }
 
 template <>
-void ClassifierLogProbs(const float* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
-                        float* log_probs) {
+void ClassifierLogProbs(const float* logits, const int32_t* targets, int64_t rows,
+                        int64_t vocabulary, float* log_probs) {
   const auto run = HWY_DYNAMIC_DISPATCH(RowLossF32);
   ForRows(rows, vocabulary, [&](int64_t row) {
     const bool none = targets[row] < 0;
@@ -216,8 +216,8 @@ void ClassifierLogProbsBackward(float* logits, const int32_t* targets, int64_t r
   });
 }
 template <>
-void ClassifierLogProbs(const bf16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
-                        float* log_probs) {
+void ClassifierLogProbs(const bf16* logits, const int32_t* targets, int64_t rows,
+                        int64_t vocabulary, float* log_probs) {
   const auto run = HWY_DYNAMIC_DISPATCH(RowLossBf16);
   ForRows(rows, vocabulary, [&](int64_t row) {
     const bool none = targets[row] < 0;

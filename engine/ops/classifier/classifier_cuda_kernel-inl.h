@@ -130,8 +130,7 @@ struct ClassifierKernel {
   template <typename Context>
   MP_DEVICE void Gradient(Context& c, T* row, int target, float wanted, float max,
                           float sum) const {
-    const float scale =
-        a.gradients == nullptr ? c.Load(a.scale) : -c.Load(a.gradients + c.block());
+    const float scale = a.gradients == nullptr ? c.Load(a.scale) : -c.Load(a.gradients + c.block());
     const float factor = scale / sum;
     const float spread = scale * a.smoothing / static_cast<float>(a.vocabulary);
     const double at_target =

@@ -42,8 +42,7 @@ absl::Status LmHeadLossGradient(Backward& backward, const Op& op) {
 
 absl::Status LogProbsGradient(Backward& backward, const Op& op) {
   const ValueId x = op.inputs[0];
-  MP_ASSIGN_OR_RETURN(const ValueId gradients,
-                      backward.RequireGradient(op, op.outputs[0].value));
+  MP_ASSIGN_OR_RETURN(const ValueId gradients, backward.RequireGradient(op, op.outputs[0].value));
   const ValueId dsum = backward.Gradient(x);
   const ValueId dx = backward.NewGradient(x);
   const Output dwte = backward.ParameterGradient(op.inputs[1]);

@@ -11,9 +11,10 @@
 //                      other consumers of x (the heads after it) added to its gradient. Without
 //                      one dx may lie over x: a chunk's dwte comes before its dx. dwte and dbias
 //                      may be left out (frozen parameters)
-// kLmHeadLogProbs:     x, wte, targets, bias|kNoValue -> log p(target) f32[N], 0 where there is none
+// kLmHeadLogProbs:     x, wte, targets, bias|kNoValue -> log p(target) f32[N]; 0: it has none
 // kLmHeadLogProbsBackward: x, wte, targets, bias|kNoValue, dsum|kNoValue, their gradients f32[N]
-//                      -> kNoValue, dx, dwte, dbias: as kLmHeadLossBackward's. Makes the logits again
+//                      -> kNoValue, dx, dwte, dbias: as kLmHeadLossBackward's. It makes the logits
+//                      once more
 // kLmHeadLogits:       x[N,C], wte[V,C], bias[V]|kNoValue -> logits f32[B,V] of ONE position of
 //                      each sequence, the same in all: given at run time, so that a window may be
 //                      partly filled

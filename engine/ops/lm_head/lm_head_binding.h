@@ -21,7 +21,7 @@ struct HeadOperands {
         log_probs(b.planned.op.kind == graph::OpKind::kLmHeadLogProbs ? b.Output<float>(0)
                                                                       : nullptr),
         gradients(b.planned.op.kind == graph::OpKind::kLmHeadLogProbsBackward ? b.Input<float>(5)
-                                                                             : nullptr),
+                                                                              : nullptr),
         sums(log_probs == nullptr ? b.Output<double>(0) : nullptr),
         sums_accumulation(b.OutputAccumulation(0)),
         dx(b.Output<T>(1)),
@@ -34,8 +34,8 @@ struct HeadOperands {
   const T* x;
   const T* wte;
   const int32_t* targets;
-  const T* bias;  // or null
-  const T* dsum;  // or null; may be dx
+  const T* bias;           // or null
+  const T* dsum;           // or null; may be dx
   float* log_probs;        // kLmHeadLogProbs alone
   const float* gradients;  // of them; kLmHeadLogProbsBackward alone
   double* sums;            // null in both

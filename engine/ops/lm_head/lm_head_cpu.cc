@@ -119,7 +119,7 @@ struct Head {
     for (int64_t row = 0; row < sizes.rows; row += sizes.chunk) {
       const int64_t at = row * sizes.width;
       const Chunk chunk{std::min(sizes.chunk, sizes.rows - row), io.x + at, io.targets + row,
-                        io.dx == nullptr ? nullptr : io.dx + at, row > 0, row};
+                        io.dx == nullptr ? nullptr : io.dx + at, row > 0,   row};
       MP_RETURN_IF_ERROR(RunChunk(chunk, context, sum));
       if (io.dx == nullptr) continue;
       if (io.dsum != nullptr && io.dsum != io.dx) {
@@ -175,8 +175,8 @@ struct Head {
     int64_t rows;
     const T* x;
     const int32_t* targets;
-    T* dx;     // may be x
-    bool add;  // the parameters' gradients hold those of other chunks
+    T* dx;              // may be x
+    bool add;           // the parameters' gradients hold those of other chunks
     int64_t first = 0;  // of its rows, where they are not gathered
   };
   // All but the gradient of x; `logits` then hold theirs.

@@ -138,9 +138,9 @@ struct Head {
     int64_t rows;
     const T* x;
     const int32_t* targets;
-    T* dx;            // or null; may be x
-    const T* addend;  // or null; may be dx
-    bool add;         // the parameters' gradients hold those of other chunks
+    T* dx;              // or null; may be x
+    const T* addend;    // or null; may be dx
+    bool add;           // the parameters' gradients hold those of other chunks
     int64_t first = 0;  // of its rows, where they are not gathered
   };
 
@@ -175,17 +175,16 @@ struct Head {
     const Products& p = ProductsOf(chunk.rows);
     MP_RETURN_IF_ERROR(
         Execute(p.logits, {.a = chunk.x, .b = io.wte, .bias = io.bias, .c = logits}));
-    const cuda::ClassifierArgs<T> args{.logits = logits,
-                                       .targets = chunk.targets,
-                                       .rows = chunk.rows,
-                                       .vocabulary = sizes.vocabulary,
-                                       .scale = factor,
-                                       .sums = io.sums,
-                                       .accumulate = chunk.add || io.sums_accumulation.At(context),
-                                       .stride = sizes.Stride(),
-                                       .gradients = io.gradients == nullptr
-                                                        ? nullptr
-                                                        : io.gradients + chunk.first};
+    const cuda::ClassifierArgs<T> args{
+        .logits = logits,
+        .targets = chunk.targets,
+        .rows = chunk.rows,
+        .vocabulary = sizes.vocabulary,
+        .scale = factor,
+        .sums = io.sums,
+        .accumulate = chunk.add || io.sums_accumulation.At(context),
+        .stride = sizes.Stride(),
+        .gradients = io.gradients == nullptr ? nullptr : io.gradients + chunk.first};
     if (io.log_probs != nullptr) {
       return cuda::ClassifierLogProbs<T>(args, classifier, io.log_probs + chunk.first, stream);
     }

@@ -3,11 +3,11 @@
 //
 //   const ValueId base = ops::LinearRows(b, "attn.qkv", x, {q, k, v});
 //   const ValueId h = ops::LinearRows(b, "attn.qkv.down", x, {a_q, a_v});      // A [r,K]
-//   const ValueId y = ops::Lora(b, "attn.qkv.adapted", base, ops::Scale(b, "attn.qkv.scaled", h, 2),
+//   const ValueId y = ops::Lora(b, "attn.qkv.adapted", base, ops::Scale(b, "scaled", h, 2),
 //                               {b_q, b_v}, {0, first_column_of_v});           // B [Mi,r]
 //
-// kLora:               base[N,M], h[N,P r], P weights w[Mi,r] -> y[N,M]: base, and in the Mi columns
-//                      from lora.columns[i] on also h's i-th r columns times w_i^T
+// kLora:               base[N,M], h[N,P r], P weights w[Mi,r] -> y[N,M]: base, and in the Mi
+//                      columns from lora.columns[i] on also h's i-th r columns times w_i^T
 // kLoraBackwardInput:  dy[N,M], the weights -> dh[N,P r]
 // kLoraBackwardWeight: h, dy -> the weights' gradients
 // The gradient of base is dy itself.

@@ -32,8 +32,7 @@ struct LoraLayer {
       const graph::ValueId weight =
           gradients ? op.outputs[i].value : op.inputs[first + static_cast<size_t>(i)];
       rank = shape(weight)[1];
-      adapters.push_back(
-          {weight, shape(weight)[0], op.attributes.lora.columns[i], i * rank});
+      adapters.push_back({weight, shape(weight)[0], op.attributes.lora.columns[i], i * rank});
     }
   }
 

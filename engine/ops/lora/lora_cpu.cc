@@ -78,10 +78,8 @@ absl::StatusOr<BoundOp> BindLoraBackwardInput(const Binding& b) {
                         .b = b.ValueAt(adapter.weight),
                         .c = b.Output<char>(0) + layer.ColumnBytes(adapter.h_column)});
   }
-  return [matmuls = &b.matmuls, products = std::move(products),
-          workspace = b.Workspace()](const StepContext&) {
-    return RunAll(matmuls, products, false, workspace);
-  };
+  return [matmuls = &b.matmuls, products = std::move(products), workspace = b.Workspace()](
+             const StepContext&) { return RunAll(matmuls, products, false, workspace); };
 }
 
 absl::StatusOr<BoundOp> BindLoraBackwardWeight(const Binding& b) {

@@ -42,8 +42,8 @@ TEST(Lora, TheGradientIsThatOfTheForward) {
                  {layer.Weight("qa", {2, kWidth}), layer.Weight("va", {2, kWidth})});
   const graph::ValueId y = Lora(b, "y", base, Scale(b, "scaled", h, 1.5),
                                 {layer.Weight("qb", {4, 2}), layer.Weight("vb", {2, 2})}, {0, 7});
-  LmHeadLoss(b, "loss", LinearRows(b, "out", y, {layer.Weight("o", {kWidth, 9})}), wte,
-             b.Targets(), 4);
+  LmHeadLoss(b, "loss", LinearRows(b, "out", y, {layer.Weight("o", {kWidth, 9})}), wte, b.Targets(),
+             4);
   absl::StatusOr<graph::Graph> graph = std::move(b).Finish();
   ASSERT_TRUE(graph.ok()) << graph.status();
   for (const int micro_steps : {1, 2}) {

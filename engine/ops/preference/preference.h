@@ -7,9 +7,9 @@
 //                          -> sums f64[3] (accumulate; graph::LossHead)
 //                          pairs: not negative at the first row of a pair's first document, and
 //                          -1 elsewhere. With d the sum of log p - the reference's over the rows of
-//                          a document (0 in rows without a target), m = beta (d(first) - d(second)),
-//                          a pair's loss is -(1 - e) log sigmoid(m) - e log sigmoid(-m), with e =
-//                          label_smoothing. Counted as correct: m > 0
+//                          a document (0 in rows without a target) and m = beta (d(first) -
+//                          d(second)), a pair's loss is -(1 - e) log sigmoid(m) - e log
+//                          sigmoid(-m), with e = label_smoothing. Counted as correct: m > 0
 // kPreferenceLossBackward: the same -> sums, the gradient of log p f32[N]
 #ifndef MILEPOST_ENGINE_OPS_PREFERENCE_PREFERENCE_H_
 #define MILEPOST_ENGINE_OPS_PREFERENCE_PREFERENCE_H_

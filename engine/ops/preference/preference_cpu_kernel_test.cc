@@ -15,9 +15,9 @@ TEST(PreferenceLoss, LossesOfLargeMargins) {
     const std::vector<int32_t> documents = {0, 1}, pairs = {0, -1};
     std::vector<float> gradients(2);
     LossSum sum;
-    PreferenceLoss({log_probs.data(), reference.data(), documents.data(), pairs.data(), 1,
-                             2, 1.0, 0.0},
-                            1, gradients.data(), &sum);
+    PreferenceLoss(
+        {log_probs.data(), reference.data(), documents.data(), pairs.data(), 1, 2, 1.0, 0.0}, 1,
+        gradients.data(), &sum);
     const double want = ahead < 0 ? -ahead : std::exp(-double{ahead});
     EXPECT_NEAR(sum.loss, want, 1e-6 * want);
     EXPECT_NEAR(gradients[0], ahead < 0 ? -1 : -std::exp(-double{ahead}), 1e-6);

@@ -16,8 +16,7 @@ absl::StatusOr<BoundOp> BindPreferenceLoss(const CudaBinding& b) {
       .scale = &b.control()->gradient_factors[b.attributes().head],
       .gradients = b.Output<float>(1)};
   return [args = PreferenceArgsOf(b), outputs, workspace = b.Workspace(),
-          accumulation = b.OutputAccumulation(0),
-          stream = b.stream()](const StepContext& context) {
+          accumulation = b.OutputAccumulation(0), stream = b.stream()](const StepContext& context) {
     cuda::PreferenceOutputs now = outputs;
     now.accumulate = accumulation.At(context);
     return cuda::PreferenceLoss(args, now, workspace, stream);

@@ -48,22 +48,31 @@ TEST(PreferenceKernels, AreTheCpus) {
       HostArray<float> scale(std::vector<float>{0.25F}), got(kBatch * kSequence);
       HostArray<double> sums(std::vector<double>{1, 2, 3});
       HostArray<RowLoss> losses(kBatch);
-      const PreferenceArgs args = {log_probs.data(), reference.data(), documents.data(),
-                                   pairs.data(),     kBatch,           kSequence,
-                                   0.7,              smoothing};
+      const PreferenceArgs args = {log_probs.data(),
+                                   reference.data(),
+                                   documents.data(),
+                                   pairs.data(),
+                                   kBatch,
+                                   kSequence,
+                                   0.7,
+                                   smoothing};
       const PreferenceOutputs outputs = {.sums = sums.data(),
                                          .accumulate = true,
                                          .scale = scale.data(),
                                          .gradients = gradient ? got.data() : nullptr};
-      const absl::Status ran =
-          RunPreference(args, outputs, losses.data(),
-                        [](const auto& kernel) { return RunAnywhere(kernel, 4); });
+      const absl::Status ran = RunPreference(
+          args, outputs, losses.data(), [](const auto& kernel) { return RunAnywhere(kernel, 4); });
       ASSERT_TRUE(ran.ok()) << ran;
       LossSum want;
       std::vector<float> gradients(kBatch * kSequence, 5.0F);
-      const PreferenceArgs on_cpu = {of.log_probs.data(), of.reference.data(), of.documents.data(),
-                                     of.pairs.data(),     kBatch,              kSequence,
-                                     0.7,                 smoothing};
+      const PreferenceArgs on_cpu = {of.log_probs.data(),
+                                     of.reference.data(),
+                                     of.documents.data(),
+                                     of.pairs.data(),
+                                     kBatch,
+                                     kSequence,
+                                     0.7,
+                                     smoothing};
       kernels::PreferenceLoss(on_cpu, 0.25F, gradient ? gradients.data() : nullptr, &want);
       EXPECT_GE(want.targets, 4);
       EXPECT_NEAR(sums.values()[0], 1 + want.loss, 1e-9 * want.loss);

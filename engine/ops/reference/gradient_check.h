@@ -20,7 +20,7 @@ struct GradientCheckOptions {
   double tolerance = 1e-7;         // absolute below a gradient of 1, relative above
   // Of the differences. Smaller where a ReLU's or a maximum's kink may lie within it.
   double step = 1e-5;
-  int micro_steps = 1;  // gradients and loss are summed over so many different batches
+  int micro_steps = 1;      // gradients and loss are summed over so many different batches
   bool skips_base = false;  // what adapters adapt (graph::Parameter::base) is not checked
   // Fills an input that is not drawn at random. False: it does not know it.
   std::function<bool(const std::string& name, std::vector<int32_t>& ids)> fill = {};

@@ -12,10 +12,8 @@ using runtime::StepContext;
 template <typename T>
 absl::StatusOr<BoundOp> ScaleOf(const CudaBinding& b) {
   return [x = b.Input<T>(0), n = graph::Elements(b.InputShape(0)), y = b.Output<T>(0),
-          factor = static_cast<float>(b.attributes().scale),
-          stream = b.stream()](const StepContext&) {
-    return cuda::ScaleTo<T>(x, n, factor, y, stream);
-  };
+          factor = static_cast<float>(b.attributes().scale), stream = b.stream()](
+             const StepContext&) { return cuda::ScaleTo<T>(x, n, factor, y, stream); };
 }
 
 }  // namespace

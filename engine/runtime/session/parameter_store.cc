@@ -91,8 +91,7 @@ bool ParameterStore::InPart(const plan::FlatGroup& group, int part) const {
 }
 
 template <typename RangeOf>
-std::vector<StateInterval> ParameterStore::Intervals(int part, bool base,
-                                                     RangeOf range_of) const {
+std::vector<StateInterval> ParameterStore::Intervals(int part, bool base, RangeOf range_of) const {
   const Tensors& tensors = base ? base_ : state_;
   std::vector<StateInterval> intervals;
   for (const plan::FlatGroup& group : plan_.groups) {

@@ -77,8 +77,7 @@ INSTANTIATE_TEST_SUITE_P(Plans, InitialValues,
                          testing::Values(InitialCase{1, 0, 0, kFloat}, InitialCase{1, 0, 0, kBrain},
                                          InitialCase{3, 1, 0, kBrain}, InitialCase{2, 1, 0, kFloat},
                                          InitialCase{2, 2, 0, kHalf}, InitialCase{3, 3, 0, kBrain},
-                                         InitialCase{4, 3, 2, kBrain},
-                                         InitialCase{2, 3, 0, kFloat},
+                                         InitialCase{4, 3, 2, kBrain}, InitialCase{2, 3, 0, kFloat},
                                          InitialCase{2, 1, 0, kBrain, 3},
                                          InitialCase{3, 3, 0, kFloat, 4}));
 

@@ -249,7 +249,7 @@ class TrainingSession {
   std::vector<double> agreed_;
   StepContext context_;
   bool has_parameters_ = false;
-  bool base_given_ = false;  // since parameters last went to where steps find them
+  bool base_given_ = false;      // since parameters last went to where steps find them
   bool in_micro_steps_ = false;  // that change the state
   absl::Status failure_;
 };

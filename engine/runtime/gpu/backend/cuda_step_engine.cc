@@ -412,7 +412,8 @@ std::vector<StagedCopy::Transfer> CudaEngine::Transfers(const std::vector<plan::
 
 absl::Status CudaEngine::Upload(bool base) {
   MP_RETURN_IF_ERROR(staged_->ToDevice(
-      Transfers(plan::StateOnDevice(plan_, /*with_parameters=*/true, base), /*to_device=*/true), parts_.timeout));
+      Transfers(plan::StateOnDevice(plan_, /*with_parameters=*/true, base), /*to_device=*/true),
+      parts_.timeout));
   MP_RETURN_IF_ERROR(Synchronize());
   state_->Clear();  // until there is a checkpoint
   return absl::OkStatus();
@@ -436,9 +437,10 @@ absl::Status CudaEngine::UploadInitial(InitialBytes initial) {
 
 // Also after an abort.
 absl::Status CudaEngine::Download() {
-  return staged_->ToHost(Transfers(plan::StateOnDevice(plan_, /*with_parameters=*/false, /*base=*/false),
-                                   /*to_device=*/false),
-                         parts_.timeout);
+  return staged_->ToHost(
+      Transfers(plan::StateOnDevice(plan_, /*with_parameters=*/false, /*base=*/false),
+                /*to_device=*/false),
+      parts_.timeout);
 }
 
 absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {
