@@ -308,7 +308,7 @@ std::string RenderCheckpoints(const std::vector<v1::Checkpoint>& checkpoints, Ou
                               absl::Time now) {
   const bool wide = format == OutputFormat::kWide;
   std::vector<std::string> header = {"NAME", "JOB", "STEP", "SIZE", "STATE", "PINNED", "AGE"};
-  if (wide) header.insert(header.end(), {"GENERATION", "CHUNKS"});
+  if (wide) header.insert(header.end(), {"VALIDATION", "GENERATION", "CHUNKS"});
   return RenderList(checkpoints, format, header, [&](const v1::Checkpoint& checkpoint) {
     std::vector<std::string> row = {checkpoint.name(),
                                     checkpoint.job(),
@@ -318,6 +318,9 @@ std::string RenderCheckpoints(const std::vector<v1::Checkpoint>& checkpoints, Ou
                                     checkpoint.pinned() ? "yes" : "no",
                                     AgeText(checkpoint.create_time(), now)};
     if (wide) {
+      row.push_back(checkpoint.has_validation_loss()
+                        ? absl::StrFormat("%.4f", checkpoint.validation_loss())
+                        : "-");
       row.push_back(absl::StrCat(checkpoint.generation()));
       row.push_back(absl::StrCat(checkpoint.chunks()));
     }

@@ -10,7 +10,8 @@ pairs), the separator's id (u32; none: 2^32 - 1) and its text (u32 bytes, then t
 of one byte (0: training, 1: validation), a count (u32), that many ids (u32) and, with masks, as
 many bytes: 1 for a target. At last a frame 2 whose count is that of the documents, and two more
 counts: of those that were cut to LENGTH, and of those that were left out, because nothing in them
-is a target or a pair is longer. Exit code 3: a package is missing, which stderr names. 4: a message for the user is on stderr.
+is a target or a pair is longer. Exit code 3: a package is missing, which stderr names. 4: a message
+for the user is on stderr.
 
 Documents are files, or lines of JSON, or rows of Parquet files and of folders of `datasets`
 (save_to_disk). A row is as a line of JSON. A line may be an example: `messages`, or `prompt` and

@@ -95,6 +95,8 @@ constexpr OtherName kOtherNames[] = {
     {"save_steps", "checkpoint.every"},
     {"save_interval", "checkpoint.every"},
     {"save_total_limit", "checkpoint.keep_last"},
+    {"load_best_model_at_end", "checkpoint.keep_best"},
+    {"early_stopping_patience", "train.validation.patience"},
     {"resume_from_checkpoint", "checkpoint.resume_from"},
     {"pretrained", "train.init_from"},
     {"n_layer", "layers"},

@@ -193,6 +193,7 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT(train, max_skipped_steps, kDefaultSkippedSteps);
   MP_DEFAULT(train->mutable_validation(), every, 0);
   MP_DEFAULT(train->mutable_validation(), samples, 64);
+  MP_DEFAULT(train->mutable_validation(), patience, 0);
 }
 
 // Of a model without further heads the weight of its own stays as it was given.
@@ -246,6 +247,7 @@ void NormalizeTraining(v1::JobSpec* spec) {
   MP_DEFAULT(checkpoint, keep_last, 3);
   MP_DEFAULT(checkpoint, keep_every, 0);
   MP_DEFAULT(checkpoint, redundancy, 0);
+  MP_DEFAULT(checkpoint, keep_best, false);
 }
 
 }  // namespace

@@ -104,6 +104,11 @@ void CheckCheckpoint(const v1::JobSpec& spec, Checker* check) {
                "no checkpoint is taken on the way: give checkpoint.every, or remove this field");
   }
   check->Int("checkpoint.redundancy", checkpoint.redundancy(), 0, 1);
+  if (checkpoint.keep_best() && spec.train().validation().every() == 0) {
+    check->Add("checkpoint.keep_best",
+               "there is no validation on the way: give train.validation.every, or remove this "
+               "field");
+  }
   if (checkpoint.redundancy() > 0 &&
       spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NVME) {
     check->Add("checkpoint.redundancy",

@@ -96,6 +96,7 @@ void CheckScript(const v1::JobSpec& spec, Checker* check) {
   none(spec.has_train(), "train");
   none(spec.checkpoint().has_every(), "checkpoint.every");
   none(spec.checkpoint().has_redundancy(), "checkpoint.redundancy");
+  none(spec.checkpoint().has_keep_best(), "checkpoint.keep_best");
   CheckKeptCheckpoints(spec.checkpoint(), check);
   none(!spec.report().tensorboard().empty(), "report.tensorboard");
   none(spec.restart().replace_stragglers(), "restart.replace_stragglers");

@@ -325,6 +325,12 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   check->Int("train.max_skipped_steps", train.max_skipped_steps(), 0, 1'000'000'000);
   check->Int("train.validation.every", train.validation().every(), 0, 1'000'000'000);
   check->Int("train.validation.samples", train.validation().samples(), 1, 1 << 24);
+  if (check->Int("train.validation.patience", train.validation().patience(), 0, 1'000'000'000) &&
+      train.validation().patience() > 0 && train.validation().every() == 0) {
+    check->Add("train.validation.patience",
+               "there is no validation on the way: give train.validation.every, or remove this "
+               "field");
+  }
   if (train.validation().every() > 0 && spec.data().validation().empty()) {
     check->Add("train.validation.every",
                "there is nothing to validate on: give data.validation, or remove this field");

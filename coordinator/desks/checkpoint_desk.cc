@@ -102,6 +102,7 @@ void CheckpointDesk::Retain(const std::string& job) {
   const auto deleted = store_->checkpoints().Retain(
       job, {.keep_last = spec.has_keep_last() ? spec.keep_last() : kKeptOfScript,
             .keep_every = spec.keep_every(),
+            .keep_best = spec.keep_best(),
             .awaited = AwaitedLocked()});
   if (deleted.ok()) return;
   spdlog::warn("old checkpoints of {} cannot be deleted: {}", job,

@@ -3,6 +3,7 @@
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/write_batch.h>
 
+#include <cmath>
 #include <cstdio>
 #include <utility>
 
@@ -108,6 +109,11 @@ absl::StatusOr<v1::StoredManifest> CheckpointStore::BuildManifest(const OpenChec
   checkpoint->set_generation(request.generation());
   checkpoint->set_bytes(bytes);
   checkpoint->set_chunks(stored.chunks_size());
+  const v1::TrainerState& state = request.state();
+  if (state.step() > 0 && state.validation_step() == state.step() &&
+      std::isfinite(state.validation_loss())) {
+    checkpoint->set_validation_loss(state.validation_loss());
+  }
   *checkpoint->mutable_create_time() = ToProto(now);
   return stored;
 }

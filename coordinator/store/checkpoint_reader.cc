@@ -362,6 +362,20 @@ absl::StatusOr<v1::Checkpoint> CheckpointStore::Pin(const std::string& name, boo
 
 bool CheckpointStore::AwaitDeletions(absl::Time deadline) { return deleter_.Await(deadline); }
 
+namespace {
+
+// The name of the one with the smallest validation loss; of several the first. Empty: none has one.
+std::string BestOf(const std::vector<v1::Checkpoint>& checkpoints) {
+  const v1::Checkpoint* best = nullptr;
+  for (const v1::Checkpoint& one : checkpoints) {
+    if (one.damaged() || !one.has_validation_loss()) continue;
+    if (best == nullptr || one.validation_loss() < best->validation_loss()) best = &one;
+  }
+  return best == nullptr ? "" : best->name();
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::string& job,
                                                                  const RetentionRule& rule,
                                                                  absl::Time now) {
@@ -380,6 +394,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::stri
     if (counts && committed.checkpoint.job() == job) candidates.push_back(committed.checkpoint);
   }
   std::sort(candidates.begin(), candidates.end(), NewerForResuming);
+  const std::string best = rule.keep_best ? BestOf(candidates) : "";
   int kept = 0;
   for (const v1::Checkpoint& checkpoint : candidates) {
     const int64_t number = CheckpointNumber(checkpoint.name());
@@ -392,6 +407,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointStore::Retain(const std::stri
         !checkpoint.damaged() && rule.keep_every > 0 && checkpoint.step() % rule.keep_every == 0;
     Committed& committed = committed_.at(number);
     if (milestone || checkpoint.pinned() || committed.keepers > 0) continue;
+    if (checkpoint.name() == best) continue;
     if (rule.awaited.contains(checkpoint.name())) continue;
     if (committed.readers > 0 && !committed.hold.Ends(now)) continue;
     MP_RETURN_IF_ERROR(DeleteLocked(number));

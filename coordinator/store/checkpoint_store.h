@@ -63,7 +63,9 @@ absl::Status NoSuchCheckpoint(absl::string_view name);
 
 struct RetentionRule {
   int keep_last = 3;
-  int64_t keep_every = 0;              // also keep steps that are a multiple; 0: none
+  int64_t keep_every = 0;  // also keep steps that are a multiple; 0: none
+  bool keep_best =
+      false;  // also keep the one with the smallest validation loss, the newest of such
   std::set<std::string> awaited = {};  // names that are kept besides: jobs are to begin with them
 };
 

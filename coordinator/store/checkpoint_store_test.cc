@@ -427,6 +427,22 @@ TEST_F(CheckpointStoreTest, RetentionKeepsTheNewestThePinnedTheRoundAndTheRead) 
   EXPECT_TRUE(checkpoints().Get(names[0])->checkpoint().pinned());
 }
 
+// The newest of equal ones. A loss of another step says nothing of a checkpoint.
+TEST_F(CheckpointStoreTest, RetentionKeepsTheBest) {
+  std::vector<std::string> names = {Commit(10, 2.5), Commit(20, 1.5),
+                                    Commit(30, 1.5), Commit(40, 1.0, /*late=*/true),
+                                    Commit(50),      Commit(60, 1.75)};
+  EXPECT_EQ(checkpoints().Get(names[2])->checkpoint().validation_loss(), 1.5);
+  EXPECT_FALSE(checkpoints().Get(names[3])->checkpoint().has_validation_loss());
+  EXPECT_FALSE(checkpoints().Get(names[4])->checkpoint().has_validation_loss());
+  ASSERT_TRUE(checkpoints().Retain("jobs/1", {.keep_last = 1, .keep_best = true}).ok());
+  EXPECT_THAT(Names(), ElementsAre(names[5], names[2]));
+  Open();
+  ASSERT_TRUE(checkpoints().MarkDamaged(names[2]).ok());
+  ASSERT_TRUE(checkpoints().Retain("jobs/1", {.keep_last = 1, .keep_best = true}).ok());
+  EXPECT_THAT(Names(), ElementsAre(names[5]));
+}
+
 TEST_F(CheckpointStoreTest, RetentionKeepsAllWhenAllAreDamaged) {
   const std::string name = Commit(1);
   ASSERT_TRUE(checkpoints().MarkDamaged(name).ok());

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include <cmath>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -78,9 +80,13 @@ class StoreFixture : public ::testing::Test {
     return (*writer)->Finish().status();
   }
 
-  // A committed checkpoint of one stream; its name.
-  std::string Commit(int64_t step) {
-    auto name = checkpoints().Begin(Request(step));
+  // A committed checkpoint of one stream; its name. `validation`: of a validation at its step, or
+  // at the one before (`late`); NaN: there was none.
+  std::string Commit(int64_t step, double validation = NAN, bool late = false) {
+    v1::BeginCheckpointRequest request = Request(step);
+    request.mutable_state()->set_validation_loss(validation);
+    request.mutable_state()->set_validation_step(late ? step - 1 : step);
+    auto name = checkpoints().Begin(request);
     EXPECT_TRUE(name.ok()) << name.status();
     EXPECT_TRUE(WriteStream(*name, 0, {MakeChunk(0, 0, 10, 'w'), MakeChunk(1, 0, 6, 'b')}).ok());
     const absl::Status committed = CommitOpen(*name, absl::FromUnixSeconds(5));

@@ -488,6 +488,26 @@ TEST_F(RunTest, AdaptersGoOnOverTheModelTheyAdapt) {
   EXPECT_THAT(ran.err, HasSubstr("holds another model than the one that step 8"));
 }
 
+// With a rate of next to nothing no validation is better than the first.
+TEST_F(RunTest, ARunEndsWhereItsValidationGetsNoBetter) {
+  v1::JobSpec spec = WithRate(SmallJob(folder_, 100), 1e-30);
+  spec.mutable_train()->mutable_validation()->set_every(2);
+  spec.mutable_train()->mutable_validation()->set_patience(3);
+  spec.mutable_checkpoint()->set_keep_last(1);
+  spec.mutable_checkpoint()->set_keep_best(true);
+  const std::string path = Write("a.yaml", spec);
+  const Ran ran = Milepost({"run", path});
+  EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
+  EXPECT_THAT(Milepost({"job", "list", "-o", "json"}).out, HasSubstr("SUCCEEDED"));
+  const std::string list = Milepost({"checkpoint", "list", "-o", "json"}).out;
+  EXPECT_THAT(list, AllOf(HasSubstr("\"step\": \"2\""), HasSubstr("\"step\": \"8\""),
+                          HasSubstr("\"validation_loss\"")));
+  EXPECT_EQ(Milepost({"checkpoint", "list", "-o", "name"}).out, "checkpoints/2\ncheckpoints/1\n");
+  // It is done, and stays so.
+  EXPECT_EQ(Milepost({"run", path}).exit_code, kExitOk);
+  EXPECT_EQ(Milepost({"checkpoint", "list", "-o", "name"}).out, "checkpoints/2\ncheckpoints/1\n");
+}
+
 TEST_F(RunTest, ADivergedRunIsNoSuccess) {
   v1::JobSpec spec = WithRate(SmallJob(folder_, 200), 50);
   spec.mutable_train()->set_precision(v1::PRECISION_FP16);

@@ -28,11 +28,13 @@ TrainerExit Trainer::Run() {
   if (std::optional<TrainerExit> exit = MakeSession()) return *std::move(exit);
   if (std::optional<TrainerExit> exit = Begin()) return *std::move(exit);
   if (std::optional<TrainerExit> exit = GetReady()) return *std::move(exit);
-  while (session_->step() < spec_.train().steps() && !stop_agreed_) {
+  out_of_patience_ = OutOfPatience();  // an attempt that was cut off while it ended
+  while (!Ends()) {
     if (std::optional<TrainerExit> exit = OneStep()) return *std::move(exit);
   }
   progress_.Send(Now(), /*must=*/true);
-  return session_->step() < spec_.train().steps() ? FinishStopped() : Finish();
+  const bool stopped = session_->step() < spec_.train().steps() && !out_of_patience_;
+  return stopped ? FinishStopped() : Finish();
 }
 
 // What hangs cannot leave: the process ends under it.
@@ -90,6 +92,11 @@ bool Trainer::IsCheckpointStep(int64_t step) const {
   return every > 0 && step % every == 0 && !divergence_.suspicious();
 }
 
+bool Trainer::OutOfPatience() const {
+  const int64_t patience = spec_.train().validation().patience();
+  return patience > 0 && session_->trainer_state().validations_since_best() >= patience;
+}
+
 absl::Status Trainer::AfterStep(int64_t step) {
   const bool last = step == spec_.train().steps();
   const bool first = step == progress_.progress().start_step() + 1;
@@ -103,9 +110,17 @@ absl::Status Trainer::AfterStep(int64_t step) {
     progress_.Validation(step, evaluation);
     if (scalars_ != nullptr) scalars_->Validation(progress_.progress(), Now());
     progress_.Send(Now(), /*must=*/true);
+    out_of_patience_ = OutOfPatience();
+    if (out_of_patience_ && !last) {
+      spdlog::info("step {}: the last {} validations had no smaller loss than {:.6g}: ending", step,
+                   session_->trainer_state().validations_since_best(),
+                   session_->trainer_state().best_validation_loss());
+    }
   }
-  if (IsCheckpointStep(step)) {
-    MP_ASSIGN_OR_RETURN(const absl::Duration held, SaveState(last || stop_agreed_));
+  const bool best = validate && spec_.checkpoint().keep_best() && !divergence_.suspicious() &&
+                    session_->trainer_state().validations_since_best() == 0;
+  if (IsCheckpointStep(step) || best || out_of_patience_) {
+    MP_ASSIGN_OR_RETURN(const absl::Duration held, SaveState(Ends()));
     progress_.Hold(held);
   }
   return absl::OkStatus();

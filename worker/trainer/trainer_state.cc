@@ -124,6 +124,7 @@ std::optional<TrainerExit> Trainer::Restore() {
   status = AwaitOthers();
   if (status.ok()) status = session_->FinishRestore(manifest->state());
   if (!status.ok()) return FailedSetUp(status);
+  if (manifest->checkpoint().job() != start_.job()) session_->ForgetBest();
   restored_from_ = start_.checkpoint();
   spdlog::info("step {}: restored {} in {:.2f} s", session_->step(), start_.checkpoint(),
                absl::ToDoubleSeconds(Now() - begin));

@@ -426,6 +426,14 @@ absl::StatusOr<EvaluationReport> TrainingSession::Evaluate() {
   }
   state_.set_validation_loss(report.loss);
   state_.set_validation_step(state_.step());
+  // A loss that is no number is never the smallest.
+  if (report.loss < (state_.has_best_validation_loss() ? state_.best_validation_loss()
+                                                       : std::numeric_limits<double>::infinity())) {
+    state_.set_best_validation_loss(report.loss);
+    state_.set_validations_since_best(0);
+  } else {
+    state_.set_validations_since_best(state_.validations_since_best() + 1);
+  }
   return report;
 }
 

@@ -168,6 +168,11 @@ class TrainingSession {
   // over the ranks. Sets trainer_state's validation fields. FAILED_PRECONDITION: no validation
   // data.
   absl::StatusOr<EvaluationReport> Evaluate();
+  // Forgets what the smallest validation loss was: a run that begins with another one's state.
+  void ForgetBest() {
+    state_.clear_best_validation_loss();
+    state_.clear_validations_since_best();
+  }
   int64_t step() const { return state_.step(); }  // optimizer steps done
   const plan::StepPlan& plan() const { return engine_->plan(); }
   // Bytes of the arenas as allocated: plan().arena_bytes and plan().host_arena_bytes.
