@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-v1::JobSpec Parsed(const std::string& yaml) {
+v1::JobSpec ParsedOverrides(const std::string& yaml) {
   auto spec = ParseJobSpecYaml(yaml, "test.yaml");
   EXPECT_TRUE(spec.ok()) << spec.status();
   return *spec;
@@ -32,7 +32,7 @@ absl::Status Set(const std::vector<std::string>& texts, v1::JobSpec* spec) {
 }
 
 std::string Refusal(const std::vector<std::string>& texts) {
-  v1::JobSpec spec = Parsed("{model: {gpt2: {layers: 2}}, train: {steps: 5}}");
+  v1::JobSpec spec = ParsedOverrides("{model: {gpt2: {layers: 2}}, train: {steps: 5}}");
   const v1::JobSpec before = spec;
   const absl::Status status = Set(texts, &spec);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
@@ -41,17 +41,18 @@ std::string Refusal(const std::vector<std::string>& texts) {
 }
 
 TEST(OverridesTest, SetsScalarsWhereverTheyLie) {
-  v1::JobSpec spec = Parsed("{model: {gpt2: {layers: 2}}, train: {steps: 5}}");
+  v1::JobSpec spec = ParsedOverrides("{model: {gpt2: {layers: 2}}, train: {steps: 5}}");
   ASSERT_TRUE(Set({"train.optimizer.lr=3e-4", "train.precision = bf16", "name=other",
                    "scheduling.time_limit=90m", "train.recompute=auto", "model.gpt2.layers=4",
                    "resources.memory=2GiB"},
                   &spec)
                   .ok());
-  EXPECT_EQ(spec.SerializeAsString(),
-            Parsed("{name: other, model: {gpt2: {layers: 4}}, "
-                   "train: {steps: 5, precision: bf16, recompute: auto, optimizer: {lr: 3e-4}}, "
-                   "resources: {memory: 2GiB}, scheduling: {time_limit: 90m}}")
-                .SerializeAsString());
+  EXPECT_EQ(
+      spec.SerializeAsString(),
+      ParsedOverrides("{name: other, model: {gpt2: {layers: 4}}, "
+                      "train: {steps: 5, precision: bf16, recompute: auto, optimizer: {lr: 3e-4}}, "
+                      "resources: {memory: 2GiB}, scheduling: {time_limit: 90m}}")
+          .SerializeAsString());
 }
 
 TEST(OverridesTest, TheLastOneOfAPathCounts) {
@@ -61,17 +62,19 @@ TEST(OverridesTest, TheLastOneOfAPathCounts) {
 }
 
 TEST(OverridesTest, ListsAndMappingsAreReplacedAsAWhole) {
-  v1::JobSpec spec = Parsed(
+  v1::JobSpec spec = ParsedOverrides(
       "{scheduling: {depends_on: [jobs/1, jobs/2]}, train: {schedule: {type: constant, "
       "warmup_steps: 3}}}");
   ASSERT_TRUE(Set({"scheduling.depends_on=[jobs/3]", "train.schedule={type: linear}"}, &spec).ok());
-  EXPECT_EQ(spec.SerializeAsString(),
-            Parsed("{scheduling: {depends_on: [jobs/3]}, train: {schedule: {type: linear}}}")
-                .SerializeAsString());
+  EXPECT_EQ(
+      spec.SerializeAsString(),
+      ParsedOverrides("{scheduling: {depends_on: [jobs/3]}, train: {schedule: {type: linear}}}")
+          .SerializeAsString());
 }
 
 TEST(OverridesTest, NullTakesAFieldOut) {
-  v1::JobSpec spec = Parsed("{train: {steps: 5, seed: 3}, scheduling: {depends_on: [jobs/1]}}");
+  v1::JobSpec spec =
+      ParsedOverrides("{train: {steps: 5, seed: 3}, scheduling: {depends_on: [jobs/1]}}");
   ASSERT_TRUE(
       Set({"train.seed=null", "scheduling.depends_on=", "report.tensorboard=null"}, &spec).ok());
   EXPECT_FALSE(spec.train().has_seed());
@@ -80,7 +83,8 @@ TEST(OverridesTest, NullTakesAFieldOut) {
 }
 
 TEST(OverridesTest, WhatFollowsFromTheOthersIsDerivedAnew) {
-  v1::JobSpec spec = Parsed("{train: {batch: {global: 16, micro: 2}}, resources: {ranks: 2}}");
+  v1::JobSpec spec =
+      ParsedOverrides("{train: {batch: {global: 16, micro: 2}}, resources: {ranks: 2}}");
   NormalizeJobSpec(&spec);
   ASSERT_EQ(spec.train().batch().accumulation(), 4);
   v1::JobSpec larger = spec;

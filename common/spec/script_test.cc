@@ -27,7 +27,7 @@ script:
 resources: {ranks: 8, min_ranks: 2, device: cuda}
 )";
 
-v1::JobSpec Parsed(absl::string_view text) {
+v1::JobSpec ParsedScript(absl::string_view text) {
   auto spec = ParseJobSpecYaml(text, "s.yaml");
   EXPECT_TRUE(spec.ok()) << spec.status();
   return spec.value_or(v1::JobSpec());
@@ -35,17 +35,17 @@ v1::JobSpec Parsed(absl::string_view text) {
 
 // The violations of a spec that was changed, one line each.
 std::string Problems(absl::string_view text) {
-  v1::JobSpec spec = Parsed(text);
+  v1::JobSpec spec = ParsedScript(text);
   NormalizeJobSpec(&spec);
   return std::string(ValidateJobSpec(spec).message());
 }
 
 TEST(ScriptSpecTest, IsReadAsItIsWritten) {
-  v1::JobSpec spec = Parsed(kSpec);
+  v1::JobSpec spec = ParsedScript(kSpec);
   EXPECT_THAT(spec.script().command(), ElementsAre("python3", "train.py", "--lr", "3e-4"));
   EXPECT_EQ(spec.script().environment().at("WANDB_MODE"), "offline");
   EXPECT_EQ(spec.script().environment().at("STEPS"), "100");
-  EXPECT_EQ(MessageToYaml(Parsed(MessageToYaml(spec))), MessageToYaml(spec));
+  EXPECT_EQ(MessageToYaml(ParsedScript(MessageToYaml(spec))), MessageToYaml(spec));
   EXPECT_THAT(MessageToYaml(spec),
               HasSubstr("  environment:\n    STEPS: \"100\"\n    WANDB_MODE: offline\n"));
   NormalizeJobSpec(&spec);
@@ -111,7 +111,7 @@ TEST(ScriptSpecTest, ItSaysWhichCheckpointsAreKept) {
 }
 
 TEST(ScriptSpecTest, AnOverrideGivesAMappingAsAWhole) {
-  v1::JobSpec spec = Parsed(kSpec);
+  v1::JobSpec spec = ParsedScript(kSpec);
   Overrides overrides;
   overrides.Add()->set_path("script.environment");
   overrides[0].set_value("{A: b}");
