@@ -21,6 +21,7 @@ namespace {
 
 using Place = state::SafetensorsFolder::Place;
 
+constexpr char kNameIt[] = "the model that was adapted (--base FOLDER names it)";
 constexpr int64_t kPieceElements = 1 << 18;
 
 std::vector<float> Transposed(const std::vector<float>& from, int64_t rows, int64_t columns) {
@@ -53,8 +54,11 @@ class Merger {
   explicit Merger(const MergeSettings& settings) : settings_(settings) {}
 
   absl::StatusOr<MergeReport> Run(const std::string& folder) {
-    MP_RETURN_IF_ERROR(models::CheckHfFolder(settings_.model, settings_.base));
-    MP_ASSIGN_OR_RETURN(base_, state::SafetensorsFolder::Open(settings_.base));
+    absl::Status found = models::CheckHfFolder(settings_.model, settings_.base);
+    if (!found.ok()) return Annotate(found, kNameIt);
+    auto base = state::SafetensorsFolder::Open(settings_.base);
+    if (!base.ok()) return Annotate(base.status(), kNameIt);
+    base_ = *std::move(base);
     MP_ASSIGN_OR_RETURN(adapters_, state::SafetensorsFile::Open(settings_.adapters));
     MP_ASSIGN_OR_RETURN(const graph::Graph graph,
                         models::BuildModel(settings_.model, {.mode = models::Mode::kEvaluation}));
@@ -152,7 +156,7 @@ class Merger {
   absl::StatusOr<Adapter> AdapterOf(const Source& source) const {
     const absl::string_view layer = absl::StripSuffix(source.name, ".weight");
     const std::string down = absl::StrCat(layer, ".lora_A.weight");
-    if (!source.base || adapters_->Find(down) == nullptr) return Adapter{};
+    if (adapters_->Find(down) == nullptr) return Adapter{};
     MP_ASSIGN_OR_RETURN(const auto* a, Trained(down));
     MP_ASSIGN_OR_RETURN(const auto* b, Trained(absl::StrCat(layer, ".lora_B.weight")));
     // GPT-2's weights are [in, out].
@@ -176,6 +180,9 @@ class Merger {
     const int64_t piece = std::max<int64_t>(1, kPieceElements / std::max<int64_t>(columns, 1));
     const auto scale = static_cast<float>(models::LoraScale(settings_.model.lora()));
     for (int64_t row = 0; row < rows; row += piece) {
+      if (settings_.interrupted && settings_.interrupted()) {
+        return absl::CancelledError("interrupted: nothing was written");
+      }
       const int64_t count = std::min(piece, rows - row);
       values_.resize(static_cast<size_t>(count * columns));
       MP_RETURN_IF_ERROR(source.file->ReadF32(*source.tensor, row * columns,

@@ -8,6 +8,7 @@
 #define MILEPOST_CLIENT_CLI_ADAPTER_MERGE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -25,6 +26,7 @@ struct MergeSettings {
   std::string adapters;      // a safetensors file: adapters, and what else was trained, in F32
   DType dtype = DType::kF32;
   int64_t max_shard_bytes = state::kSafetensorsShardBytes;
+  std::function<bool()> interrupted = {};  // asked about once in a megabyte; then CANCELLED
 };
 
 struct MergeReport {

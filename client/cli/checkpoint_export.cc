@@ -322,7 +322,8 @@ absl::StatusOr<ExportReport> ExportMerged(const v1::CheckpointManifest& manifest
                                      .fingerprint = manifest.state().base(),
                                      .adapters = absl::StrCat(beside, "/", state::kSafetensorsFile),
                                      .dtype = settings.dtype,
-                                     .max_shard_bytes = settings.max_shard_bytes},
+                                     .max_shard_bytes = settings.max_shard_bytes,
+                                     .interrupted = settings.interrupted},
                                     folder));
   std::filesystem::remove_all(beside, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot remove ", beside));

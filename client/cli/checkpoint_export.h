@@ -43,7 +43,8 @@ struct ExportSettings {
   // Of adapters: the folder of the model that they adapt. It is named in their config, and read
   // only to merge.
   std::string base = {};
-  bool merge = false;  // of adapters: the model with them, not the adapters
+  bool merge = false;                      // of adapters: the model with them, not the adapters
+  std::function<bool()> interrupted = {};  // asked while it merges
 };
 
 struct ExportReport {

@@ -44,8 +44,11 @@ absl::StatusOr<int64_t> StateBytesOfRank(const v1::JobSpec& spec) {
 
 // What the job saves from its beginning to its end, if nothing stops it.
 int64_t CheckpointsOfAll(const v1::JobSpec& spec) {
-  const int64_t every = spec.checkpoint().every();
-  return every == 0 ? 1 : (spec.train().steps() + every - 1) / every;
+  const auto times = [&](int64_t every) {
+    return every == 0 ? 0 : (spec.train().steps() + every - 1) / every;
+  };
+  const int64_t best = spec.checkpoint().keep_best() ? times(spec.train().validation().every()) : 0;
+  return std::max<int64_t>(times(spec.checkpoint().every()) + best, 1);
 }
 
 }  // namespace
@@ -77,7 +80,8 @@ std::string TellTightDisk(const v1::JobSpec& spec, const DiskNeeds& needs, const
                           int64_t kept) {
   if (needs.checkpoint_bytes == 0) return "";
   const int64_t keep_last = spec.checkpoint().keep_last();
-  const int64_t wanted = std::min(CheckpointsOfAll(spec), keep_last + 1);
+  const int64_t best = spec.checkpoint().keep_best() ? 1 : 0;
+  const int64_t wanted = std::min(CheckpointsOfAll(spec), keep_last + best + 1);
   const int64_t state = room.state_is_there ? needs.state_bytes : 0;
   const int64_t left = room.free + room.in_bin - state - static_cast<int64_t>(kStoreMarginBytes);
   const int64_t fit =

@@ -21,7 +21,8 @@ DType DTypeOf(const std::string& name) {
 }
 
 absl::StatusOr<ExportReport> Export(const Access& access, const std::string& checkpoint,
-                                    const std::string& folder, const ExportOptions& options) {
+                                    const std::string& folder, const ExportOptions& options,
+                                    const InterruptGuard& guard) {
   MP_ASSIGN_OR_RETURN(const v1::CheckpointManifest manifest, access.checkpoints().Get(checkpoint));
   const auto read = [&](const v1::ReadChunksRequest& request,
                         const std::function<bool(const v1::Chunk&)>& on_chunk) {
@@ -36,7 +37,8 @@ absl::StatusOr<ExportReport> Export(const Access& access, const std::string& che
        .tokenizer_if_readable = options.tokenizer.empty(),
        .base = options.base.empty() ? InitialFolderOf(access, manifest.checkpoint().job())
                                     : options.base,
-       .merge = options.merge});
+       .merge = options.merge,
+       .interrupted = [&guard] { return guard.interrupted(); }});
 }
 
 }  // namespace
@@ -67,7 +69,7 @@ int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& op
     const std::string name = FullName("checkpoints", typed);
     const std::string folder =
         several ? absl::StrCat(options.folder, name.substr(name.rfind('/'))) : options.folder;
-    const auto report = Export(*access, name, folder, options);
+    const auto report = Export(*access, name, folder, options, guard);
     if (guard.interrupted() && !report.ok()) return kExitInterrupted;
     if (!report.ok()) return Fail(report.status());
     Print(folder + "\n");

@@ -10,6 +10,7 @@
 #include "client/cli/job_answer.h"
 #include "client/cli/job_arguments.h"
 #include "client/cli/progress_view.h"
+#include "client/cli/run_choice.h"
 #include "common/exit_codes.h"
 #include "common/status_macros.h"
 
@@ -163,6 +164,7 @@ int JobResumeCommand(const GlobalOptions& global, const std::vector<std::string>
       global, typed, WhenStopped::kServeDataDir,
       [&](const Access& access, const std::string& name) -> absl::StatusOr<v1::Job> {
         MP_ASSIGN_OR_RETURN(const v1::Job job, access.jobs().Get(name));
+        if (EndedEarly(job)) return absl::FailedPreconditionError(EndedEarlyText(job));
         // It would wait for slots to find that there is nothing to do.
         if (!new_steps && job.state() == v1::JOB_STATE_SUCCEEDED) {
           return absl::FailedPreconditionError(

@@ -539,6 +539,7 @@ std::string LocalRun::Sample(const std::string& prompt) {
   GenerateOptions options;
   options.prompt = prompt;
   options.tokens = kSampleTokens;
+  options.base = job_.spec().train().init_from();
   SpawnOptions spawn = GenerateSpawn(port_->address(), job_.latest_checkpoint(), options);
   spawn.out = Redirect::Pipe();
   spawn.err = Redirect::File(dir_.log("generate"));

@@ -51,6 +51,12 @@ void DecideForExisting(const v1::JobSpec& wanted, RunChoice* choice) {
     return NoteScheduling(wanted, choice);
   }
   const bool succeeded = job.state() == v1::JOB_STATE_SUCCEEDED;
+  if (EndedEarly(job)) {  // its next attempt would end at once
+    choice->action = RunChoice::kDone;
+    choice->how = "already finished";
+    choice->note = EndedEarlyText(job);
+    return;
+  }
   if (succeeded && wanted_steps <= steps) {
     choice->action = RunChoice::kDone;
     choice->how = "already finished";
@@ -97,6 +103,19 @@ std::string WhyNotHere(const v1::Job& job, const RunSlots& slots,
 }
 
 }  // namespace
+
+bool EndedEarly(const v1::Job& job) {
+  return job.state() == v1::JOB_STATE_SUCCEEDED && !job.spec().has_script() &&
+         job.spec().train().validation().patience() > 0 &&
+         job.progress().step() < job.spec().train().steps();
+}
+
+std::string EndedEarlyText(const v1::Job& job) {
+  return absl::StrCat(job.name(), " ended after ", job.progress().step(), " of ",
+                      job.spec().train().steps(), " steps, as train.validation.patience says; to ",
+                      "go on from there: milepost job fork --from ", job.name(),
+                      " --set train.validation.patience=0");
+}
 
 bool IsSuspended(v1::JobState state) {
   return state == v1::JOB_STATE_SUSPENDED || state == v1::JOB_STATE_SUSPENDING;

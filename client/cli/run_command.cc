@@ -117,7 +117,9 @@ void AdviseSucceeded(const GlobalOptions& global, const RunOptions& options, con
   if (job.spec().has_script()) return;
   const std::string generate = WritesText(job.spec()) ? GenerateHint(global, job) : "";
   if (!generate.empty()) Hint(generate);
-  if (own && options.jobs.empty() && options.spec != "-") {
+  if (EndedEarly(job)) {
+    Hint(EndedEarlyText(job));
+  } else if (own && options.jobs.empty() && options.spec != "-") {
     Hint(absl::StrCat(
         "train for longer: raise train.steps in ", options.spec,
         " and run again; once more from new parameters, with these checkpoints in the bin: ",
@@ -233,7 +235,8 @@ RunSummary Summarize(LocalRun* run, absl::Time started, bool sample) {
   if (sample && succeeded && IsByteLevel(spec)) summary.sample = run->Sample(PromptFrom(spec));
   summary.checkpoints = run->Checkpoints();
   // It is of the language model's loss alone.
-  const bool one_head = spec.model().heads_size() == 0 && !spec.model().has_head_weight();
+  const bool one_head =
+      spec.model().heads_size() == 0 && !spec.model().has_head_weight() && !spec.train().has_dpo();
   const auto unigram =
       UnigramLoss(spec.data().train(), spec.data().validation(), SizesOf(spec.model()).vocabulary);
   if (unigram.ok() && one_head) summary.unigram_loss = *unigram;

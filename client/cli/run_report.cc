@@ -72,6 +72,11 @@ absl::string_view WithoutStep(absl::string_view problem) {
   return has_step ? problem.substr(colon + 2) : problem;
 }
 
+// What a loss is the mean over.
+const char* LossUnit(const v1::JobSpec& spec) {
+  return spec.train().has_dpo() ? "pair" : SampleUnit(spec);
+}
+
 // Lines for people at the end, on stdout.
 std::string SummaryText(const RunSummary& summary) {
   const v1::Job& job = summary.job;
@@ -86,8 +91,7 @@ std::string SummaryText(const RunSummary& summary) {
   if (Validated(progress)) {
     const std::string heads = HeadsText(progress.validation_heads());
     absl::StrAppend(&text, "  validation loss  ", LossText(progress.validation_loss()),
-                    heads.empty() ? absl::StrCat(" nats per ", SampleUnit(job.spec())) : heads,
-                    "\n");
+                    heads.empty() ? absl::StrCat(" nats per ", LossUnit(job.spec())) : heads, "\n");
   }
   if (summary.unigram_loss) {
     absl::StrAppend(&text, "  unigram model    ", LossText(*summary.unigram_loss),

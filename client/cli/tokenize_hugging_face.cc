@@ -162,6 +162,10 @@ absl::StatusOr<TokenizeResult> Finish(Copied copied) {
   MP_RETURN_IF_ERROR(copied.parts[0].Finish());
   if (copied.parts[1].tokens == nullptr) return result;
   result.validation_tokens = copied.parts[1].tokens->size();
+  if (result.validation_tokens == 0) {
+    return absl::InvalidArgumentError(
+        "--validation-fraction: nothing is left for validation: the input is too short for it");
+  }
   MP_RETURN_IF_ERROR(copied.parts[1].Finish());
   return result;
 }

@@ -50,10 +50,8 @@ def has_rows(path):
 
 
 def bytes_of(path):
-    """Of a file, or of the files of a folder."""
-    if not os.path.isdir(path):
-        return os.path.getsize(path)
-    return sum(os.path.getsize(os.path.join(path, name)) for name in os.listdir(path))
+    """Of a file, or of a folder's files that are read."""
+    return sum(map(os.path.getsize, arrow_files(path)))
 
 
 def rows_of(path):

@@ -60,6 +60,8 @@ TEST(AdaptersTest, FindsEachBrokenRule) {
        [](auto* s) { s->mutable_train()->mutable_dpo()->set_label_smoothing(0.5); }},
       {"train.dpo", [](auto* s) { s->mutable_data()->clear_document_separator(); }},
       {"train.dpo", [](auto* s) { s->mutable_model()->clear_lora(); }},
+      {"train.dpo",
+       [](auto* s) { s->mutable_model()->mutable_lora()->add_also_train("ln_f.weight"); }},
       {"train.dpo", [](auto* s) { s->mutable_train()->set_precision(v1::PRECISION_FP8); }},
   };
   for (const auto& [field, change] : cases) {

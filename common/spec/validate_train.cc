@@ -261,6 +261,11 @@ void CheckDpo(const v1::JobSpec& spec, Checker* check) {
     check->Add("train.dpo",
                "the model is compared with itself without its adapters: give model.lora");
   }
+  if (spec.model().lora().also_train_size() > 0) {
+    check->Add(
+        "train.dpo",
+        "compares with what is not trained: model.lora.also_train would move it; remove that");
+  }
   if (spec.model().heads_size() > 0) {
     check->Add("train.dpo", "has no place for model.heads beside it");
   }

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 #include <xxhash.h>
-#include <cmath>
 
 #include <cmath>
 #include <cstdlib>

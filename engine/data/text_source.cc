@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/philox.h"
 #include "common/status_macros.h"
@@ -135,23 +136,29 @@ void TextSource::CutLabels(const int32_t* tokens, int32_t* labels) const {
   }
 }
 
-void TextSource::Pair(const Sample& sample) const {
-  int64_t begins[2] = {0, 0};  // of the pair's documents
-  bool learns[2] = {false, false};
-  const auto close = [&](int32_t document) {
-    if (document % 2 == 1 && learns[0] && learns[1]) sample.pairs[begins[0]] = 0;
-  };
+absl::Status TextSource::Pair(int64_t number, const Sample& sample) const {
+  const int32_t last = sample.tokens[length_ - 1];
+  if (last != options_.document_separator && last != options_.padding) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sample ", number,
+                     " ends within a document, and so may cut a pair in two: give the "
+                     "data.sequence_length that `dataset tokenize` packed the pairs for, and its "
+                     "document_separator"));
+  }
+  constexpr int64_t kNoPlace = -1;
+  int64_t begin = 0;         // of this document
+  int64_t first = kNoPlace;  // of one before it that has targets and is in no pair
+  bool learns = false;
   for (int64_t t = 0; t < length_; ++t) {
     sample.pairs[t] = -1;
-    const int32_t document = sample.documents[t];
-    if (t > 0 && document != sample.documents[t - 1]) {
-      close(sample.documents[t - 1]);
-      begins[document % 2] = t;
-      learns[document % 2] = false;
-    }
-    learns[document % 2] |= sample.targets[t] >= 0;
+    learns |= sample.targets[t] >= 0;
+    if (t + 1 < length_ && sample.documents[t + 1] == sample.documents[t]) continue;
+    if (learns && first != kNoPlace) sample.pairs[first] = 0;
+    first = learns && first == kNoPlace ? begin : kNoPlace;
+    begin = t + 1;
+    learns = false;
   }
-  close(sample.documents[length_ - 1]);
+  return absl::OkStatus();
 }
 
 absl::Status TextSource::Fetch(int64_t first, int64_t count, absl::Span<char* const> into) const {
@@ -173,7 +180,7 @@ absl::Status TextSource::Fetch(int64_t first, int64_t count, absl::Span<char* co
     }
     if (options_.Documents() || options_.Segments()) Mark(sample);
     options_.masking ? Mask(first + i, sample) : CutTargets(sample);
-    if (options_.pairs) Pair(sample);
+    if (options_.pairs) MP_RETURN_IF_ERROR(Pair(first + i, sample));
   }
   return absl::OkStatus();
 }

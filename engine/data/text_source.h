@@ -58,9 +58,9 @@ struct TextOptions {
   std::optional<int32_t> padding;
   std::optional<int32_t> segment_separator;
   int64_t segments = 1;
-  // With documents: adds the field "pairs", i32, for losses over pairs of documents. Those of a
-  // sample are counted from 0, and 0 and 1, 2 and 3, ... are a pair where both have a target. It is
-  // 0 at the first position of each pair, and -1 elsewhere.
+  // With documents: adds the field "pairs", i32, for losses over pairs of documents: two that
+  // follow each other in a sample and both have a target. It is 0 at the first position of each
+  // pair, and -1 elsewhere. Fetch then refuses a sample that ends within a document.
   bool pairs = false;
 
   bool Documents() const { return document_separator.has_value() || padding.has_value(); }
@@ -89,7 +89,7 @@ class TextSource : public SampleSource {
   void Mark(const Sample& sample) const;
   void Mask(int64_t number, const Sample& sample) const;
   void CutTargets(const Sample& sample) const;
-  void Pair(const Sample& sample) const;
+  absl::Status Pair(int64_t number, const Sample& sample) const;
   bool Maskable(int32_t token) const;
   void CutLabels(const int32_t* tokens, int32_t* labels) const;
 

@@ -83,7 +83,7 @@ TEST(TextSource, PaddingIsADocumentWithoutTargets) {
 }
 
 // As the ids say: a document ends with its sample.
-// Of documents 0 and 1, 2 and 3, ... of a sample, where both have a target.
+// Those that follow each other, where both have a target.
 TEST(TextSource, PairsDocuments) {
   // 9 ends a document; the second sample's third document has no other to be with, nor a target.
   const TextSource source = Of({1, 2, 9, 3, 9, 4, 9, 5, 9, 9,  //
@@ -98,6 +98,21 @@ TEST(TextSource, PairsDocuments) {
   EXPECT_THAT(std::vector<int32_t>(a[4].begin() + 10, a[4].end()),
               ElementsAre(0, -1, -1, -1, -1, -1, 0, -1, -1, -1));
   EXPECT_EQ(*source.CountTargets(4, 0, 2), 4);
+  // What has no target is passed over.
+  const TextSource odd = Of({1, 9, 9, 2, 9, 3, 9, 4, 9, 9, 1}, 10,
+                            {.vocabulary = 10, .document_separator = 9, .pairs = true});
+  EXPECT_THAT(FetchAll(odd, 0, 1)[4], ElementsAre(-1, -1, -1, 0, -1, -1, -1, -1, -1, -1));
+}
+
+TEST(TextSource, APairThatMayBeCutIsRefused) {
+  const TextSource source = Of({1, 9, 2, 9, 3, 4, 9, 5, 6, 9, 1}, 5,
+                               {.vocabulary = 10, .document_separator = 9, .pairs = true});
+  std::vector<std::vector<char>> arrays(5, std::vector<char>(5 * 4));
+  std::vector<char*> into;
+  for (auto& array : arrays) into.push_back(array.data());
+  EXPECT_THAT(std::string(source.Fetch(0, 1, into).message()),
+              ::testing::HasSubstr("sample 0 ends within a document"));
+  EXPECT_EQ(source.Fetch(1, 1, into), absl::OkStatus());
 }
 
 TEST(TextSource, CountsDocuments) {

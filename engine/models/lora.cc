@@ -58,6 +58,7 @@ LoraLayers::LoraLayers(const v1::ModelSpec& model, const ModelOptions& options, 
       dropout_(options.mode == Mode::kTraining ? model.lora().dropout() : 0),
       used_(static_cast<size_t>(model.lora().targets_size()), false) {
   for (const std::string& target : model.lora().targets()) targets_.emplace_back(target);
+  for (const std::string& name : model.lora().also_train()) in_full_.emplace_back(name);
 }
 
 bool LoraLayers::IsTarget(const std::string& layer) {
@@ -69,7 +70,9 @@ bool LoraLayers::IsTarget(const std::string& layer) {
     used_[i] = true;
     target = true;
   }
-  return target;
+  const std::string weight = absl::StrCat(layer, ".weight");
+  return target && std::none_of(in_full_.begin(), in_full_.end(),
+                                [&](const auto& pattern) { return pattern.Matches(weight); });
 }
 
 // They follow each other in their block: one product serves them all.

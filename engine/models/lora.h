@@ -8,7 +8,8 @@
 //
 // The adapters of the layer NAME.weight are NAME.lora_A.weight [rank, in], which starts as
 // torch's nn.Linear does, and NAME.lora_B.weight [out, rank], which starts at 0 (PEFT's names
-// behind "base_model.model.", and its initial values). Layers whose outputs lie side by side share
+// behind "base_model.model.", and its initial values). A layer whose weight is trained in full has
+// none. Layers whose outputs lie side by side share
 // the dropout of what goes into them. Not thread-safe.
 #ifndef MILEPOST_ENGINE_MODELS_LORA_H_
 #define MILEPOST_ENGINE_MODELS_LORA_H_
@@ -73,6 +74,7 @@ class LoraLayers {
   const double dropout_;
   bool reference_ = false;
   std::vector<graph::NamePattern> targets_;
+  std::vector<graph::NamePattern> in_full_;
   std::vector<bool> used_;           // of the targets
   std::vector<std::string> layers_;  // all that could be targets
 };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/models/model.h"
+#include "engine/models/peft.h"
 #include "engine/ops/reference/gradient_check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -135,6 +136,30 @@ TEST(LoraLayers, WhatTheyAdaptIsNotTrained) {
   }
   model.clear_lora();
   for (const graph::Parameter& p : Build(model).parameters) EXPECT_FALSE(p.base);
+}
+
+// As PEFT's modules_to_save.
+TEST(LoraLayers, WhatIsTrainedInFullHasNoAdapters) {
+  v1::ModelSpec model = Gpt2();
+  model.mutable_lora()->add_also_train("mlp.*");
+  EXPECT_THAT(Adapted(Build(model)),
+              testing::ElementsAre("transformer.h.0.attn.c_attn", "transformer.h.0.attn.c_proj"));
+}
+
+TEST(PeftConfig, HasNoPlaceForSomeOfWhatIsTrained) {
+  const auto problem = [](const v1::ModelSpec& model) {
+    return std::string(PeftConfig(model, "/base").status().message());
+  };
+  v1::ModelSpec model = Gpt2();
+  EXPECT_EQ(problem(model), "");
+  model.mutable_lora()->add_also_train("*.bias");
+  EXPECT_THAT(problem(model), HasSubstr("attn.c_attn has adapters, and its bias is trained too"));
+  model = Gpt2();
+  model.mutable_lora()->add_also_train("wte.weight");
+  EXPECT_THAT(problem(model), HasSubstr("transformer.wte is trained, and is the head too"));
+  model = Llama();
+  model.mutable_lora()->add_also_train("embed_tokens.weight");
+  EXPECT_EQ(problem(model), "");
 }
 
 TEST(LoraLayers, AdaptersStartAsTorchsLayersAndAtZero) {

@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/strip.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/models/hugging_face_config.h"
 #include "engine/models/lora.h"
@@ -47,6 +47,24 @@ Modules ModulesOf(const graph::Graph& graph) {
   return modules;
 }
 
+// What PEFT's format has no place for.
+absl::Status CheckModules(const v1::ModelSpec& model, const Modules& modules) {
+  constexpr char kInstead[] = ": PEFT has no place for that; export the model with them (--merge)";
+  for (const std::string& layer : modules.trained) {
+    if (!modules.adapted.contains(layer)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(layer, " has adapters, and its bias is trained too", kInstead));
+  }
+  const bool tied = model.has_gpt2() || model.has_bert() || model.llama().tied();
+  for (const char* embedding :
+       {"transformer.wte", "model.embed_tokens", "bert.embeddings.word_embeddings"}) {
+    if (!tied || !modules.trained.contains(embedding)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(embedding, " is trained, and is the head too", kInstead));
+  }
+  return absl::OkStatus();
+}
+
 std::set<std::string> Targets(const Modules& modules) {
   std::map<std::string, int> adapted;
   for (const std::string& layer : modules.adapted) ++adapted[std::string(LastPart(layer))];
@@ -65,6 +83,7 @@ absl::StatusOr<std::string> PeftConfig(const v1::ModelSpec& model, absl::string_
   if (!model.has_lora()) return absl::InvalidArgumentError("model.lora: there are no adapters");
   MP_ASSIGN_OR_RETURN(const graph::Graph graph, BuildModel(model, {.mode = Mode::kEvaluation}));
   const Modules modules = ModulesOf(graph);
+  MP_RETURN_IF_ERROR(CheckModules(model, modules));
   const v1::LoraSpec& lora = model.lora();
   HfJson config = {
       {"base_model_name_or_path", std::string(base)},

@@ -10,6 +10,10 @@ absl::Status CheckPreference(const v1::ModelSpec& model, const ModelOptions& opt
     return absl::InvalidArgumentError(
         "train.dpo: the model is compared with itself without its adapters: give model.lora");
   }
+  if (model.lora().also_train_size() > 0) {
+    return absl::InvalidArgumentError(
+        "train.dpo: model.lora.also_train would move what the model is compared with");
+  }
   if (!options.documents) {
     return absl::InvalidArgumentError(
         "train.dpo: its pairs are documents: give data.document_separator");

@@ -458,7 +458,9 @@ TEST_F(RunTest, AdaptersGoOnOverTheModelTheyAdapt) {
   ASSERT_EQ(ran.exit_code, kExitOk) << ran.err;
   ran = run(8);
   ASSERT_EQ(ran.exit_code, kExitOk) << ran.err;
-  EXPECT_THAT(ran.out + ran.err, HasSubstr("checkpoints/3"));  // it went on from there
+  // It went on from the first run's end.
+  EXPECT_THAT(Milepost({"job", "describe", "3", "-o", "json"}).out,
+              HasSubstr("\"start_step\": \"4\""));
   const std::string newest = "4";
   const auto text = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {

@@ -74,10 +74,15 @@ class GoldenCurve : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  void WriteTokens(const json& model) const {
+  // `separator`, if there is one, ends each sample.
+  void WriteTokens(const json& model, int64_t separator = -1) const {
     const int64_t count = golden_["samples"].get<int64_t>() * model["context"].get<int64_t>() + 1;
     std::vector<uint32_t> tokens(count);
-    for (int64_t i = 0; i < count; ++i) tokens[i] = Token(i, model["vocabulary"]);
+    const int64_t length = model["context"];
+    for (int64_t i = 0; i < count; ++i) {
+      const bool ends = separator >= 0 && i % length == length - 1;
+      tokens[i] = ends ? static_cast<uint32_t>(separator) : Token(i, model["vocabulary"]);
+    }
     auto writer = data::NpyWriter::Create(folder_ + "/train.npy", data::TokenType::kUint8);
     ASSERT_TRUE(writer.ok()) << writer.status();
     ASSERT_EQ((*writer)->Append(tokens), absl::OkStatus());

@@ -55,9 +55,10 @@ class LoraCurve : public GoldenCurve {
 
   void Expect(const char* name, const char* norm, int stage, int64_t micro) {
     const json golden = golden_["cases"][name];
-    WriteTokens(golden["model"]);
+    const bool pairs = !golden["dpo"].is_null();
+    WriteTokens(golden["model"], pairs ? golden["dpo"]["separator"].get<int64_t>() : -1);
     v1::JobSpec spec;
-    if (!golden["dpo"].is_null()) {
+    if (pairs) {
       spec.mutable_train()->mutable_dpo()->set_beta(golden["dpo"]["beta"]);
       spec.mutable_train()->mutable_dpo()->set_label_smoothing(golden["dpo"]["label_smoothing"]);
       spec.mutable_data()->set_document_separator(golden["dpo"]["separator"]);

@@ -10,7 +10,7 @@ PEFT's without "base_model.model.", "base_layer." and "default.". Initial values
 matrices of an adapter, come from the integer formula of make_gpt2_curve.py, by the number of the
 parameter in lora_curve.json's list, which lora_curve_test.cc repeats. Every step trains on all
 samples. The last case has the loss of preferences (DPO, Rafailov et al. 2023), written out here: in
-each sample documents 0 and 1, 2 and 3, ... are pairs.
+each sample two neighbouring documents that both have a target are a pair.
 """
 import json
 import warnings
@@ -41,7 +41,7 @@ CASES = {
              "peft": {"target_modules": ["attn.c_attn", "mlp.c_fc", "mlp.c_proj"],
                       "fan_in_fan_out": True}},
 }
-CASES["dpo"] = CASES["qwen2"] | {"dpo": {"beta": 0.5, "label_smoothing": 0.1, "separator": 5}}
+CASES["dpo"] = CASES["llama"] | {"dpo": {"beta": 0.5, "label_smoothing": 0.1, "separator": 5}}
 
 
 def build(model):
@@ -72,7 +72,8 @@ def set_weights(named):
 
 
 def pairs_of(tokens, targets, separator):
-    """Of each pair both documents' tokens and targets, where a document ends with a separator."""
+    """Of each pair both documents' tokens and targets, where a document ends with a separator. So
+    does each sample."""
     for x, y in zip(tokens, targets):
         ends = [i + 1 for i in range(len(x)) if x[i] == separator]
         bounds = [0] + [end for end in ends if end < len(x)] + [len(x)]
@@ -80,9 +81,15 @@ def pairs_of(tokens, targets, separator):
         for begin, end in zip(bounds, bounds[1:]):
             count = end - begin - (1 if x[end - 1] == separator else 0)  # that have a target
             documents.append((x[begin:begin + count], y[begin:begin + count]))
-        for first, second in zip(documents[::2], documents[1::2]):
-            if len(first[0]) > 0 and len(second[0]) > 0:
-                yield first, second
+        first = None
+        for document in documents:
+            if len(document[0]) == 0:
+                first = None
+            elif first is None:
+                first = document
+            else:
+                yield first, document
+                first = None
 
 
 def preference_loss(network, pairs, beta, smoothing):
@@ -111,6 +118,8 @@ def train(case):
     length, vocabulary = model["context"], model["vocabulary"]
     stream = torch.tensor([(i * i + 3 * (i // 5)) % vocabulary
                            for i in range(SAMPLES * length + 1)])
+    if dpo:
+        stream[length - 1::length] = dpo["separator"]
     tokens, targets = stream[:-1].view(SAMPLES, length), stream[1:].view(SAMPLES, length)
     pairs = list(pairs_of(tokens, targets, dpo["separator"])) if dpo else []
     optimizer = make_optimizer("adamw", trained, (".layers.", ".h."))

@@ -81,6 +81,22 @@ TEST(Resume, EverySavedElementIsSavedOnce) {
   }
 }
 
+// As after a recovery from memory, which does again what was due after the step.
+TEST(Resume, AValidationOfTheSameStepCountsOnce) {
+  TinyJob job;
+  RunRanks(job.Spec({.steps = 3}), [&](int, TrainingSession& session) {
+    ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    ASSERT_TRUE(session.Step(false).ok());
+    const auto evaluation = session.Evaluate();
+    ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+    EXPECT_EQ(session.trainer_state().best_validation_loss(), evaluation->loss);
+    ASSERT_TRUE(session.Evaluate().ok());
+    EXPECT_EQ(session.trainer_state().validations_since_best(), 0);
+    session.ForgetBest();
+    EXPECT_FALSE(session.trainer_state().has_best_validation_loss());
+  });
+}
+
 // In fp32 and on its own in bf16; at other numbers of ranks too.
 TEST(Resume, WhatAdaptersAdaptStaysAsItIs) {
   TinyJob job;

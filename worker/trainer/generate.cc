@@ -87,13 +87,16 @@ absl::Status LoadBase(const GenerateRequest& request, const v1::ModelSpec& model
         absl::StrCat(request.checkpoint, " has adapters alone: name the folder of the model that ",
                      "they adapt with --base FOLDER"));
   }
-  MP_ASSIGN_OR_RETURN(const InitialWeights weights,
-                      InitialWeights::Open(request.base, model, base.tensors));
-  if (state.base() != 0 && state.base() != weights.Fingerprint()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        request.base, " holds another model than the one that ", request.checkpoint, " adapts"));
+  const auto weights = InitialWeights::Open(request.base, model, base.tensors);
+  if (!weights.ok()) {
+    return Annotate(weights.status(), "the model that was adapted (--base FOLDER names it)");
   }
-  return weights.Read(base.targets);
+  if (state.base() != 0 && state.base() != weights->Fingerprint()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(request.base, " holds another model than the one that ", request.checkpoint,
+                     " adapts: name that one's folder with --base"));
+  }
+  return weights->Read(base.targets);
 }
 
 }  // namespace

@@ -102,8 +102,11 @@ void ProgressReporter::Validation(int64_t step, const runtime::EvaluationReport&
     out->set_loss(head.loss);
     out->set_accuracy(head.accuracy);
     if (!log_) continue;
-    spdlog::info("step {}/{} validation {} loss {:.4f} perplexity {:.4g} accuracy {:.2f}%", step,
-                 total_steps_, head.name, head.loss, std::exp(head.loss), 100 * head.accuracy);
+    // Of pairs e to the loss means nothing.
+    const std::string perplexity =
+        head.name == "dpo" ? "" : absl::StrFormat(" perplexity %.4g", std::exp(head.loss));
+    spdlog::info("step {}/{} validation {} loss {:.4f}{} accuracy {:.2f}%", step, total_steps_,
+                 head.name, head.loss, perplexity, 100 * head.accuracy);
   }
 }
 

@@ -28,7 +28,11 @@ TrainerExit Trainer::Run() {
   if (std::optional<TrainerExit> exit = MakeSession()) return *std::move(exit);
   if (std::optional<TrainerExit> exit = Begin()) return *std::move(exit);
   if (std::optional<TrainerExit> exit = GetReady()) return *std::move(exit);
-  out_of_patience_ = OutOfPatience();  // an attempt that was cut off while it ended
+  out_of_patience_ = OutOfPatience();  // an attempt was cut off while it ended
+  if (out_of_patience_) {
+    spdlog::info("step {}: ends at once, as train.validation.patience has run out",
+                 session_->step());
+  }
   while (!Ends()) {
     if (std::optional<TrainerExit> exit = OneStep()) return *std::move(exit);
   }

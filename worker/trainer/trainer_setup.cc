@@ -181,6 +181,7 @@ void Trainer::KeepChoices() {
 }
 
 std::optional<TrainerExit> Trainer::GetReady() {
+  base_.reset();  // its files need not be there any more
   if (absl::Status status = MakeCopies(); !status.ok()) return CopiesFailure(status);
   MakeUploader();
   if (!state_folder_.empty()) {  // a full disk shows now, not at the first checkpoint

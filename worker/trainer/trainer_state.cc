@@ -71,8 +71,11 @@ absl::Status Trainer::OpenBase() {
   MP_ASSIGN_OR_RETURN(base_, InitialWeights::Open(folder, spec_.model(), session_->base_tensors()));
   const uint64_t fingerprint = base_->Fingerprint();
   session_->SetBase(fingerprint);
-  return comm::CheckAgreement(
+  activity_.Enter(runtime::Activity::kOther, 0);  // another rank may have a slower disk
+  const absl::Status same = comm::CheckAgreement(
       *communicator_, {{"train.init_from", absl::StrFormat("fingerprint %016x", fingerprint)}});
+  SettingUp();
+  return same;
 }
 
 absl::Status Trainer::ReadBase(int part) {

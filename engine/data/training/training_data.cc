@@ -1,5 +1,6 @@
 #include "engine/data/training/training_data.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,6 +85,21 @@ std::vector<LabelOptions> ValidationLabels(const v1::JobSpec& spec) {
   return LabelsOf(spec, [](const v1::LabelSource& labels) { return labels.validation(); });
 }
 
+// That the first samples have pairs: without any, nothing would be learned.
+absl::Status CheckPairs(const SampleSource& source, absl::string_view field) {
+  constexpr int64_t kLooked = 8;
+  const int64_t looked = std::min(source.samples(), kLooked);
+  for (size_t i = 0; i < source.fields().size(); ++i) {
+    if (source.fields()[i].name != "pairs") continue;
+    const absl::StatusOr<int64_t> pairs = source.CountTargets(i, 0, looked);
+    if (!pairs.ok()) return Annotate(pairs.status(), field);
+    if (*pairs > 0) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": the first ", looked, " samples have no pair of documents with ",
+                   "targets: `milepost dataset tokenize` makes such of `chosen` and `rejected`"));
+}
+
 absl::StatusOr<TrainingData> OpenImageData(const v1::JobSpec& spec) {
   ImageSourceOptions options = ImageOptions(spec);
   TrainingData data;
@@ -147,6 +163,7 @@ absl::StatusOr<TrainingData> OpenTrainingData(const v1::JobSpec& spec) {
   TextOptions text = TextOptionsOf(spec);
   MP_ASSIGN_OR_RETURN(data.train, TokenMixture::Open(paths, options, spec.train().seed()));
   if (text.Any()) data.train = std::make_shared<TextSource>(data.train, text);
+  if (text.pairs) MP_RETURN_IF_ERROR(CheckPairs(*data.train, "data.train"));
   if (spec.data().validation().empty()) return data;
   options.labels = ValidationLabels(spec);
   options.loss_mask = spec.data().loss_mask().validation();
@@ -154,6 +171,7 @@ absl::StatusOr<TrainingData> OpenTrainingData(const v1::JobSpec& spec) {
   data.validation = std::make_shared<TokensInOrder>(std::move(validation));
   text.pass = MaskingPass::kValidation;
   if (text.Any()) data.validation = std::make_shared<TextSource>(data.validation, text);
+  if (text.pairs) MP_RETURN_IF_ERROR(CheckPairs(*data.validation, "data.validation"));
   return data;
 }
 

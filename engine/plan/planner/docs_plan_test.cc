@@ -67,7 +67,9 @@ TEST(DocsPlan, EveryJobOfTheDocsIsPlanned) {
       auto spec = ParseJobSpecYaml(yaml, page.string());
       ASSERT_TRUE(spec.ok()) << spec.status();
       if (!spec->model().hugging_face().empty()) {  // a stand-in: there is no such folder here
-        *spec->mutable_model() = LoadJobSpec("examples/llama-tiny.yaml")->model();
+        spec->mutable_model()->clear_hugging_face();
+        *spec->mutable_model()->mutable_llama() =
+            LoadJobSpec("examples/llama-tiny.yaml")->model().llama();
         spec->mutable_model()->mutable_llama()->set_context(spec->data().sequence_length());
       }
       EXPECT_EQ(Planned(*spec), absl::OkStatus());

@@ -424,17 +424,25 @@ absl::StatusOr<EvaluationReport> TrainingSession::Evaluate() {
                             .accuracy = targets > 0 ? sum[graph::kLossCorrect] / targets : kNone,
                             .targets = static_cast<int64_t>(sum[graph::kLossTargets])});
   }
+  KeepValidation(report);
+  return report;
+}
+
+void TrainingSession::KeepValidation(const EvaluationReport& report) {
+  const bool again = state_.validation_step() == state_.step();  // after a recovery from memory
   state_.set_validation_loss(report.loss);
   state_.set_validation_step(state_.step());
+  int64_t targets = 0;
+  for (const EvaluationReport::Head& head : report.heads) targets += head.targets;
+  if (again || targets == 0) return;
   // A loss that is no number is never the smallest.
-  if (report.loss < (state_.has_best_validation_loss() ? state_.best_validation_loss()
-                                                       : std::numeric_limits<double>::infinity())) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  if (report.loss < (state_.has_best_validation_loss() ? state_.best_validation_loss() : kNone)) {
     state_.set_best_validation_loss(report.loss);
     state_.set_validations_since_best(0);
   } else {
     state_.set_validations_since_best(state_.validations_since_best() + 1);
   }
-  return report;
 }
 
 absl::StatusOr<std::vector<double>> TrainingSession::AgreeOnTurns(int64_t samples) {

@@ -228,6 +228,8 @@ class TrainingSession {
   void KeepLossScale();
   // By turn of an evaluation: how many ranks have many documents in it.
   absl::StatusOr<std::vector<double>> AgreeOnTurns(int64_t samples);
+  // Of this step. Doing it again changes nothing.
+  void KeepValidation(const EvaluationReport& report);
   absl::Status EvaluateTurn(int64_t samples, int64_t turn, bool many_documents);
   bool ChangesStateInMicroSteps() const { return !statistics_->intervals().empty(); }
 

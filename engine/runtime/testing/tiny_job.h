@@ -68,6 +68,8 @@ class TinyJob {
     folder_ = mkdtemp(pattern.data());
     Write("train.npy", 40 * kContext + 1, 1);
     Write("validation.npy", 7 * kContext + 1, 2);
+    Write("pairs.npy", 40 * kContext + 1, 1, /*ends=*/true);
+    Write("validation_pairs.npy", 7 * kContext + 1, 2, /*ends=*/true);
     WriteLabels("train", 40 * kContext + 1);
     WriteLabels("validation", 7 * kContext + 1);
   }
@@ -113,7 +115,11 @@ class TinyJob {
     train->mutable_optimizer()->set_lr(options.lr);
     train->mutable_schedule()->set_warmup_steps(std::min<int64_t>(3, options.steps));
     train->mutable_validation()->set_samples(5);
-    if (options.dpo > 0) train->mutable_dpo()->set_beta(options.dpo);
+    if (options.dpo > 0) {
+      train->mutable_dpo()->set_beta(options.dpo);
+      spec.mutable_data()->set_train(path("pairs.npy"));
+      spec.mutable_data()->set_validation(path("validation_pairs.npy"));
+    }
     spec.mutable_resources()->set_ranks(options.ranks);
     NormalizeJobSpec(&spec);
     EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
@@ -162,8 +168,9 @@ class TinyJob {
     return model;
   }
 
-  // Ids with some structure, so that a loss falls.
-  void Write(const std::string& name, int64_t tokens, uint64_t seed) const {
+  // Ids with some structure, so that a loss falls. `ends`: each sample ends with the token that
+  // separates documents.
+  void Write(const std::string& name, int64_t tokens, uint64_t seed, bool ends = false) const {
     auto writer = data::NpyWriter::Create(path(name), data::TokenType::kUint8);
     ASSERT_TRUE(writer.ok()) << writer.status();
     std::vector<uint32_t> ids(static_cast<size_t>(tokens));
@@ -173,6 +180,7 @@ class TinyJob {
           Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, PhiloxKey(seed, 0))[0];
       previous = random % 4 == 0 ? random / 4 % kVocabulary : (previous * 3 + 1) % kVocabulary;
       ids[i] = previous;
+      if (ends && i % kContext == kContext - 1) ids[i] = 5;
     }
     ASSERT_EQ((*writer)->Append(ids), absl::OkStatus());
     ASSERT_EQ((*writer)->Finish(), absl::OkStatus());
