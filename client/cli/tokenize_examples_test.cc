@@ -238,10 +238,10 @@ TEST_F(TokenizeExamplesTest, PairsStayTogether) {
   const auto chat =
       Run(absl::StrCat(R"({"chosen": )", Messages({"user", "Q", "assistant", "yes"}),
                        R"(, "rejected": )", Messages({"user", "Q", "assistant", "no"}), "}"),
-          {.sequence_length = 20});
+          {.sequence_length = 22});
   ASSERT_TRUE(chat.ok()) << chat.status();
-  EXPECT_EQ(chat->tokens, "u:Q|a:yes|#u:Q|a:no|##");
-  EXPECT_EQ(chat->targets, "......yes|.......no|..");
+  EXPECT_EQ(chat->tokens, "u:Q|a:yes|#u:Q|a:no|###");
+  EXPECT_EQ(chat->targets, "......yes|.......no|...");
 }
 
 // Stands for the package: a file of lines of JSON, in batches of two rows.
@@ -347,7 +347,7 @@ TEST_F(TokenizeExamplesTest, WhatIsNoExampleIsToldWithItsLine) {
   EXPECT_THAT(
       Problem(Chat({"none", "x"})),
       HasSubstr("examples.jsonl:1: the tokenizer's chat template cannot render this: unkn"));
-  EXPECT_THAT(Problem(R"({"prompt": "a", "completion": 1})"), HasSubstr("must both be texts"));
+  EXPECT_THAT(Problem(R"({"prompt": "a", "completion": 1})"), HasSubstr("must all be texts"));
   EXPECT_THAT(Problem(R"({"prompt": "a"})"), HasSubstr("has no text 'text' but prompt"));
   EXPECT_THAT(Problem(Completion("a|b", "c")), HasSubstr("has the token '|' within"));
   EXPECT_THAT(Problem(Completion("a", "\\ud83d")), HasSubstr("not Unicode"));

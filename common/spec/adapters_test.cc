@@ -53,7 +53,10 @@ TEST(AdaptersTest, FindsEachBrokenRule) {
       {"model.lora.targets[0]",
        [](auto* s) { s->mutable_model()->mutable_lora()->add_targets(""); }},
       {"model.lora.also_train[0]",
-       [](auto* s) { s->mutable_model()->mutable_lora()->add_also_train(std::string(257, 'a')); }},
+       [](auto* s) {
+         s->mutable_train()->clear_dpo();
+         s->mutable_model()->mutable_lora()->add_also_train(std::string(257, 'a'));
+       }},
       {"model.lora", [](auto* s) { s->mutable_train()->clear_init_from(); }},
       {"train.dpo.beta", [](auto* s) { s->mutable_train()->mutable_dpo()->set_beta(0); }},
       {"train.dpo.label_smoothing",

@@ -364,12 +364,13 @@ bool CheckpointStore::AwaitDeletions(absl::Time deadline) { return deleter_.Awai
 
 namespace {
 
-// The name of the one with the smallest validation loss; of several the first. Empty: none has one.
+// Of what is sorted by NewerForResuming: the name of the one with the smallest validation loss, of
+// several the oldest, after which none was better. Empty: none has a loss.
 std::string BestOf(const std::vector<v1::Checkpoint>& checkpoints) {
   const v1::Checkpoint* best = nullptr;
   for (const v1::Checkpoint& one : checkpoints) {
     if (one.damaged() || !one.has_validation_loss()) continue;
-    if (best == nullptr || one.validation_loss() < best->validation_loss()) best = &one;
+    if (best == nullptr || one.validation_loss() <= best->validation_loss()) best = &one;
   }
   return best == nullptr ? "" : best->name();
 }

@@ -64,8 +64,8 @@ absl::Status NoSuchCheckpoint(absl::string_view name);
 struct RetentionRule {
   int keep_last = 3;
   int64_t keep_every = 0;  // also keep steps that are a multiple; 0: none
-  bool keep_best =
-      false;  // also keep the one with the smallest validation loss, the newest of such
+  // Also keep the one with the smallest validation loss, of several the oldest.
+  bool keep_best = false;
   std::set<std::string> awaited = {};  // names that are kept besides: jobs are to begin with them
 };
 

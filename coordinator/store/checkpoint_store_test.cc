@@ -427,7 +427,7 @@ TEST_F(CheckpointStoreTest, RetentionKeepsTheNewestThePinnedTheRoundAndTheRead) 
   EXPECT_TRUE(checkpoints().Get(names[0])->checkpoint().pinned());
 }
 
-// The newest of equal ones. A loss of another step says nothing of a checkpoint.
+// The oldest of equal ones. A loss of another step says nothing of a checkpoint.
 TEST_F(CheckpointStoreTest, RetentionKeepsTheBest) {
   std::vector<std::string> names = {Commit(10, 2.5), Commit(20, 1.5),
                                     Commit(30, 1.5), Commit(40, 1.0, /*late=*/true),
@@ -436,9 +436,9 @@ TEST_F(CheckpointStoreTest, RetentionKeepsTheBest) {
   EXPECT_FALSE(checkpoints().Get(names[3])->checkpoint().has_validation_loss());
   EXPECT_FALSE(checkpoints().Get(names[4])->checkpoint().has_validation_loss());
   ASSERT_TRUE(checkpoints().Retain("jobs/1", {.keep_last = 1, .keep_best = true}).ok());
-  EXPECT_THAT(Names(), ElementsAre(names[5], names[2]));
+  EXPECT_THAT(Names(), ElementsAre(names[5], names[1]));
   Open();
-  ASSERT_TRUE(checkpoints().MarkDamaged(names[2]).ok());
+  ASSERT_TRUE(checkpoints().MarkDamaged(names[1]).ok());
   ASSERT_TRUE(checkpoints().Retain("jobs/1", {.keep_last = 1, .keep_best = true}).ok());
   EXPECT_THAT(Names(), ElementsAre(names[5]));
 }

@@ -22,8 +22,8 @@ inline constexpr absl::string_view kPeftConfig = "adapter_config.json";
 
 // The text of adapter_config.json. `base`: the folder of what is adapted. Layers are named by the
 // last part of their names, where all layers with it are adapted; otherwise by their whole names.
-// INVALID_ARGUMENT: the model has no lora, or cannot be built, or PEFT has no place for what else is
-// trained (a bias of an adapted layer, an embedding that is the head too).
+// INVALID_ARGUMENT: the model has no lora, or cannot be built, or PEFT has no place for what else
+// is trained (a bias of an adapted layer, an embedding that is the head too).
 absl::StatusOr<std::string> PeftConfig(const v1::ModelSpec& model, absl::string_view base);
 
 }  // namespace milepost::models

@@ -460,7 +460,7 @@ TEST_F(RunTest, AdaptersGoOnOverTheModelTheyAdapt) {
   ASSERT_EQ(ran.exit_code, kExitOk) << ran.err;
   // It went on from the first run's end.
   EXPECT_THAT(Milepost({"job", "describe", "3", "-o", "json"}).out,
-              HasSubstr("\"start_step\": \"4\""));
+              HasSubstr("\"start_step\": 4,"));
   const std::string newest = "4";
   const auto text = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = {
@@ -502,7 +502,7 @@ TEST_F(RunTest, ARunEndsWhereItsValidationGetsNoBetter) {
   EXPECT_EQ(ran.exit_code, kExitOk) << ran.err;
   EXPECT_THAT(Milepost({"job", "list", "-o", "json"}).out, HasSubstr("SUCCEEDED"));
   const std::string list = Milepost({"checkpoint", "list", "-o", "json"}).out;
-  EXPECT_THAT(list, AllOf(HasSubstr("\"step\": \"2\""), HasSubstr("\"step\": \"8\""),
+  EXPECT_THAT(list, AllOf(HasSubstr("\"step\": 2,"), HasSubstr("\"step\": 8,"),
                           HasSubstr("\"validation_loss\"")));
   EXPECT_EQ(Milepost({"checkpoint", "list", "-o", "name"}).out, "checkpoints/2\ncheckpoints/1\n");
   // It is done, and stays so.

@@ -10,7 +10,9 @@ PEFT's without "base_model.model.", "base_layer." and "default.". Initial values
 matrices of an adapter, come from the integer formula of make_gpt2_curve.py, by the number of the
 parameter in lora_curve.json's list, which lora_curve_test.cc repeats. Every step trains on all
 samples. The last case has the loss of preferences (DPO, Rafailov et al. 2023), written out here: in
-each sample two neighbouring documents that both have a target are a pair.
+each sample two neighbouring documents that both have a target are a pair. (At a beta of 0.5 the
+gradients of most pairs end near 0, and the norms of this script in fp32 and in fp64 are 4e-4 apart;
+at this one 1.5e-5.)
 """
 import json
 import warnings
@@ -41,7 +43,7 @@ CASES = {
              "peft": {"target_modules": ["attn.c_attn", "mlp.c_fc", "mlp.c_proj"],
                       "fan_in_fan_out": True}},
 }
-CASES["dpo"] = CASES["llama"] | {"dpo": {"beta": 0.5, "label_smoothing": 0.1, "separator": 5}}
+CASES["dpo"] = CASES["llama"] | {"dpo": {"beta": 0.1, "label_smoothing": 0.1, "separator": 5}}
 
 
 def build(model):

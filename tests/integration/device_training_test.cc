@@ -572,7 +572,9 @@ TEST(DeviceTraining, AdaptersGoOnOverWhatTheyAdapt) {
                     ASSERT_EQ(session.FinishRestore(session.trainer_state()), absl::OkStatus());
                   }
                 }
-                if (from != nullptr) ASSERT_EQ(Restore(session, *from), absl::OkStatus());
+                if (from != nullptr) {
+                  ASSERT_EQ(Restore(session, *from), absl::OkStatus());
+                }
                 while (session.step() < steps) {
                   const auto report = session.Step(false);
                   ASSERT_TRUE(report.ok()) << report.status();

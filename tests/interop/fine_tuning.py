@@ -101,11 +101,11 @@ def make_lines(path, messages):
 
 
 def make_pairs(path):
-    """Preferences; prompts are chats of one to three turns."""
+    """Preferences; prompts are chats of one to three turns. Each pair fits a sample."""
     draw = random.Random(2)
 
     def words():
-        return " ".join(draw.choices(WORDS, k=draw.randint(1, 9)))
+        return " ".join(draw.choices(WORDS, k=draw.randint(1, 4)))
 
     with open(path, "w", encoding="utf-8") as file:
         for number in range(24):
