@@ -36,7 +36,6 @@ class TwinStream {
   bool twin() const { return twin_; }
   bool on_reference() const { return on_reference_; }
   Stream& own() { return own_; }
-  Stream& reference() { return reference_; }
 
   template <typename Body>
   void ForEach(const Body& body) {

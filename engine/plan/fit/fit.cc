@@ -365,10 +365,10 @@ absl::StatusOr<Resolved> ResolveAuto(const v1::JobSpec& spec, const RankPlace& p
 namespace {
 
 absl::Status HostIsTooSmall(const v1::JobSpec& spec, const StepPlan& plan, const RankPlace& place) {
-  const std::string text =
-      absl::StrCat("does not fit: a rank needs ", GiB(HostBytes(plan)), " of host memory (",
-                   GiB(HostBytes(plan) - plan.host_arena_bytes),
-                   " of it while a checkpoint is saved), and has ", GiB(place.host_bytes));
+  const std::string text = absl::StrCat(
+      "does not fit: a rank needs ", GiB(HostBytes(plan)), " of host memory (",
+      GiB(HostBytes(plan) - plan.host_arena_bytes),
+      " of it while it starts or saves a checkpoint), and has ", GiB(place.host_bytes));
   std::vector<Setting> nearest;
   if (place.memory_bytes > 0) {
     MP_ASSIGN_OR_RETURN(nearest, Nearest(spec, place));
@@ -391,9 +391,10 @@ absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const Rank
   }
   const int64_t needed = RequiredBytes(plan, plan.arena_bytes, place.host_memory);
   if (place.memory_bytes <= 0 || needed <= place.memory_bytes) return absl::OkStatus();
-  const std::string copy = place.host_memory ? absl::StrCat(" (", GiB(needed - plan.arena_bytes),
-                                                            " of it while a checkpoint is saved)")
-                                             : "";
+  const std::string copy = place.host_memory
+                               ? absl::StrCat(" (", GiB(needed - plan.arena_bytes),
+                                              " of it while it starts or saves a checkpoint)")
+                               : "";
   // Where rounding hides the difference it is told in bytes.
   const bool close = GiB(needed) == GiB(place.memory_bytes);
   const auto shown = [&](int64_t bytes) {

@@ -240,7 +240,7 @@ TEST(Fit, WhatDoesNotFitIsToldTheNearestThatDoes) {
   const std::vector<std::string> lines = absl::StrSplit(status.message(), '\n');
   ASSERT_EQ(lines.size(), 7u) << status.message();
   EXPECT_THAT(lines[0], AllOf(HasSubstr("does not fit: a rank needs"), HasSubstr("the test has"),
-                              HasSubstr("while a checkpoint is saved")));
+                              HasSubstr("while it starts or saves a checkpoint")));
   // One change each, then two.
   EXPECT_THAT(status.message(), AllOf(HasSubstr("\n  train.recompute: selective "),
                                       HasSubstr("\n  train.zero.stage: 2 "),

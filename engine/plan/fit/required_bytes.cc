@@ -71,7 +71,7 @@ int64_t MirrorBytes(const StepPlan& plan, bool start) {
   return bytes;
 }
 
-// At the start, which has no copy yet, or while a checkpoint is saved.
+// At the start, which has no copy yet, or while it saves a checkpoint.
 int64_t CopyBytes(const StepPlan& plan) {
   const int64_t copy = plan.options.offload_disk ? 0 : SnapshotBytes(plan);
   return std::max(MirrorBytes(plan, true), MirrorBytes(plan, false) + copy);

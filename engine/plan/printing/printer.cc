@@ -260,7 +260,7 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   }
   const int64_t copies = HostBytes(plan) - plan.host_arena_bytes;
   if (copies > 0) {
-    absl::StrAppendFormat(&text, "and %s of host memory while a checkpoint is saved\n",
+    absl::StrAppendFormat(&text, "and %s of host memory while it starts or saves a checkpoint\n",
                           HumanBytes(static_cast<double>(copies)));
   }
   if (o.offload_disk) {
