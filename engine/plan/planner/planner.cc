@@ -95,7 +95,9 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
   const int64_t rows = options.micro_batch * options.sequence;
   const int64_t vocabulary = SizesOf(model).vocabulary;
   std::optional<ops::PreferenceOptions> preference;
-  if (options.dpo_beta > 0) preference.emplace(options.dpo_beta, options.dpo_label_smoothing);
+  if (options.dpo_beta > 0) {
+    preference = {.beta = options.dpo_beta, .label_smoothing = options.dpo_label_smoothing};
+  }
   return models::BuildModel(
       model, {.mode = mode,
               .compute_dtype = options.compute_dtype,
