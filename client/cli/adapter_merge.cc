@@ -155,10 +155,10 @@ class Merger {
 
   absl::StatusOr<Adapter> AdapterOf(const Source& source) const {
     const absl::string_view layer = absl::StripSuffix(source.name, ".weight");
-    const std::string down = absl::StrCat(layer, ".lora_A.weight");
+    const std::string down = models::LoraDownName(layer);
     if (adapters_->Find(down) == nullptr) return Adapter{};
     MP_ASSIGN_OR_RETURN(const auto* a, Trained(down));
-    MP_ASSIGN_OR_RETURN(const auto* b, Trained(absl::StrCat(layer, ".lora_B.weight")));
+    MP_ASSIGN_OR_RETURN(const auto* b, Trained(models::LoraUpName(layer)));
     // GPT-2's weights are [in, out].
     const bool turned = settings_.model.has_gpt2();
     const int64_t in = source.shape[turned ? 0 : 1], out = source.shape[turned ? 1 : 0];

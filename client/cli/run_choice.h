@@ -43,10 +43,11 @@ RunChoice ChooseRun(const v1::JobSpec& normalized, const std::vector<v1::Job>& n
 absl::StatusOr<RunChoice> ChooseJobs(const std::vector<std::string>& names,
                                      const std::vector<v1::Job>& newest_first);
 
-// True when the job is suspended or about to be. It waits until somebody resumes it.
 // Whether it has succeeded before its last step (train.validation.patience), and what to say then.
 bool EndedEarly(const v1::Job& job);
 std::string EndedEarlyText(const v1::Job& job);
+
+// True when the job is suspended or about to be. It waits until somebody resumes it.
 bool IsSuspended(v1::JobState state);
 
 // A job that has not ended when the run's own job has.

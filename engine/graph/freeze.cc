@@ -16,7 +16,7 @@ void DiscardGradients(Graph& graph, const std::vector<bool>& discarded) {
         continue;
       }
       if (!discarded[output.value]) continue;
-      if (op.kind == OpKind::kLmHeadLossBackward || op.kind == OpKind::kLmHeadLogProbsBackward) {
+      if (output.optional) {
         output = {};
         continue;
       }

@@ -6,9 +6,9 @@
 //
 // A frozen parameter has no `gradient`. Backward ops that have no use any more are dropped: where
 // the lower layers are frozen, the backward ends above them. An op may write a frozen gradient
-// beside wanted results. A head then leaves it out: that is a product and a matrix as large as the
-// vocabulary. Other ops write to a value of its own (ValueKind::kDiscarded), which lives only for
-// this op.
+// beside wanted results. An output that is optional is then left out (a head's: that is a product
+// and a matrix as large as the vocabulary). Any other goes to a value of its own
+// (ValueKind::kDiscarded), which lives only for this op.
 #ifndef MILEPOST_ENGINE_GRAPH_FREEZE_H_
 #define MILEPOST_ENGINE_GRAPH_FREEZE_H_
 

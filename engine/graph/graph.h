@@ -90,6 +90,9 @@ struct Output {
   WriteMode mode = WriteMode::kAssign;
   // This output may use the bytes of that input if the input dies here. kNoValue: never.
   ValueId may_overwrite = kNoValue;
+  // The op does less where this output is not wanted: a gradient that is frozen is left out, not
+  // discarded.
+  bool optional = false;
 };
 
 // Rotary positions: angle i of position t is t f(i), with f(i) = theta^(-2i/D). With factor > 1
@@ -139,6 +142,7 @@ struct Attributes {
   bool gelu = false;        // kLinear, kLinearBackwardInput: with the GELU behind or before it
   bool fp8 = false;         // kLinear*: computed with 8-bit codes
   int32_t fp8_layer = -1;   // kLinear*: index among the layers that may use fp8; -1: none
+  bool never_fp8 = false;   // kLinear*
   RopeAttributes rope;      // kRopeTable
   ImageAttributes image;
   LoraAttributes lora;  // kLora*

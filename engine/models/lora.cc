@@ -51,6 +51,9 @@ absl::string_view AdaptedLayer(absl::string_view parameter) {
   return "";
 }
 
+std::string LoraDownName(absl::string_view layer) { return absl::StrCat(layer, kDown); }
+std::string LoraUpName(absl::string_view layer) { return absl::StrCat(layer, kUp); }
+
 LoraLayers::LoraLayers(const v1::ModelSpec& model, const ModelOptions& options, graph::Builder& b)
     : model_(model),
       b_(b),
@@ -80,7 +83,7 @@ std::vector<ValueId> LoraLayers::Down(const std::vector<Part>& parts, int64_t in
   std::vector<ValueId> weights;
   const double stddev = 1 / std::sqrt(3.0 * static_cast<double>(in));
   for (const Part& part : parts) {
-    weights.push_back(b_.Parameter(absl::StrCat(part.layer, kDown), {model_.lora().rank(), in},
+    weights.push_back(b_.Parameter(LoraDownName(part.layer), {model_.lora().rank(), in},
                                    Initializer::kUniform, stddev));
   }
   return weights;
@@ -89,7 +92,7 @@ std::vector<ValueId> LoraLayers::Down(const std::vector<Part>& parts, int64_t in
 std::vector<ValueId> LoraLayers::Up(const std::vector<Part>& parts) {
   std::vector<ValueId> weights;
   for (const Part& part : parts) {
-    weights.push_back(b_.Parameter(absl::StrCat(part.layer, kUp), {part.out, model_.lora().rank()},
+    weights.push_back(b_.Parameter(LoraUpName(part.layer), {part.out, model_.lora().rank()},
                                    Initializer::kZeros));
   }
   return weights;
@@ -101,7 +104,8 @@ ValueId LoraLayers::Adapt(absl::string_view name, ValueId x, ValueId base,
   const auto named = [&](absl::string_view suffix) { return absl::StrCat(name, ".lora", suffix); };
   if (dropout_ > 0) x = ops::Dropout(b_, named(".dropped"), x, dropout_);
   const std::vector<ValueId> down = Down(parts, b_.Dimension(name, "x", x, 1));
-  ValueId h = ops::LinearRows(b_, named(".down"), x, down);
+  // They are small, and all that is learnt.
+  ValueId h = ops::LinearRows(b_, named(".down"), x, down, {}, /*never_fp8=*/true);
   const double scale = LoraScale(model_.lora());
   if (scale != 1) h = ops::Scale(b_, named(".scaled"), h, scale);
   std::vector<int64_t> columns;

@@ -9,8 +9,8 @@
 // The adapters of the layer NAME.weight are NAME.lora_A.weight [rank, in], which starts as
 // torch's nn.Linear does, and NAME.lora_B.weight [out, rank], which starts at 0 (PEFT's names
 // behind "base_model.model.", and its initial values). A layer whose weight is trained in full has
-// none. Layers whose outputs lie side by side share
-// the dropout of what goes into them. Not thread-safe.
+// none. Layers whose outputs lie side by side share the dropout of what goes into them. Not
+// thread-safe.
 #ifndef MILEPOST_ENGINE_MODELS_LORA_H_
 #define MILEPOST_ENGINE_MODELS_LORA_H_
 
@@ -36,6 +36,10 @@ double LoraScale(const v1::LoraSpec& lora);
 
 // "h.0.attn.c_attn" of the layer that a parameter of adapters belongs to; empty: it is none.
 absl::string_view AdaptedLayer(absl::string_view parameter);
+
+// Of its adapters the first matrix, A, and the second, B.
+std::string LoraDownName(absl::string_view layer);
+std::string LoraUpName(absl::string_view layer);
 
 class LoraLayers {
  public:

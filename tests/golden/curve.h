@@ -36,6 +36,47 @@ class GoldenCurve : public testing::Test {
   using json = nlohmann::json;
   static constexpr double kTolerance = 1e-4;  // relative
 
+  // ---- the models, as the files describe them ----
+
+  static v1::ModelSpec Gpt2Of(const json& golden) {
+    v1::ModelSpec model;
+    v1::Gpt2Spec& gpt2 = *model.mutable_gpt2();
+    gpt2.set_layers(golden["layers"]);
+    gpt2.set_width(golden["width"]);
+    gpt2.set_heads(golden["heads"]);
+    gpt2.set_context(golden["context"]);
+    gpt2.set_vocabulary(golden["vocabulary"]);
+    return model;
+  }
+
+  static v1::ModelSpec LlamaOf(const json& golden) {
+    v1::ModelSpec model;
+    v1::LlamaSpec& llama = *model.mutable_llama();
+    llama.set_layers(golden["layers"]);
+    llama.set_width(golden["width"]);
+    llama.set_heads(golden["heads"]);
+    llama.set_kv_heads(golden["kv_heads"]);
+    llama.set_head_dim(golden["head_dim"]);
+    llama.set_hidden(golden["hidden"]);
+    llama.set_context(golden["context"]);
+    llama.set_vocabulary(golden["vocabulary"]);
+    llama.set_rope_theta(golden["rope_theta"]);
+    llama.set_norm_epsilon(golden["norm_epsilon"]);
+    llama.set_tied(golden["tied"]);
+    llama.set_qkv_bias(golden["qkv_bias"]);
+    llama.set_qk_norm(golden.value("qk_norm", false));
+    if (golden.value("activation", "swiglu") == "geglu") {
+      llama.set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
+    }
+    if (!golden.contains("rope_scaling")) return model;
+    const json& scaling = golden["rope_scaling"];
+    llama.mutable_rope_scaling()->set_factor(scaling["factor"]);
+    llama.mutable_rope_scaling()->set_low_freq_factor(scaling["low_freq_factor"]);
+    llama.mutable_rope_scaling()->set_high_freq_factor(scaling["high_freq_factor"]);
+    llama.mutable_rope_scaling()->set_original_context(scaling["original_context"]);
+    return model;
+  }
+
   // ---- the formulas of the generators ----
 
   static uint32_t Token(int64_t i, int64_t vocabulary) {

@@ -10,14 +10,7 @@ class Gpt2Curve : public GoldenCurve {
   void Expect(const char* file, int stage, int64_t micro) {
     Open(file);
     WriteTokens(golden_["model"]);
-    v1::ModelSpec model;
-    v1::Gpt2Spec& gpt2 = *model.mutable_gpt2();
-    gpt2.set_layers(golden_["model"]["layers"]);
-    gpt2.set_width(golden_["model"]["width"]);
-    gpt2.set_heads(golden_["model"]["heads"]);
-    gpt2.set_context(golden_["model"]["context"]);
-    gpt2.set_vocabulary(golden_["model"]["vocabulary"]);
-    ExpectTheCurve(Spec(model, stage, micro), golden_, "ln_");
+    ExpectTheCurve(Spec(Gpt2Of(golden_["model"]), stage, micro), golden_, "ln_");
   }
 };
 

@@ -50,15 +50,9 @@ class HeadsCurve : public GoldenCurve {
     Take("gpt2");
     const json& golden = golden_["model"];
     WriteTokens(golden);
-    v1::ModelSpec model;
-    v1::Gpt2Spec& gpt2 = *model.mutable_gpt2();
-    gpt2.set_layers(golden["layers"]);
-    gpt2.set_width(golden["width"]);
-    gpt2.set_heads(golden["heads"]);
-    gpt2.set_context(golden["context"]);
-    gpt2.set_vocabulary(golden["vocabulary"]);
+    v1::ModelSpec model = Gpt2Of(golden);
     v1::JobSpec spec;
-    AddHeads(golden_["samples"].get<int64_t>() * gpt2.context() + 1, &model, &spec);
+    AddHeads(golden_["samples"].get<int64_t>() * model.gpt2().context() + 1, &model, &spec);
     ExpectTheCurve(Spec(model, stage, micro, spec), golden_, "ln_");
   }
 };

@@ -10,40 +10,9 @@ class LoraCurve : public GoldenCurve {
  protected:
   void SetUp() override { Open("lora_curve.json"); }
 
-  static void SetLlama(const json& golden, v1::LlamaSpec& llama) {
-    llama.set_layers(golden["layers"]);
-    llama.set_width(golden["width"]);
-    llama.set_heads(golden["heads"]);
-    llama.set_kv_heads(golden["kv_heads"]);
-    llama.set_head_dim(golden["head_dim"]);
-    llama.set_hidden(golden["hidden"]);
-    llama.set_context(golden["context"]);
-    llama.set_vocabulary(golden["vocabulary"]);
-    llama.set_rope_theta(golden["rope_theta"]);
-    llama.set_norm_epsilon(golden["norm_epsilon"]);
-    llama.set_tied(golden["tied"]);
-    llama.set_qkv_bias(golden["qkv_bias"]);
-    if (!golden.contains("rope_scaling")) return;
-    const json& scaling = golden["rope_scaling"];
-    llama.mutable_rope_scaling()->set_factor(scaling["factor"]);
-    llama.mutable_rope_scaling()->set_low_freq_factor(scaling["low_freq_factor"]);
-    llama.mutable_rope_scaling()->set_high_freq_factor(scaling["high_freq_factor"]);
-    llama.mutable_rope_scaling()->set_original_context(scaling["original_context"]);
-  }
-
   static v1::ModelSpec Model(const json& golden) {
-    v1::ModelSpec spec;
     const json& model = golden["model"];
-    if (model.contains("kv_heads")) {
-      SetLlama(model, *spec.mutable_llama());
-    } else {
-      v1::Gpt2Spec& gpt2 = *spec.mutable_gpt2();
-      gpt2.set_layers(model["layers"]);
-      gpt2.set_width(model["width"]);
-      gpt2.set_heads(model["heads"]);
-      gpt2.set_context(model["context"]);
-      gpt2.set_vocabulary(model["vocabulary"]);
-    }
+    v1::ModelSpec spec = model.contains("kv_heads") ? LlamaOf(model) : Gpt2Of(model);
     v1::LoraSpec& lora = *spec.mutable_lora();
     lora.set_rank(golden["lora"]["rank"]);
     lora.set_alpha(golden["lora"]["alpha"]);

@@ -34,6 +34,7 @@ void ProgressReporter::Begin(const v1::TrainerState& state, const runtime::Train
                              const v1::JobSpec& spec, const std::string& restored_from) {
   progress_.set_restored_from(restored_from);
   total_steps_ = spec.train().steps();
+  of_pairs_ = spec.train().has_dpo();
   progress_.set_step(state.step());
   progress_.set_start_step(state.step());
   logged_step_ = state.step();
@@ -104,7 +105,7 @@ void ProgressReporter::Validation(int64_t step, const runtime::EvaluationReport&
     if (!log_) continue;
     // Of pairs e to the loss means nothing.
     const std::string perplexity =
-        head.name == "dpo" ? "" : absl::StrFormat(" perplexity %.4g", std::exp(head.loss));
+        of_pairs_ ? "" : absl::StrFormat(" perplexity %.4g", std::exp(head.loss));
     spdlog::info("step {}/{} validation {} loss {:.4f}{} accuracy {:.2f}%", step, total_steps_,
                  head.name, head.loss, perplexity, 100 * head.accuracy);
   }

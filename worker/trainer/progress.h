@@ -38,6 +38,7 @@ class ProgressReporter {
   const bool log_;
   v1::Progress progress_;
   int64_t total_steps_ = 0;
+  bool of_pairs_ = false;      // the loss is train.dpo's
   double flops_per_step_ = 0;  // of this rank
   double matmul_rate_ = 0;     // of its device, FLOP/s
   bool pending_ = false;       // a Send with `must` was refused

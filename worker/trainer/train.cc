@@ -28,8 +28,7 @@ TrainerExit Trainer::Run() {
   if (std::optional<TrainerExit> exit = MakeSession()) return *std::move(exit);
   if (std::optional<TrainerExit> exit = Begin()) return *std::move(exit);
   if (std::optional<TrainerExit> exit = GetReady()) return *std::move(exit);
-  out_of_patience_ = OutOfPatience();  // an attempt was cut off while it ended
-  if (out_of_patience_) {
+  if (OutOfPatience()) {  // an attempt was cut off while it ended
     spdlog::info("step {}: ends at once, as train.validation.patience has run out",
                  session_->step());
   }
@@ -37,7 +36,7 @@ TrainerExit Trainer::Run() {
     if (std::optional<TrainerExit> exit = OneStep()) return *std::move(exit);
   }
   progress_.Send(Now(), /*must=*/true);
-  const bool stopped = session_->step() < spec_.train().steps() && !out_of_patience_;
+  const bool stopped = session_->step() < spec_.train().steps() && !OutOfPatience();
   return stopped ? FinishStopped() : Finish();
 }
 
@@ -114,8 +113,7 @@ absl::Status Trainer::AfterStep(int64_t step) {
     progress_.Validation(step, evaluation);
     if (scalars_ != nullptr) scalars_->Validation(progress_.progress(), Now());
     progress_.Send(Now(), /*must=*/true);
-    out_of_patience_ = OutOfPatience();
-    if (out_of_patience_ && !last) {
+    if (OutOfPatience() && !last) {
       spdlog::info("step {}: the last {} validations had no smaller loss than {:.6g}: ending", step,
                    session_->trainer_state().validations_since_best(),
                    session_->trainer_state().best_validation_loss());
@@ -123,7 +121,7 @@ absl::Status Trainer::AfterStep(int64_t step) {
   }
   const bool best = validate && spec_.checkpoint().keep_best() && !divergence_.suspicious() &&
                     session_->trainer_state().validations_since_best() == 0;
-  if (IsCheckpointStep(step) || best || out_of_patience_) {
+  if (IsCheckpointStep(step) || best || OutOfPatience()) {
     MP_ASSIGN_OR_RETURN(const absl::Duration held, SaveState(Ends()));
     progress_.Hold(held);
   }

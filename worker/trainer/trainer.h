@@ -71,10 +71,11 @@ class Trainer {
   // What is due after a step: validation, a checkpoint.
   absl::Status AfterStep(int64_t step);
   bool IsCheckpointStep(int64_t step) const;
+  // train.validation.patience: there is no better validation to come.
   bool OutOfPatience() const;
   // All ranks at the same step.
   bool Ends() const {
-    return out_of_patience_ || stop_agreed_ || session_->step() >= spec_.train().steps();
+    return OutOfPatience() || stop_agreed_ || session_->step() >= spec_.train().steps();
   }
   // A step failed: what is left of the state is kept for the next attempt.
   TrainerExit Lost(const absl::Status& status);
@@ -139,8 +140,6 @@ class Trainer {
   std::string state_folder_;
   bool fenced_ = false;
   bool stop_agreed_ = false;
-  bool out_of_patience_ =
-      false;  // train.validation.patience: there is no better validation to come
   bool forgot_older_state_ = false;
   std::string restored_from_;  // empty: it began anew
   std::optional<InitialWeights> base_;

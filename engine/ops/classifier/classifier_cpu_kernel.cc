@@ -154,6 +154,24 @@ void SumForward(const T* logits, const int32_t* targets, int64_t rows, int64_t v
   for (int64_t row = 0; row < rows; ++row) sum->correct += correct[row];
 }
 
+template <typename T, typename RowLoss>
+void LogProbs(const T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+              float* log_probs, const RowLoss& run) {
+  ForRows(rows, vocabulary, [&](int64_t row) {
+    const bool none = targets[row] < 0;
+    const double loss = none ? 0 : run(logits + row * vocabulary, targets[row], vocabulary);
+    log_probs[row] = static_cast<float>(-loss);
+  });
+}
+
+template <typename T, typename RowLossAndGradient>
+void LogProbsBackward(T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
+                      const float* gradients, const RowLossAndGradient& run) {
+  ForRows(rows, vocabulary, [&](int64_t row) {
+    run(logits + row * vocabulary, targets[row], vocabulary, -gradients[row]);
+  });
+}
+
 }  // namespace
 
 template <>
@@ -200,56 +218,35 @@ void ClassifierForward(const f16* logits, const int32_t* targets, int64_t rows, 
 template <>
 void ClassifierLogProbs(const float* logits, const int32_t* targets, int64_t rows,
                         int64_t vocabulary, float* log_probs) {
-  const auto run = HWY_DYNAMIC_DISPATCH(RowLossF32);
-  ForRows(rows, vocabulary, [&](int64_t row) {
-    const bool none = targets[row] < 0;
-    const double loss = none ? 0 : run(logits + row * vocabulary, targets[row], vocabulary);
-    log_probs[row] = static_cast<float>(-loss);
-  });
+  LogProbs(logits, targets, rows, vocabulary, log_probs, HWY_DYNAMIC_DISPATCH(RowLossF32));
 }
 template <>
 void ClassifierLogProbsBackward(float* logits, const int32_t* targets, int64_t rows,
                                 int64_t vocabulary, const float* gradients) {
-  const auto run = HWY_DYNAMIC_DISPATCH(RowLossAndGradientF32);
-  ForRows(rows, vocabulary, [&](int64_t row) {
-    run(logits + row * vocabulary, targets[row], vocabulary, -gradients[row]);
-  });
+  LogProbsBackward(logits, targets, rows, vocabulary, gradients,
+                   HWY_DYNAMIC_DISPATCH(RowLossAndGradientF32));
 }
 template <>
 void ClassifierLogProbs(const bf16* logits, const int32_t* targets, int64_t rows,
                         int64_t vocabulary, float* log_probs) {
-  const auto run = HWY_DYNAMIC_DISPATCH(RowLossBf16);
-  ForRows(rows, vocabulary, [&](int64_t row) {
-    const bool none = targets[row] < 0;
-    const double loss = none ? 0 : run(logits + row * vocabulary, targets[row], vocabulary);
-    log_probs[row] = static_cast<float>(-loss);
-  });
+  LogProbs(logits, targets, rows, vocabulary, log_probs, HWY_DYNAMIC_DISPATCH(RowLossBf16));
 }
 template <>
 void ClassifierLogProbsBackward(bf16* logits, const int32_t* targets, int64_t rows,
                                 int64_t vocabulary, const float* gradients) {
-  const auto run = HWY_DYNAMIC_DISPATCH(RowLossAndGradientBf16);
-  ForRows(rows, vocabulary, [&](int64_t row) {
-    run(logits + row * vocabulary, targets[row], vocabulary, -gradients[row]);
-  });
+  LogProbsBackward(logits, targets, rows, vocabulary, gradients,
+                   HWY_DYNAMIC_DISPATCH(RowLossAndGradientBf16));
 }
 template <>
 void ClassifierLogProbs(const f16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                         float* log_probs) {
-  const auto run = HWY_DYNAMIC_DISPATCH(RowLossF16);
-  ForRows(rows, vocabulary, [&](int64_t row) {
-    const bool none = targets[row] < 0;
-    const double loss = none ? 0 : run(logits + row * vocabulary, targets[row], vocabulary);
-    log_probs[row] = static_cast<float>(-loss);
-  });
+  LogProbs(logits, targets, rows, vocabulary, log_probs, HWY_DYNAMIC_DISPATCH(RowLossF16));
 }
 template <>
 void ClassifierLogProbsBackward(f16* logits, const int32_t* targets, int64_t rows,
                                 int64_t vocabulary, const float* gradients) {
-  const auto run = HWY_DYNAMIC_DISPATCH(RowLossAndGradientF16);
-  ForRows(rows, vocabulary, [&](int64_t row) {
-    run(logits + row * vocabulary, targets[row], vocabulary, -gradients[row]);
-  });
+  LogProbsBackward(logits, targets, rows, vocabulary, gradients,
+                   HWY_DYNAMIC_DISPATCH(RowLossAndGradientF16));
 }
 
 }  // namespace milepost::kernels

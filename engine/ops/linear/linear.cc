@@ -122,7 +122,7 @@ ValueId Linear(Builder& b, absl::string_view name, ValueId x, ValueId weight, Va
 }
 
 ValueId LinearRows(Builder& b, absl::string_view name, ValueId x, absl::Span<const ValueId> weights,
-                   absl::Span<const ValueId> biases) {
+                   absl::Span<const ValueId> biases, bool never_fp8) {
   const DType dtype = b.compute_dtype();
   const int64_t in = b.Dimension(name, "x", x, 1);
   if (weights.empty() || (!biases.empty() && biases.size() != weights.size())) {
@@ -145,6 +145,7 @@ ValueId LinearRows(Builder& b, absl::string_view name, ValueId x, absl::Span<con
   op.inputs.insert(op.inputs.end(), biases.begin(), biases.end());
   op.attributes.parts = static_cast<int64_t>(weights.size());
   op.attributes.transposed = true;
+  op.attributes.never_fp8 = never_fp8;
   op.outputs = {{.value = y}};
   return y;
 }

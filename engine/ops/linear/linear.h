@@ -29,9 +29,10 @@ graph::ValueId Linear(graph::Builder& b, absl::string_view name, graph::ValueId 
 // y = x [w0; w1; ...]^T + biases: weights [Mi,K] as in torch's nn.Linear, one or several, whose
 // results lie side by side. One product serves them all where they follow each other in their
 // block: define them in this order, one after the other. `biases`: none, or one for each weight.
+// `never_fp8`: it multiplies 16 bits where others multiply 8.
 graph::ValueId LinearRows(graph::Builder& b, absl::string_view name, graph::ValueId x,
                           absl::Span<const graph::ValueId> weights,
-                          absl::Span<const graph::ValueId> biases = {});
+                          absl::Span<const graph::ValueId> biases = {}, bool never_fp8 = false);
 
 }  // namespace milepost::ops
 

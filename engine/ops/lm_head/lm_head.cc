@@ -1,6 +1,7 @@
 #include "engine/ops/lm_head/lm_head.h"
 
 #include <array>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -22,37 +23,38 @@ using graph::OpKind;
 using graph::Output;
 using graph::ValueId;
 
-// Forward and backward in one op, so it takes the forward op's place. Of several heads over x the
-// last one's comes first: none of them may lie over x while another still reads it.
-absl::Status LmHeadLossGradient(Backward& backward, const Op& op) {
+// What both heads' backward ops make. Of a frozen weight they make no gradient. Of several heads
+// over x the last one's comes first: none may lie over x while another still reads it.
+void EmitHeadBackward(Backward& backward, const Op& op, OpKind kind, const Output& sums,
+                      std::initializer_list<ValueId> more_inputs) {
+  const auto gradient = [&](ValueId parameter) {
+    Output output = parameter == kNoValue ? Output{} : backward.ParameterGradient(parameter);
+    output.optional = true;
+    return output;
+  };
   const ValueId x = op.inputs[0];
   const ValueId dsum = backward.Gradient(x);
   const ValueId dx = backward.NewGradient(x);
-  const Output dwte = backward.ParameterGradient(op.inputs[1]);
-  const ValueId bias = op.inputs[3];
-  const Output dbias = bias == kNoValue ? Output{} : backward.ParameterGradient(bias);
   std::vector<ValueId> inputs = op.inputs;
   inputs.push_back(dsum);
-  backward.Emit(
-      op, OpKind::kLmHeadLossBackward, std::move(inputs),
-      {op.outputs[0], {.value = dx, .may_overwrite = dsum != kNoValue ? dsum : x}, dwte, dbias});
+  inputs.insert(inputs.end(), more_inputs);
+  backward.Emit(op, kind, std::move(inputs),
+                {sums,
+                 {.value = dx, .may_overwrite = dsum != kNoValue ? dsum : x},
+                 gradient(op.inputs[1]),
+                 gradient(op.inputs[3])});
   backward.ReplaceGradient(x, dx);
+}
+
+// Forward and backward in one op, so it takes the forward op's place.
+absl::Status LmHeadLossGradient(Backward& backward, const Op& op) {
+  EmitHeadBackward(backward, op, OpKind::kLmHeadLossBackward, op.outputs[0], {});
   return absl::OkStatus();
 }
 
 absl::Status LogProbsGradient(Backward& backward, const Op& op) {
-  const ValueId x = op.inputs[0];
   MP_ASSIGN_OR_RETURN(const ValueId gradients, backward.RequireGradient(op, op.outputs[0].value));
-  const ValueId dsum = backward.Gradient(x);
-  const ValueId dx = backward.NewGradient(x);
-  const Output dwte = backward.ParameterGradient(op.inputs[1]);
-  const ValueId bias = op.inputs[3];
-  const Output dbias = bias == kNoValue ? Output{} : backward.ParameterGradient(bias);
-  std::vector<ValueId> inputs = op.inputs;
-  inputs.insert(inputs.end(), {dsum, gradients});
-  backward.Emit(op, OpKind::kLmHeadLogProbsBackward, std::move(inputs),
-                {{}, {.value = dx, .may_overwrite = dsum != kNoValue ? dsum : x}, dwte, dbias});
-  backward.ReplaceGradient(x, dx);
+  EmitHeadBackward(backward, op, OpKind::kLmHeadLogProbsBackward, {}, {gradients});
   return absl::OkStatus();
 }
 

@@ -13,23 +13,46 @@ using graph::kLossSums;
 using graph::kLossTargets;
 using graph::OpKind;
 
-// The loss of x[N,C] wte^T; with gradients where the op has them.
-void LmHeadLoss(const Run& run) {
-  const int64_t rows = run.dim(0, 0);
-  const int64_t width = run.dim(0, 1);
+// x[N,C] wte^T and the bias.
+Array Logits(const Run& run) {
   const int64_t vocabulary = run.dim(1, 0);
-  Array logits = MatMul(run.in(0), false, run.in(1), true, rows, vocabulary, width);
+  Array logits =
+      MatMul(run.in(0), false, run.in(1), true, run.dim(0, 0), vocabulary, run.dim(0, 1));
+  for (size_t i = 0; run.has_input(3) && i < logits.size(); ++i) {
+    logits[i] += run.in(3)[i % static_cast<size_t>(vocabulary)];
+  }
+  return logits;
+}
+
+double LogSumExp(const double* row, int64_t n) {
+  const double highest = *std::max_element(row, row + n);
+  double total = 0;
+  for (int64_t v = 0; v < n; ++v) total += std::exp(row[v] - highest);
+  return highest + std::log(total);
+}
+
+// What the logits' gradients make of x, wte and the bias.
+void WriteGradients(const Run& run, const Array& logits) {
+  const int64_t rows = run.dim(0, 0), width = run.dim(0, 1), vocabulary = run.dim(1, 0);
+  const Array dwte = MatMul(logits, true, run.in(0), false, vocabulary, width, rows);
+  Array dx = MatMul(logits, false, run.in(1), false, rows, width, vocabulary);
+  for (size_t i = 0; run.has_input(4) && i < dx.size(); ++i) dx[i] += run.in(4)[i];
+  run.Write(1, dx);
+  run.Write(2, dwte);
+  run.Write(3, ColumnSums(logits, vocabulary));
+}
+
+// The loss; with gradients where the op has them.
+void LmHeadLoss(const Run& run) {
+  const int64_t rows = run.dim(0, 0), vocabulary = run.dim(1, 0);
+  Array logits = Logits(run);
   const bool training = run.op.kind == OpKind::kLmHeadLossBackward;
   const double scale = run.LossGradientScale();
   Array sums(kLossSums, 0.0);
   for (int64_t r = 0; r < rows; ++r) {
     double* row = logits.data() + r * vocabulary;
-    for (int64_t v = 0; run.has_input(3) && v < vocabulary; ++v) row[v] += run.in(3)[v];
     const int32_t target = run.integers(2)[r];
-    const double highest = *std::max_element(row, row + vocabulary);
-    double total = 0;
-    for (int64_t v = 0; v < vocabulary; ++v) total += std::exp(row[v] - highest);
-    const double lse = highest + std::log(total);
+    const double lse = LogSumExp(row, vocabulary);
     if (target >= 0) {
       const int64_t best = std::max_element(row, row + vocabulary) - row;
       sums[kLossSum] += lse - row[target];
@@ -41,41 +64,26 @@ void LmHeadLoss(const Run& run) {
     }
   }
   run.Write(0, sums);
-  if (!training) return;
-  const Array dwte = MatMul(logits, true, run.in(0), false, vocabulary, width, rows);
-  Array dx = MatMul(logits, false, run.in(1), false, rows, width, vocabulary);
-  for (size_t i = 0; run.has_input(4) && i < dx.size(); ++i) dx[i] += run.in(4)[i];
-  run.Write(1, dx);
-  run.Write(2, dwte);
-  run.Write(3, ColumnSums(logits, vocabulary));
+  if (training) WriteGradients(run, logits);
 }
 
-// log p(target) of x[N,C] wte^T, and what its gradients make of x and wte.
+// log p(target), or what its gradients make.
 void LmHeadLogProbs(const Run& run) {
-  const int64_t rows = run.dim(0, 0), width = run.dim(0, 1), vocabulary = run.dim(1, 0);
-  Array logits = MatMul(run.in(0), false, run.in(1), true, rows, vocabulary, width);
+  const int64_t rows = run.dim(0, 0), vocabulary = run.dim(1, 0);
+  Array logits = Logits(run);
   const bool training = run.op.kind == OpKind::kLmHeadLogProbsBackward;
   Array log_probs(static_cast<size_t>(rows), 0.0);
   for (int64_t r = 0; r < rows; ++r) {
     double* row = logits.data() + r * vocabulary;
-    for (int64_t v = 0; run.has_input(3) && v < vocabulary; ++v) row[v] += run.in(3)[v];
     const int32_t target = run.integers(2)[r];
-    const double highest = *std::max_element(row, row + vocabulary);
-    double total = 0;
-    for (int64_t v = 0; v < vocabulary; ++v) total += std::exp(row[v] - highest);
-    const double lse = highest + std::log(total);
+    const double lse = LogSumExp(row, vocabulary);
     if (target >= 0) log_probs[r] = row[target] - lse;
     for (int64_t v = 0; training && v < vocabulary; ++v) {
       const double one = v == target ? 1 : 0;
       row[v] = target < 0 ? 0 : (one - std::exp(row[v] - lse)) * run.in(5)[r];
     }
   }
-  if (!training) return run.Write(0, log_probs);
-  Array dx = MatMul(logits, false, run.in(1), false, rows, width, vocabulary);
-  for (size_t i = 0; run.has_input(4) && i < dx.size(); ++i) dx[i] += run.in(4)[i];
-  run.Write(1, dx);
-  run.Write(2, MatMul(logits, true, run.in(0), false, vocabulary, width, rows));
-  run.Write(3, ColumnSums(logits, vocabulary));
+  training ? WriteGradients(run, logits) : run.Write(0, log_probs);
 }
 
 void LmHeadLogits(const Run& run) {

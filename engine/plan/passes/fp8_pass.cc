@@ -8,7 +8,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "engine/models/lora.h"
 #include "engine/plan/scalings.h"
 
 namespace milepost::plan {
@@ -172,12 +171,11 @@ int MarkFp8(graph::Graph& graph) {
       continue;
     }
     const Shape& x = graph.values[op.inputs[0]].shape;
-    bool fits = x[0] % kMultiple == 0 && x[1] % kMultiple == 0 && op.attributes.parts <= kMostParts;
+    bool fits = !op.attributes.never_fp8 && x[0] % kMultiple == 0 && x[1] % kMultiple == 0 &&
+                op.attributes.parts <= kMostParts;
     for (int64_t i = 0; i < op.attributes.parts; ++i) {
-      const graph::Value& weight = graph.values[op.inputs[1 + i]];
-      fits &= weight.shape[0] % kMultiple == 0 && weight.shape[1] % kMultiple == 0;
-      // Adapters are small, and all that is learnt.
-      fits &= models::AdaptedLayer(weight.name).empty();
+      const Shape& w = graph.values[op.inputs[1 + i]].shape;
+      fits &= w[0] % kMultiple == 0 && w[1] % kMultiple == 0;
     }
     if (fits) op.attributes.fp8_layer = layers++;
   }

@@ -231,13 +231,12 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   if (plan.train.ops.empty()) return absl::OkStatus();
   const int64_t shard = group.shard_elements * ByteSize(DType::kF32);
   const bool master = plan.options.offload_optimizer && !group.frozen;
-  const bool own = !plan.options.masters || (group.frozen && !plan.options.frozen_masters &&
-                                             plan.options.compute_dtype == DType::kBf16);
+  const DType master_dtype = plan.options.MasterDType(group.frozen);
+  const bool own = master_dtype != DType::kF32;  // the parameters themselves
   if ((plan.options.HasMasters() && !own) || master) {
     MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "master", group.master_buffer, shard));
   }
-  if (group.master_dtype != (own ? plan.options.compute_dtype : DType::kF32) ||
-      (own && group.master_buffer != kNoBuffer)) {
+  if (group.master_dtype != master_dtype || (own && group.master_buffer != kNoBuffer)) {
     return Violation("group ", group.name, " has masters of another type than the options say");
   }
   if (group.frozen) return VerifyFrozenBuffers(group);
