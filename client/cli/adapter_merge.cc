@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,11 +10,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/cli/weight_bytes.h"
+#include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/data/fingerprint.h"
 #include "engine/models/hugging_face.h"
 #include "engine/models/lora.h"
 #include "engine/models/model.h"
+#include "engine/state/resized_tensor.h"
 #include "engine/state/safetensors.h"
 
 namespace milepost::client {
@@ -86,23 +89,28 @@ class Merger {
     std::string name;
     graph::Shape shape;
     bool base;
-    const state::SafetensorsFile* file;
-    const state::SafetensorsTensor* tensor;
+    std::shared_ptr<const state::SafetensorsFile> file = nullptr;
+    const state::SafetensorsTensor* tensor = nullptr;
+    std::optional<state::ResizedTensor> resized = std::nullopt;
   };
 
   absl::Status FindSources(const graph::Graph& graph) {
     for (const graph::Parameter& parameter : graph.parameters) {
       const graph::Value& value = graph.values[parameter.value];
       if (!models::AdaptedLayer(value.name).empty()) continue;
-      Source source = {value.name, value.shape, parameter.base, nullptr, nullptr};
+      Source source = {value.name, value.shape, parameter.base};
       if (parameter.base) {
         MP_RETURN_IF_ERROR(FindInBase(source));
       } else {
-        source.file = adapters_.get();
+        source.file = adapters_;
         MP_ASSIGN_OR_RETURN(source.tensor, Trained(value.name));
       }
-      if (!std::equal(source.shape.begin(), source.shape.end(), source.tensor->shape.begin(),
-                      source.tensor->shape.end())) {
+      const std::vector<int64_t> shape(source.shape.begin(), source.shape.end());
+      const bool words = source.base && shape[0] == SizesOf(settings_.model).vocabulary;
+      if (words && state::GrowsTo(source.tensor->shape, shape)) {
+        MP_ASSIGN_OR_RETURN(source.resized,
+                            state::ResizedTensor::Open(source.file, *source.tensor, shape[0]));
+      } else if (shape != source.tensor->shape) {
         return absl::InvalidArgumentError(
             absl::StrCat(source.file->path(), ": tensor ", source.tensor->name, " has the shape [",
                          absl::StrJoin(source.tensor->shape, ", "), "], the model's is [",
@@ -118,7 +126,7 @@ class Merger {
     for (const std::string& name : names) {
       const Place* place = base_->Find(name);
       if (place == nullptr) continue;
-      source.file = place->file.get();
+      source.file = place->file;
       source.tensor = place->tensor;
       return absl::OkStatus();
     }
@@ -173,6 +181,11 @@ class Merger {
     return Adapter{rank, Transposed(down_values, rank, in), Transposed(up_values, out, rank)};
   }
 
+  static absl::Status Read(const Source& source, int64_t begin, int64_t end, float* values) {
+    if (source.resized.has_value()) return source.resized->ReadF32(begin, end, values);
+    return source.file->ReadF32(*source.tensor, begin, end, values);
+  }
+
   absl::Status Write(const Source& source, size_t index, state::SafetensorsWriter& writer) {
     MP_ASSIGN_OR_RETURN(const Adapter adapter, AdapterOf(source));
     const int64_t rows = source.shape[0];
@@ -185,8 +198,7 @@ class Merger {
       }
       const int64_t count = std::min(piece, rows - row);
       values_.resize(static_cast<size_t>(count * columns));
-      MP_RETURN_IF_ERROR(source.file->ReadF32(*source.tensor, row * columns,
-                                              (row + count) * columns, values_.data()));
+      MP_RETURN_IF_ERROR(Read(source, row * columns, (row + count) * columns, values_.data()));
       adapter.AddTo(row, count, columns, scale, values_.data());
       EncodeWeights(values_, settings_.dtype, &bytes_);
       MP_RETURN_IF_ERROR(writer.Write(index, row * columns * ByteSize(settings_.dtype), bytes_));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli/tokenizer_folder.h"
 #include "common/checksum.h"
 #include "common/spec/parse.h"
@@ -251,6 +252,27 @@ TEST_F(AdapterExportTest, AddsThemToWhatTheyAdapt) {
   }
   EXPECT_EQ(Read(**to, "transformer.ln_f.bias")[3], ValueOf(4, 3));
   EXPECT_FALSE(fs::exists(Out() + "/adapters"));
+}
+
+// What is merged has the vocabulary that was trained, with the rows that it began with.
+TEST_F(AdapterExportTest, AddsThemToALargerVocabulary) {
+  const std::string base = WriteBase();
+  manifest_.set_model_yaml(absl::StrReplaceAll(kLora, {{"vocabulary: 16", "vocabulary: 19"}}));
+  const auto report =
+      ExportCheckpoint(manifest_, Reader(chunks_), {.folder = Out(), .base = base, .merge = true});
+  ASSERT_TRUE(report.ok()) << report.status();
+  const auto from = state::SafetensorsFolder::Open(base);
+  const auto to = state::SafetensorsFolder::Open(Out());
+  ASSERT_TRUE(from.ok() && to.ok()) << to.status();
+  std::vector<float> want = Read(**from, "transformer.wte.weight");
+  for (int row = 0; row < 3; ++row) {
+    for (int64_t i = 0; i < 8; ++i) {
+      double sum = 0;
+      for (int64_t token = 0; token < 16; ++token) sum += want[token * 8 + i];
+      want.push_back(static_cast<float>(sum / 16));
+    }
+  }
+  EXPECT_EQ(Read(**to, "transformer.wte.weight"), want);
 }
 
 TEST_F(AdapterExportTest, RefusesToMergeWithAnythingElse) {

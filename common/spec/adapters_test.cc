@@ -38,6 +38,7 @@ TEST(AdaptersTest, HaveDefaults) {
   EXPECT_EQ(spec.train().dpo().beta(), 0.1);
   EXPECT_EQ(StateDigest(spec), StateDigest(WithLora([](JobSpec* s) {
               s->mutable_model()->mutable_lora()->set_dropout(0.1);
+              s->mutable_model()->mutable_lora()->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
               s->mutable_train()->mutable_dpo()->set_beta(1);
             })));
   EXPECT_NE(StateDigest(spec), StateDigest(WithLora([](JobSpec* s) {
@@ -58,6 +59,12 @@ TEST(AdaptersTest, FindsEachBrokenRule) {
          s->mutable_model()->mutable_lora()->add_also_train(std::string(257, 'a'));
        }},
       {"model.lora", [](auto* s) { s->mutable_train()->clear_init_from(); }},
+      {"model.lora.quantize_base",
+       [](auto* s) {
+         s->mutable_model()->mutable_lora()->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
+         s->mutable_train()->clear_dpo();
+         s->mutable_train()->set_precision(v1::PRECISION_FP8);
+       }},
       {"train.dpo.beta", [](auto* s) { s->mutable_train()->mutable_dpo()->set_beta(0); }},
       {"train.dpo.label_smoothing",
        [](auto* s) { s->mutable_train()->mutable_dpo()->set_label_smoothing(0.5); }},

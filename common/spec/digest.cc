@@ -59,7 +59,10 @@ std::string StateDigest(const v1::JobSpec& normalized) {
   // How much a task counts may change on the way, like the learning rate.
   relevant.mutable_model()->clear_head_weight();
   for (v1::TaskHeadSpec& head : *relevant.mutable_model()->mutable_heads()) head.clear_weight();
-  if (relevant.model().has_lora()) relevant.mutable_model()->mutable_lora()->clear_dropout();
+  if (relevant.model().has_lora()) {
+    relevant.mutable_model()->mutable_lora()->clear_dropout();
+    relevant.mutable_model()->mutable_lora()->clear_quantize_base();  // no part of the state
+  }
   ClearLaterDefaults(relevant.mutable_model());
   relevant.mutable_data()->set_sequence_length(normalized.data().sequence_length());
   relevant.mutable_train()->set_seed(normalized.train().seed());

@@ -155,6 +155,9 @@ constexpr OtherName kOtherNames[] = {
     {"target_modules", "targets"},
     {"modules_to_save", "also_train"},
     {"use_rslora", "rank_stabilized"},
+    {"load_in_4bit", "quantize_base"},
+    {"bnb_4bit_quant_type", "quantize_base"},
+    {"quantization", "quantize_base"},
 };
 
 // "" when it is none of theirs. `elsewhere`: also a path.

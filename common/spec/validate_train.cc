@@ -277,8 +277,19 @@ void CheckDpo(const v1::JobSpec& spec, Checker* check) {
   }
 }
 
+void CheckBaseQuantization(const v1::JobSpec& spec, Checker* check) {
+  const v1::BaseQuantization quantization = spec.model().lora().quantize_base();
+  if (!v1::BaseQuantization_IsValid(quantization) || quantization == 0) {
+    check->Add("model.lora.quantize_base", "expected none or nf4");
+  } else if (quantization != v1::BASE_QUANTIZATION_NONE &&
+             spec.train().precision() == v1::PRECISION_FP8) {
+    check->Add("model.lora.quantize_base", "is not for train.precision fp8: choose bf16");
+  }
+}
+
 void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   const v1::TrainSpec& train = spec.train();
+  if (spec.model().has_lora()) CheckBaseQuantization(spec, check);
   if (train.has_dpo()) CheckDpo(spec, check);
   check->Required("train.steps", train.steps(), 1, kMostSteps);
   if (!v1::Precision_IsValid(train.precision()) || train.precision() == 0) {

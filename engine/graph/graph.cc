@@ -28,4 +28,9 @@ ValueId Graph::Input(absl::string_view name) const {
   return kNoValue;
 }
 
+int64_t Graph::ElementsOf(const Parameter& parameter) const {
+  if (parameter.unpacked.empty()) return Elements(values[parameter.value].shape);
+  return Elements(Shape(parameter.unpacked.begin(), parameter.unpacked.end()));
+}
+
 }  // namespace milepost::graph

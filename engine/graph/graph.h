@@ -180,6 +180,9 @@ struct Parameter {
   double stddev = 0;   // kNormal, kUniform
   bool decay = false;  // weight decay: tensors of two or more dimensions
   bool base = false;   // what adapters adapt: never trained, and no part of the model's state
+  // Of one that is kept in 4 bits (engine/dtype/nf4.h): its own shape, where its value is
+  // u8[bytes]. Empty: of all others.
+  std::vector<int64_t> unpacked = {};
 };
 
 // One task of the model. A model with several tasks has several heads, with the family's own first.
@@ -225,6 +228,8 @@ struct Graph {
   ValueId logits = kNoValue;     // only in generation graphs
 
   ValueId Input(absl::string_view name) const;  // kNoValue: there is no input of this name
+  // Of the parameter itself, also where it is packed.
+  int64_t ElementsOf(const Parameter& parameter) const;
 };
 
 }  // namespace milepost::graph

@@ -24,6 +24,7 @@ enum class Rule : uint8_t {
   kWrite,    // written, never compared: only training reads it
   kEqual,    // equal to the spec's, or to one of `also`
   kAtLeast,  // a number not below the spec's (or the one in `also`), or the spec's value itself
+  kAtMost,   // a number not above the spec's
 };
 
 struct Field {
@@ -56,7 +57,8 @@ Family Gpt2(const v1::Gpt2Spec& spec) {
           {"n_embd", field("width"), spec.width(), 768},
           {"n_head", field("heads"), spec.heads(), 12},
           {"n_positions", field("context"), spec.context(), 1024},
-          {"vocab_size", field("vocabulary"), spec.vocabulary(), 50257},
+          // A larger one has rows that are new (state/resized_tensor.h).
+          {"vocab_size", field("vocabulary"), spec.vocabulary(), 50257, Rule::kAtMost},
           {"n_inner", field("width"), nullptr, nullptr, Rule::kEqual, {4 * spec.width()}},
           {"activation_function", "", "gelu_new", "gelu_new", Rule::kEqual, {"gelu_pytorch_tanh"}},
           {"layer_norm_epsilon", "", 1e-5, 1e-5},
@@ -124,10 +126,11 @@ Family Llama(const v1::LlamaSpec& spec) {
            Rule::kEqual,
            {usual_head ? Json(nullptr) : Json(spec.head_dim())}},
           {"intermediate_size", field("hidden"), spec.hidden(), Required()},
-          // No parameter depends on it: a shorter context than the weights were made for is fine.
-          {"max_position_embeddings", field("context"), spec.context(), Required(), Rule::kAtLeast},
+          // No parameter depends on it: another context than the weights were made for is the
+          // user's choice.
+          {"max_position_embeddings", field("context"), spec.context(), Required(), Rule::kWrite},
           {"sliding_window", field("context"), nullptr, nullptr, Rule::kAtLeast, {spec.context()}},
-          {"vocab_size", field("vocabulary"), spec.vocabulary(), Required()},
+          {"vocab_size", field("vocabulary"), spec.vocabulary(), Required(), Rule::kAtMost},
           {"rms_norm_eps", field("norm_epsilon"), spec.norm_epsilon(), 1e-6},
           {"tie_word_embeddings", field("tied"), spec.tied(), false},
           {"hidden_act", field("activation"), geglu ? "gelu_pytorch_tanh" : "silu", "silu"},
@@ -154,7 +157,7 @@ Family Bert(const v1::BertSpec& spec) {
               {"intermediate_size", field("hidden"), spec.hidden(), 3072},
               {"max_position_embeddings", field("context"), spec.context(), 512},
               {"type_vocab_size", field("segments"), spec.segments(), 2},
-              {"vocab_size", field("vocabulary"), spec.vocabulary(), 30522},
+              {"vocab_size", field("vocabulary"), spec.vocabulary(), 30522, Rule::kAtMost},
               {"hidden_act", "", "gelu", "gelu"},
               {"layer_norm_eps", field("norm_epsilon"), spec.norm_epsilon(), 1e-12},
               {"position_embedding_type", "", "absolute", "absolute"},
@@ -215,6 +218,7 @@ bool Fits(const Field& field, const Json& found) {
     const Json& least = field.also.empty() ? field.value : field.also.front();
     return found.is_number() && found >= least;
   }
+  if (field.rule == Rule::kAtMost) return found.is_number() && found <= field.value;
   for (const Json& other : field.also) {
     if (found == other) return true;
   }
@@ -253,7 +257,9 @@ std::string Difference(const Field& field, const Json& config) {
         return absl::StrCat("model_type is ", HfShown(value), ", which needs ", remedy);
     }
   }
-  const absl::string_view least = field.rule == Rule::kAtLeast ? "at least " : "";
+  const absl::string_view least = field.rule == Rule::kAtLeast  ? "at least "
+                                  : field.rule == Rule::kAtMost ? "at most "
+                                                                : "";
   const Json& needed =
       field.rule == Rule::kAtLeast && !field.also.empty() ? field.also.front() : field.value;
   const std::string wanted =

@@ -80,7 +80,10 @@ TEST(HuggingFaceTest, NamesEveryDifferenceWithBothValues) {
   EXPECT_EQ(changed("\"n_layer\": 12", "\"n_layer\": 24"),
             "n_layer is 24, model.gpt2.layers needs 12");
   EXPECT_EQ(changed("\"vocab_size\": 50257", "\"vocab_size\": \"50257\""),
-            "vocab_size is \"50257\", model.gpt2.vocabulary needs 50257");
+            "vocab_size is \"50257\", model.gpt2.vocabulary needs at most 50257");
+  EXPECT_EQ(changed("\"vocab_size\": 50257", "\"vocab_size\": 50256"), "");
+  EXPECT_EQ(changed("\"vocab_size\": 50257", "\"vocab_size\": 50258"),
+            "vocab_size is 50258, model.gpt2.vocabulary needs at most 50257");
   EXPECT_EQ(changed("\"gelu_new\"", "\"relu\""),
             "activation_function is \"relu\", this model family needs \"gelu_new\"");
   EXPECT_EQ(changed("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false"),
@@ -147,7 +150,7 @@ TEST(HuggingFaceTest, ReadsAndWritesLlama) {
         CheckHfConfig(Llama(), absl::StrReplaceAll(kLlamaHub, {{from, to}})).message());
   };
   EXPECT_EQ(changed("\"max_position_embeddings\": 131072", "\"max_position_embeddings\": 4096"),
-            "max_position_embeddings is 4096, model.llama.context needs at least 8192");
+            "");
   EXPECT_EQ(changed("\"factor\": 32.0", "\"factor\": 8.0"),
             "rope_scaling.factor is 8.0, model.llama.rope_scaling.factor needs 32.0");
   EXPECT_EQ(changed("\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\""),

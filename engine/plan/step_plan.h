@@ -112,7 +112,7 @@ inline constexpr StateBuffers kNoBuffers = [] {
 // Those of one block's parameters that are updated alike, laid end to end; the unit that ZeRO
 // shards.
 struct FlatGroup {
-  std::string name;  // "h.3"; "h.3 (frozen)", "h.3 (base)"
+  std::string name;  // "h.3"; "h.3 (frozen)", "h.3 (base)", "h.3 (base, nf4)"
   int block = 0;     // of the graph
   Optimizer optimizer = Optimizer::kAdamW;
   // Its parameters are never updated: of the buffers below it has theirs and, where there are
@@ -120,8 +120,12 @@ struct FlatGroup {
   bool frozen = false;
   // Frozen too: what adapters adapt (graph::Parameter::base). It is no part of the state.
   bool base = false;
+  // The compute dtype; or kU8, of a base that is kept in 4 bits (nf4_pass.h): then what is counted in
+  // elements here is bytes.
+  DType parameter_dtype = DType::kF32;
+  bool Packed() const { return parameter_dtype == DType::kU8; }
   DType state_dtype = DType::kF32;  // of its optimizer's states: kF32 or kBF16
-  // kF32; kBF16 where the parameters are their own masters in that type.
+  // kF32; kBF16 and kU8 where the parameters are their own masters in that type.
   DType master_dtype = DType::kF32;
   // Muon: of the factors of kOrthogonalize's products: kF32 or kBF16.
   DType product_dtype = DType::kF32;
@@ -129,7 +133,7 @@ struct FlatGroup {
   int64_t elements = 0;         // without padding
   int64_t padded_elements = 0;  // multiple of world * 128
   int64_t shard_elements = 0;   // of what is sharded: padded_elements / options.Shards()
-  // Compute dtype: padded_elements, or shard_elements where parameters are sharded. Buffers of
+  // Of parameter_dtype: padded_elements, or shard_elements where parameters are sharded. Buffers of
   // gathered parameters have padded_elements and are outputs of their kGatherParameters op.
   BufferId parameter_buffer = kNoBuffer;
   // padded_elements, f32. Where gradients pass (GradientsPass): a micro-step's gradient, from its
@@ -279,6 +283,8 @@ struct PlanOptions {
   DType compute_dtype = DType::kF32;
   // The layers of blocks multiply 8 bits (fp8_pass.h); compute_dtype is kBF16.
   bool fp8 = false;
+  // What adapters adapt is kept in 4 bits, where linear layers alone read it (nf4_pass.h).
+  bool nf4_base = false;
   // GELUs are computed within the products before and behind them (gelu_pass.h).
   bool fuse_gelu = false;
   // A GPU's attention backward has the same bits in every run (library_attention.h).

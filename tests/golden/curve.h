@@ -19,6 +19,8 @@
 #include "common/spec/validate.h"
 #include "engine/comm/in_process.h"
 #include "engine/data/npy.h"
+#include "engine/ops/nf4/nf4_cpu_kernel.h"
+#include "engine/runtime/session/parameter_store.h"
 #include "engine/runtime/session/training_session.h"
 #include "engine/runtime/testing/npy.h"
 #include "engine/state/layout.h"
@@ -210,10 +212,22 @@ class GoldenCurve : public testing::Test {
         const v1::TensorInfo& tensor = tensors[target.tensor];
         if (tensor.kind() != "master") continue;  // m and v are zero
         ASSERT_TRUE(index.contains(tensor.name())) << tensor.name();
-        auto* values = reinterpret_cast<float*>(target.data);
-        for (int64_t e = target.begin; e < target.end; ++e) {
-          values[e - target.begin] = InitialWeight(tensor.name(), norm, index.at(tensor.name()), e);
+        const auto read = [&](int64_t begin, int64_t end, float* values) {
+          for (int64_t e = begin; e < end; ++e) {
+            values[e - begin] = InitialWeight(tensor.name(), norm, index.at(tensor.name()), e);
+          }
+          return absl::OkStatus();
+        };
+        if (tensor.dtype() == runtime::kPackedDType) {
+          int64_t elements = 1;
+          for (const int64_t dimension : tensor.shape()) elements *= dimension;
+          ASSERT_EQ(kernels::PackNf4(elements, target.begin, target.end, read,
+                                     reinterpret_cast<uint8_t*>(target.data)),
+                    absl::OkStatus());
+          continue;
         }
+        ASSERT_EQ(read(target.begin, target.end, reinterpret_cast<float*>(target.data)),
+                  absl::OkStatus());
       }
     };
     fill(session.state_tensors(), session.RestoreTargets());

@@ -19,6 +19,7 @@ class LoraCurve : public GoldenCurve {
     lora.set_rank_stabilized(golden["lora"]["rank_stabilized"]);
     for (const json& target : golden["lora"]["targets"]) lora.add_targets(target);
     for (const json& name : golden["lora"]["also_train"]) lora.add_also_train(name);
+    if (golden["quantize_base"] == "nf4") lora.set_quantize_base(v1::BASE_QUANTIZATION_NF4);
     return spec;
   }
 
@@ -41,6 +42,8 @@ TEST_F(LoraCurve, EveryLayerOfALlama) { Expect("llama", "norm", 0, 8); }
 TEST_F(LoraCurve, RankStabilizedWithATrainedNorm) { Expect("qwen2", "norm", 3, 4); }
 
 TEST_F(LoraCurve, Gpt2sTurnedWeights) { Expect("gpt2", "ln_", 1, 2); }
+
+TEST_F(LoraCurve, OfALlamaIn4Bits) { Expect("nf4", "norm", 3, 4); }
 
 TEST_F(LoraCurve, Preferences) { Expect("dpo", "norm", 1, 4); }
 

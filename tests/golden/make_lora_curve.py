@@ -3,7 +3,7 @@
 
     python3 tests/golden/make_lora_curve.py > tests/golden/lora_curve.json
 
-Needs torch, transformers and peft. Each case is a transformers model with PEFT's adapters: a Llama
+Needs torch, transformers, peft and bitsandbytes. Each case is a transformers model with PEFT's adapters: a Llama
 with adapters at every layer of its blocks; a Qwen2 with rank-stabilized ones of q and v, whose last
 norm is trained as well; GPT-2, whose weights are stored the other way round. Names are Milepost's:
 PEFT's without "base_model.model.", "base_layer." and "default.". Initial values, also of both
@@ -12,11 +12,12 @@ parameter in lora_curve.json's list, which lora_curve_test.cc repeats. Every ste
 samples. The last case has the loss of preferences (DPO, Rafailov et al. 2023), written out here: in
 each sample two neighbouring documents that both have a target are a pair. (At a beta of 0.5 the
 gradients of most pairs end near 0, and the norms of this script in fp32 and in fp64 are 4e-4 apart;
-at this one 1.5e-5.)
+at this one 1.5e-5.) In the case "nf4" bitsandbytes keeps what the adapters adapt in 4 bits.
 """
 import json
 import warnings
 
+import bitsandbytes
 import peft
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,7 @@ CASES = {
              "peft": {"target_modules": ["attn.c_attn", "mlp.c_fc", "mlp.c_proj"],
                       "fan_in_fan_out": True}},
 }
+CASES["nf4"] = CASES["llama"] | {"quantize_base": "nf4"}
 CASES["dpo"] = CASES["llama"] | {"dpo": {"beta": 0.1, "label_smoothing": 0.1, "separator": 5}}
 
 
@@ -71,6 +73,19 @@ def set_weights(named):
             values = uniform(index, weight.numel()).reshape(weight.shape) * 0.3
             norm = ("norm" in name or "ln_" in name) and name.endswith(".weight")
             weight.copy_(values + 1 if norm else values)
+
+
+def quantize(network):
+    """As transformers does with load_in_4bit: layers of bitsandbytes in the adapters' place."""
+    for module in network.modules():
+        layer = getattr(module, "base_layer", None)
+        if not isinstance(layer, torch.nn.Linear):
+            continue
+        module.base_layer = bitsandbytes.nn.Linear4bit(
+            layer.in_features, layer.out_features, bias=layer.bias is not None,
+            compute_dtype=torch.float32, compress_statistics=False, quant_type="nf4")
+        module.base_layer.load_state_dict(layer.state_dict())
+        module.base_layer.to("cpu").requires_grad_(False)
 
 
 def pairs_of(tokens, targets, separator):
@@ -116,6 +131,8 @@ def train(case):
     network = peft.get_peft_model(build(model).float(), config)
     named = {ours(name): weight for name, weight in network.named_parameters() if ours(name)}
     set_weights(named)
+    if case.get("quantize_base"):
+        quantize(network)
     trained = {name: weight for name, weight in named.items() if weight.requires_grad}
     length, vocabulary = model["context"], model["vocabulary"]
     stream = torch.tensor([(i * i + 3 * (i // 5)) % vocabulary
@@ -139,7 +156,8 @@ def train(case):
             group["lr"] = lr_at(step)
         optimizer.step()
         curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
-    return {"model": model, "lora": lora, "dpo": dpo, "parameters": list(named), "steps": curve,
+    return {"model": model, "lora": lora, "dpo": dpo,
+            "quantize_base": case.get("quantize_base", "none"), "parameters": list(named), "steps": curve,
             "final": final_state(trained)}
 
 
@@ -148,7 +166,8 @@ def main():
     TRAIN.update(OPTIMIZERS["adamw"])
     torch.set_num_threads(1)
     print(json.dumps({"torch": torch.__version__, "transformers": transformers.__version__,
-                      "peft": peft.__version__, "samples": SAMPLES, "train": dict(TRAIN),
+                      "peft": peft.__version__, "bitsandbytes": bitsandbytes.__version__,
+                      "samples": SAMPLES, "train": dict(TRAIN),
                       "cases": {name: train(case) for name, case in CASES.items()}}, indent=1))
 
 

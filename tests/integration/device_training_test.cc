@@ -172,6 +172,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"Bert", {.dropout = 0.1, .bert = true}}, Case{"Heads", {.heads = true}},
                     Case{"Lora", {.lora = 4}},
                     Case{"Dpo", {.llama = true, .documents = true, .lora = 4, .dpo = 0.5}},
+                    Case{"Nf4",
+                         {.recompute = v1::RECOMPUTE_FULL,
+                          .llama = true,
+                          .qkv_bias = true,
+                          .lora = 3,
+                          .nf4 = true}},
                     Case{"LlamaLora", {.llama = true, .qkv_bias = true, .lora = 3}},
                     Case{"Recompute", {.recompute = v1::RECOMPUTE_FULL, .dropout = 0.1}}),
     [](const auto& info) { return info.param.name; });
@@ -550,6 +556,7 @@ TEST(DeviceTraining, AdaptersGoOnOverWhatTheyAdapt) {
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
     for (const auto& [ranks, stage] : {std::pair(1, 0), std::pair(2, 1), std::pair(2, 3)}) {
       for (const bool given : {false, true}) {
+        const bool nf4 = given && precision == v1::PRECISION_BF16;
         SCOPED_TRACE(absl::StrCat(v1::Precision_Name(precision), ", ", ranks, " ranks, stage ",
                                   stage, given ? ", given" : ""));
         const v1::JobSpec spec = job.Spec({.ranks = ranks,
@@ -557,7 +564,8 @@ TEST(DeviceTraining, AdaptersGoOnOverWhatTheyAdapt) {
                                            .precision = precision,
                                            .layers = 1,
                                            .steps = 4,
-                                           .lora = 4});
+                                           .lora = 4,
+                                           .nf4 = nf4});
         const auto run = [&](const Snapshot* from, int64_t steps, const OptionsOfRank& options) {
           Snapshot end;
           std::mutex mutex;

@@ -62,6 +62,11 @@ v1::JobSpec LoraJob(const Cell& cell) {
   return spec;
 }
 
+// The matrices that are adapted are in 4 bits; where they are sharded, their bytes are.
+v1::JobSpec Nf4Job(const Cell& cell) {
+  return TextJob(cell, {.llama = true, .qkv_bias = true, .lora = 4, .nf4 = true});
+}
+
 // Preferences, whose number differs from sample to sample.
 v1::JobSpec DpoJob(const Cell& cell) {
   return TextJob(cell, {.dropout = 0.1, .documents = true, .lora = 4, .dpo = 0.5});
@@ -139,8 +144,8 @@ std::vector<Row> Rows() {
   std::vector<Row> rows;
   for (const Family& family :
        {Family{"Gpt2", Gpt2Job}, Family{"Llama", LlamaJob}, Family{"Bert", BertJob},
-        Family{"Heads", HeadsJob}, Family{"Lora", LoraJob}, Family{"Dpo", DpoJob},
-        Family{"ResNet", ResNetJob}}) {
+        Family{"Heads", HeadsJob}, Family{"Lora", LoraJob}, Family{"Nf4", Nf4Job},
+        Family{"Dpo", DpoJob}, Family{"ResNet", ResNetJob}}) {
     for (const Precision& precision : kPrecisions) {
       const bool halves = precision.value == v1::PRECISION_FP16;
       if (family.name != "ResNet" || !halves) rows.push_back({family, precision});

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "engine/runtime/session/parameter_store.h"
 #include "engine/runtime/testing/snapshot.h"
 #include "engine/runtime/testing/tiny_job.h"
 #include "engine/state/layout.h"
@@ -104,26 +106,32 @@ TEST(Resume, WhatAdaptersAdaptStaysAsItIs) {
        {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP16}) {
     for (const int stage : {0, 1, 2, 3}) {
       for (const int ranks : {1, 2, 3}) {
+        const bool nf4 = ranks == 2;
         const v1::JobSpec spec = job.Spec({.ranks = ranks,
                                            .stage = stage,
                                            .precision = precision,
                                            .steps = 3,
                                            .llama = true,
-                                           .lora = 2});
+                                           .lora = 2,
+                                           .nf4 = nf4});
         RunRanks(spec, [&](int, TrainingSession& session) {
           ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
           const auto bytes = [&] {
             std::string all;
             for (const StateInterval& i : session.BaseTargets(0)) {
-              const bool wide = session.base_tensors()[i.tensor].dtype() == "F32";
-              all.append(i.data, static_cast<size_t>((i.end - i.begin) * (wide ? 4 : 2)));
+              const std::string& dtype = session.base_tensors()[i.tensor].dtype();
+              const int64_t item = dtype == kPackedDType ? 1 : dtype == "F32" ? 4 : 2;
+              all.append(i.data, static_cast<size_t>((i.end - i.begin) * item));
             }
             return all;
           };
           const std::string before = bytes();
           EXPECT_FALSE(before.empty());
           for (const v1::TensorInfo& tensor : session.base_tensors()) {
-            EXPECT_EQ(tensor.dtype(), precision == v1::PRECISION_BF16 ? "BF16" : "F32");
+            const bool packed = nf4 && absl::StrContains(tensor.name(), "_proj.");
+            EXPECT_EQ(tensor.dtype(), packed                            ? kPackedDType
+                                      : precision == v1::PRECISION_BF16 ? "BF16"
+                                                                        : "F32");
             EXPECT_EQ(tensor.kind(), "master");
           }
           while (session.step() < 3) ASSERT_TRUE(session.Step(false).ok());

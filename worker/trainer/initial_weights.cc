@@ -11,10 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/data/fingerprint.h"
 #include "engine/models/hugging_face.h"
 #include "engine/models/lora.h"
+#include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "engine/state/half.h"
 #include "engine/state/layout.h"
 #include "engine/state/safetensors.h"
@@ -33,9 +35,10 @@ absl::StatusOr<const Place*> PlaceOf(const state::SafetensorsFolder& weights,
     const Place* place = weights.Find(name);
     if (place == nullptr) continue;
     const std::vector<int64_t>& shape = place->tensor->shape;
-    if (std::equal(shape.begin(), shape.end(), tensor.shape().begin(), tensor.shape().end())) {
-      return place;
-    }
+    const std::vector<int64_t> wanted(tensor.shape().begin(), tensor.shape().end());
+    // One row for each token; a larger vocabulary has more.
+    const bool words = !wanted.empty() && wanted[0] == SizesOf(model).vocabulary;
+    if (shape == wanted || (words && state::GrowsTo(shape, wanted))) return place;
     return absl::InvalidArgumentError(
         absl::StrCat("train.init_from: ", place->file->path(), ": tensor ", name,
                      " has the shape [", absl::StrJoin(shape, ", "), "], the model's is [",
@@ -85,25 +88,44 @@ absl::Status CheckNumbers(const Place& place, absl::Span<const float> values) {
       std::isnan(*odd) ? "NaN" : "infinity", ": begin with weights from before the run diverged"));
 }
 
-absl::Status ReadF32(const Place& place, int64_t begin, int64_t end, float* values) {
-  MP_RETURN_IF_ERROR(
-      Annotate(place.file->ReadF32(*place.tensor, begin, end, values), "train.init_from"));
-  return CheckNumbers(place, absl::MakeSpan(values, static_cast<size_t>(end - begin)));
+// Elements [begin, end) of a tensor, to `values`.
+using ReadTensor = kernels::ReadElements;
+
+ReadTensor ReaderOf(const Place& place, const state::ResizedTensor* resized) {
+  return [&place, resized](int64_t begin, int64_t end, float* values) {
+    MP_RETURN_IF_ERROR(Annotate(resized != nullptr
+                                    ? resized->ReadF32(begin, end, values)
+                                    : place.file->ReadF32(*place.tensor, begin, end, values),
+                                "train.init_from"));
+    return CheckNumbers(place, absl::MakeSpan(values, static_cast<size_t>(end - begin)));
+  };
 }
 
 // Of parameters that are their own masters: rounded to nearest.
-absl::Status ReadBf16(const Place& place, const runtime::StateInterval& target) {
+absl::Status ReadBf16(const ReadTensor& read, const runtime::StateInterval& target) {
   constexpr int64_t kPiece = 1 << 20;
   std::vector<float> values(static_cast<size_t>(std::min(kPiece, target.end - target.begin)));
   auto* out = reinterpret_cast<uint16_t*>(target.data);
   for (int64_t at = target.begin; at < target.end; at += kPiece) {
     const int64_t end = std::min(at + kPiece, target.end);
-    MP_RETURN_IF_ERROR(ReadF32(place, at, end, values.data()));
+    MP_RETURN_IF_ERROR(read(at, end, values.data()));
     for (int64_t i = at; i < end; ++i) {
       out[i - target.begin] = state::F32ToBf16(values[static_cast<size_t>(i - at)]);
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status ReadParameter(const ReadTensor& read, const v1::TensorInfo& tensor,
+                           const runtime::StateInterval& target) {
+  if (tensor.dtype() == "BF16") return ReadBf16(read, target);
+  if (tensor.dtype() != runtime::kPackedDType) {
+    return read(target.begin, target.end, reinterpret_cast<float*>(target.data));
+  }
+  int64_t elements = 1;
+  for (const int64_t dimension : tensor.shape()) elements *= dimension;
+  return kernels::PackNf4(elements, target.begin, target.end, read,
+                          reinterpret_cast<uint8_t*>(target.data));
 }
 
 }  // namespace
@@ -136,8 +158,21 @@ absl::StatusOr<InitialWeights> InitialWeights::Open(const std::string& folder,
       continue;
     }
     MP_ASSIGN_OR_RETURN(weights.places_[i], PlaceOf(*weights.files_, model, tensors[i]));
+    MP_RETURN_IF_ERROR(weights.Resize(i));
   }
   return weights;
+}
+
+absl::Status InitialWeights::Resize(size_t tensor) {
+  const Place& place = *places_[tensor];
+  const google::protobuf::RepeatedField<int64_t>& shape = tensors_[tensor].shape();
+  if (shape.empty() || place.tensor->shape[0] == shape[0]) return absl::OkStatus();
+  auto resized = state::ResizedTensor::Open(place.file, *place.tensor, shape[0]);
+  if (!resized.ok()) return Annotate(resized.status(), "train.init_from");
+  spdlog::info("{} has {} rows in {}: {} more begin as their mean", tensors_[tensor].name(),
+               place.tensor->shape[0], files_->path(), shape[0] - place.tensor->shape[0]);
+  resized_.emplace(tensor, *std::move(resized));
+  return absl::OkStatus();
 }
 
 absl::Status InitialWeights::Read(const std::vector<runtime::StateInterval>& targets) const {
@@ -149,9 +184,10 @@ absl::Status InitialWeights::Read(const std::vector<runtime::StateInterval>& tar
       MP_RETURN_IF_ERROR(ReadCounter(*place, target));
       continue;
     }
-    MP_RETURN_IF_ERROR(tensor.dtype() == "BF16" ? ReadBf16(*place, target)
-                                                : ReadF32(*place, target.begin, target.end,
-                                                          reinterpret_cast<float*>(target.data)));
+    const auto resized = resized_.find(static_cast<size_t>(target.tensor));
+    const ReadTensor read =
+        ReaderOf(*place, resized == resized_.end() ? nullptr : &resized->second);
+    MP_RETURN_IF_ERROR(ReadParameter(read, tensor, target));
   }
   return absl::OkStatus();
 }

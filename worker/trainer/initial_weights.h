@@ -10,6 +10,7 @@
 #define MILEPOST_WORKER_TRAINER_INITIAL_WEIGHTS_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,11 +18,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/runtime/session/training_session.h"
+#include "engine/state/resized_tensor.h"
 #include "engine/state/safetensors.h"
 
 namespace milepost::worker {
 
-// Both calls block on the disk.
+// Both calls block on the disk. Where the model's vocabulary is larger than the folder's, its further
+// rows are the mean of the folder's (state/resized_tensor.h).
 //
 // NOT_FOUND: the folder, its config or its weights do not exist. DATA_LOSS: a file is truncated.
 // INVALID_ARGUMENT names the file, and means one of these:
@@ -41,9 +44,12 @@ class InitialWeights {
   uint64_t Fingerprint() const;
 
  private:
+  absl::Status Resize(size_t tensor);
+
   std::shared_ptr<const state::SafetensorsFolder> files_;
   std::vector<v1::TensorInfo> tensors_;
   std::vector<const state::SafetensorsFolder::Place*> places_;  // by tensor; null: not read
+  std::map<size_t, state::ResizedTensor> resized_;              // of those, by tensor
 };
 
 // Calls Open and Read.

@@ -13,7 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "engine/dtype/nf4.h"
 #include "engine/models/hugging_face.h"
+#include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "engine/runtime/testing/tiny_job.h"
 #include "engine/state/half.h"
 #include "engine/state/safetensors_writer.h"
@@ -223,6 +225,78 @@ TEST(InitialWeightsTest, WhatAdaptersAdapt) {
     };
     EXPECT_EQ(Gather(spec, "master", load), Gather(spec, "master", Initialize));
   }
+}
+
+// In 4 bits, whole or by shards: what the whole tensor is packed to.
+TEST(InitialWeightsTest, WhatAdaptersAdaptIn4Bits) {
+  const TinyJob job;
+  const v1::JobSpec whole = job.Spec({.ranks = 1, .stage = 0, .seed = 11});
+  const Weights weights = Gather(whole, "master", Initialize);
+  WriteFolder(job.path("hf"), whole, weights, "F32");
+  for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 3}}) {
+    const v1::JobSpec spec =
+        job.Spec({.ranks = ranks, .stage = stage, .seed = 7, .lora = 2, .nf4 = true});
+    std::map<std::string, std::vector<uint8_t>> read;
+    std::mutex mutex;
+    runtime::RunRanks(spec, [&](int, TrainingSession& session) {
+      const std::vector<v1::TensorInfo>& tensors = session.base_tensors();
+      const auto base = InitialWeights::Open(job.path("hf"), spec.model(), tensors);
+      ASSERT_TRUE(base.ok()) << base.status();
+      ASSERT_EQ(base->Read(session.BaseTargets(0)), absl::OkStatus());
+      const std::lock_guard lock(mutex);
+      for (const StateInterval& i : session.BaseTargets(0)) {
+        const v1::TensorInfo& tensor = tensors[static_cast<size_t>(i.tensor)];
+        if (tensor.dtype() != runtime::kPackedDType) continue;
+        std::vector<uint8_t>& bytes = read[tensor.name()];
+        const auto elements = static_cast<int64_t>(weights.at(tensor.name()).size());
+        bytes.resize(static_cast<size_t>(Nf4Bytes(elements)));
+        std::memcpy(bytes.data() + i.begin, i.data, static_cast<size_t>(i.end - i.begin));
+      }
+    });
+    EXPECT_EQ(read.size(), 8U);  // of two layers
+    for (const auto& [name, bytes] : read) {
+      std::vector<float> want = weights.at(name), got(want.size());
+      const auto elements = static_cast<int64_t>(want.size());
+      kernels::UnpackNf4(bytes.data(), elements, got.data());
+      kernels::RoundToNf4(want.data(), elements);
+      EXPECT_EQ(got, want) << name << ", " << ranks << " ranks, stage " << stage;
+    }
+  }
+}
+
+// A vocabulary of five tokens more: their rows are the mean of the others, on whichever rank.
+TEST(InitialWeightsTest, ALargerVocabularyHasTheMeanRows) {
+  const TinyJob job;
+  const auto spec_of = [&](int ranks, int stage, int64_t tokens) {
+    v1::JobSpec spec = job.Spec({.ranks = ranks, .stage = stage, .llama = true});
+    spec.mutable_model()->mutable_llama()->set_vocabulary(TinyJob::kVocabulary + tokens);
+    return spec;
+  };
+  const v1::JobSpec whole = spec_of(1, 0, 0);
+  Weights weights = Gather(whole, "master", Initialize);
+  WriteFolder(job.path("hf"), whole, weights, "F32");
+  const int64_t width = whole.model().llama().width();
+  for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+    std::vector<float>& table = weights.at(name);
+    for (int64_t i = 0; i < 5 * width; ++i) {
+      double sum = 0;
+      for (int64_t row = 0; row < TinyJob::kVocabulary; ++row)
+        sum += table[row * width + i % width];
+      table.push_back(static_cast<float>(sum / TinyJob::kVocabulary));
+    }
+  }
+  for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 3}}) {
+    const v1::JobSpec spec = spec_of(ranks, stage, 5);
+    const auto load = [&](TrainingSession& session) {
+      ASSERT_EQ(Load(job.path("hf"), spec, session), absl::OkStatus());
+    };
+    EXPECT_EQ(Gather(spec, "master", load), weights) << ranks << " ranks, stage " << stage;
+  }
+  const v1::JobSpec smaller = spec_of(1, 0, -1);
+  runtime::RunRanks(smaller, [&](int, TrainingSession& session) {
+    EXPECT_THAT(std::string(Load(job.path("hf"), smaller, session).message()),
+                HasSubstr("model.llama.vocabulary needs at most"));
+  });
 }
 
 TEST(InitialWeightsTest, WidensHalves) {

@@ -43,5 +43,5 @@ export function flat(value, path = '', found = []) {
 }
 const snake = (key) => key.replace(/[A-Z]/g, (one) => '_' + one.toLowerCase());
 // PRECISION_BF16 -> bf16
-const PREFIXES = /^(PRECISION|TYPE|STATE_DTYPE|MASTER_DTYPE|GRAD_REDUCE|GRAD_DTYPE|ON_NONFINITE|OFFLOAD_TARGET|DETERMINISM|MEMORY_USE|RECOMPUTE|DEVICE_KIND)_/;
+const PREFIXES = /^(PRECISION|TYPE|STATE_DTYPE|MASTER_DTYPE|GRAD_REDUCE|GRAD_DTYPE|ON_NONFINITE|OFFLOAD_TARGET|DETERMINISM|MEMORY_USE|RECOMPUTE|DEVICE_KIND|BASE_QUANTIZATION)_/;
 const specWord = (value) => (typeof value === 'string' && /^[A-Z][A-Z0-9_]+$/.test(value) ? value.replace(PREFIXES, '').toLowerCase() : String(value));

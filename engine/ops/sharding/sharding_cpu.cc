@@ -82,7 +82,7 @@ absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b) {
   if (b.planned.op.outputs.empty()) return BindCall(b);
   MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
   const plan::FlatGroup& group = GroupOf(b);
-  const int64_t element = ByteSize(b.plan.options.compute_dtype);
+  const int64_t element = ByteSize(group.parameter_dtype);
   char* whole = b.BufferAt(b.program.places[b.OutputId(0)].buffer);
   return [call, mine = whole + ShardBegin(b) * element, shard = b.BufferAt(group.parameter_buffer),
           bytes = static_cast<size_t>(group.shard_elements * element)](const StepContext& context) {

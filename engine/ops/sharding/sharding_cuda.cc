@@ -73,21 +73,25 @@ absl::StatusOr<BoundOp> BindRoundGradients(const CudaBinding& b) {
   };
 }
 
-// Every rank's shard, the padding in it too, into a buffer of whole parameters.
+// Every rank's shard, the padding in it too, into a buffer of whole parameters. T: what is copied at
+// a time; of bytes several.
 template <typename T>
 absl::StatusOr<BoundOp> GatherFromShards(const CudaBinding& b) {
   MP_ASSIGN_OR_RETURN(const DeviceCall call, DeviceCallOf(b));
   const plan::FlatGroup& group = GroupOf(b);
+  const int64_t each = sizeof(T) / ByteSize(group.parameter_dtype);
   T* whole = BufferOf<T>(b, b.program.places[b.OutputId(0)].buffer);
-  return [call, mine = whole + ShardBegin(b), shard = BufferOf<T>(b, group.parameter_buffer),
-          count = group.shard_elements](const StepContext&) {
+  return [call, mine = whole + ShardBegin(b) / each, shard = BufferOf<T>(b, group.parameter_buffer),
+          count = group.shard_elements / each](const StepContext&) {
     MP_RETURN_IF_ERROR(kernels::cuda::Cast(shard, count, mine, call.stream));
     return call.Enqueue();
   };
 }
 
 absl::StatusOr<BoundOp> BindGatherParameters(const CudaBinding& b) {
-  return b.planned.op.outputs.empty() ? BindCall(b) : MP_BIND_BY_DTYPE(GatherFromShards, b);
+  if (b.planned.op.outputs.empty()) return BindCall(b);
+  if (GroupOf(b).Packed()) return GatherFromShards<float>(b);
+  return MP_BIND_BY_DTYPE(GatherFromShards, b);
 }
 
 template <typename T>

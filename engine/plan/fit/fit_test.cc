@@ -118,6 +118,33 @@ TEST(Fit, AutoIsAsFastAsAnythingThatFits) {
   }
 }
 
+// Where the model itself is too large, 4 bits are among the remedies, if they are one.
+TEST(Fit, AdaptersModelsIn4BitsAreARemedy) {
+  v1::JobSpec spec = Spec(1);
+  spec.mutable_train()->set_precision(v1::PRECISION_BF16);
+  spec.mutable_train()->set_init_from("/models/tiny");
+  spec.mutable_train()->mutable_batch()->set_micro(1);
+  spec.mutable_train()->mutable_batch()->set_accumulation(12);
+  spec.mutable_model()->mutable_lora()->set_rank(2);
+  spec.mutable_model()->mutable_gpt2()->set_width(512);
+  spec.mutable_model()->mutable_gpt2()->set_heads(8);
+  NormalizeJobSpec(&spec);
+  ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  const auto refusal = [&](int64_t memory) {
+    return std::string(PlanThatFits(spec, PlaceWith(memory)).status().message());
+  };
+  const int64_t wide = Needs(spec);
+  v1::JobSpec packed = spec;
+  packed.mutable_model()->mutable_lora()->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
+  const int64_t narrow = Needs(packed);
+  EXPECT_LT(narrow, 0.8 * wide);
+  EXPECT_THAT(refusal(narrow), HasSubstr("model.lora.quantize_base: nf4, needs "));
+  EXPECT_THAT(refusal(narrow / 4), Not(HasSubstr("quantize_base")));
+  spec = packed;
+  EXPECT_EQ(refusal(narrow), "");
+  EXPECT_THAT(refusal(narrow / 4), Not(HasSubstr("quantize_base")));
+}
+
 // What does the least harm and fits, at memories from plenty to too little.
 TEST(Fit, LowMemoryStoresAsMuchAsFits) {
   v1::JobSpec spec = Spec();

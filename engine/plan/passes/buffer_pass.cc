@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/round_up.h"
 #include "engine/plan/accesses.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
@@ -145,7 +146,7 @@ class BufferAssignment {
   // Gathered parameters lie as in their flat group.
   void PlaceGathered(const graph::Op& op) {
     const FlatGroup& group = plan_.groups[op.attributes.group];
-    const int64_t size = ByteSize(plan_.options.compute_dtype);
+    const int64_t size = ByteSize(group.parameter_dtype);
     const BufferId buffer =
         AddBuffer(plan_, absl::StrCat("gathered parameters of ", group.name),
                   BufferClass::kCommunication, group.padded_elements * size, false);
@@ -154,8 +155,21 @@ class BufferAssignment {
     }
   }
 
+  // One behind the other, aligned: where their sizes allow it one product serves them all.
+  void PlaceUnpacked(const graph::Op& op) {
+    int64_t bytes = 0;
+    for (const graph::Output& output : op.outputs) {
+      program_.places[output.value].offset = bytes;
+      bytes += RoundUp(Bytes(ValueOf(output.value)), kBufferAlignment);
+    }
+    const BufferId buffer =
+        AddBuffer(plan_, ValueOf(op.outputs[0].value).name, BufferClass::kWorkspace, bytes, false);
+    for (const graph::Output& output : op.outputs) program_.places[output.value].buffer = buffer;
+  }
+
   void PlaceOutputs(const graph::Op& op, int index) {
     if (op.kind == graph::OpKind::kGatherParameters && !op.outputs.empty()) PlaceGathered(op);
+    if (op.kind == graph::OpKind::kUnpackNf4) PlaceUnpacked(op);
     for (const graph::Output& output : op.outputs) {
       if (output.value == kNoValue || program_.places[output.value].buffer != kNoBuffer) continue;
       const Value& value = ValueOf(output.value);
@@ -316,13 +330,13 @@ void AddScalingBuffers(StepPlan& plan) {
 }  // namespace
 
 void AddPersistentBuffers(StepPlan& plan, bool training) {
-  const int64_t compute_size = ByteSize(plan.options.compute_dtype);
   const int64_t f32_size = ByteSize(DType::kF32);
   for (FlatGroup& group : plan.groups) {
     const int64_t held =
         plan.options.ShardsParameters() ? group.shard_elements : group.padded_elements;
-    group.parameter_buffer = AddPersistent(plan, absl::StrCat("parameters of ", group.name),
-                                           BufferClass::kParameters, held * compute_size);
+    group.parameter_buffer =
+        AddPersistent(plan, absl::StrCat("parameters of ", group.name), BufferClass::kParameters,
+                      held * ByteSize(group.parameter_dtype));
   }
   const int64_t statistics = LayOutStatistics(plan.evaluate.graph).bytes;
   if (statistics > 0) {

@@ -101,8 +101,8 @@ class GatherPass {
     planned.op.block = groups_[region.group].block;
     planned.op.attributes.group = region.group;
     for (ValueId value : region.values) planned.op.outputs.push_back({.value = value});
-    planned.bytes = static_cast<double>(groups_[region.group].padded_elements *
-                                        ByteSize(options_.compute_dtype));
+    const FlatGroup& group = groups_[region.group];
+    planned.bytes = static_cast<double>(group.padded_elements * ByteSize(group.parameter_dtype));
     planned.wire_bytes = (1 - 1.0 / options_.Shards()) * planned.bytes;
     return planned;
   }

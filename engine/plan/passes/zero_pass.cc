@@ -326,11 +326,14 @@ class TrainingOps {
   std::vector<PlannedOp> ops_;
 };
 
-// What the parameters of a group have in common: their block, and how they are updated.
-using GroupKey = std::tuple<int, bool, bool, Optimizer>;
+// What the parameters of a group have in common: their block, how they are updated, and their type.
+using GroupKey = std::tuple<int, bool, bool, DType, Optimizer>;
 
-GroupKey KeyOf(int block, bool frozen, bool base, Optimizer optimizer) {
-  return {block, frozen, base, frozen ? Optimizer::kAdamW : optimizer};
+GroupKey KeyOf(int block, bool frozen, bool base, DType dtype, Optimizer optimizer) {
+  return {block, frozen, base, dtype, frozen ? Optimizer::kAdamW : optimizer};
+}
+GroupKey KeyOf(const FlatGroup& group) {
+  return KeyOf(group.block, group.frozen, group.base, group.parameter_dtype, group.optimizer);
 }
 
 // In block order; of a block those first that the plan's optimizer updates, and the frozen last.
@@ -339,24 +342,26 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
   std::vector<FlatGroup> groups;
   std::set<GroupKey> keys;
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    const int block = graph.values[graph.parameters[i].value].block;
+    const graph::Value& value = graph.values[graph.parameters[i].value];
     const ParameterUpdate update = update_of(i);
-    const bool base = update.frozen && graph.parameters[i].base;
-    if (!keys.insert(KeyOf(block, update.frozen, base, update.optimizer)).second) continue;
+    FlatGroup group = {.block = value.block,
+                       .optimizer = update.optimizer,
+                       .frozen = update.frozen,
+                       .base = update.frozen && graph.parameters[i].base,
+                       .parameter_dtype = value.dtype};
+    if (!keys.insert(KeyOf(group)).second) continue;
     const bool other = update.optimizer != main;
-    groups.push_back({.name = absl::StrCat(graph.blocks[block],
-                                           base            ? " (base)"
-                                           : update.frozen ? " (frozen)"
-                                           : other ? absl::StrCat(" (", Name(update.optimizer), ")")
-                                                   : ""),
-                      .block = block,
-                      .optimizer = update.optimizer,
-                      .frozen = update.frozen,
-                      .base = base});
+    group.name = absl::StrCat(graph.blocks[value.block],
+                              group.Packed()  ? " (base, nf4)"
+                              : group.base    ? " (base)"
+                              : update.frozen ? " (frozen)"
+                              : other         ? absl::StrCat(" (", Name(update.optimizer), ")")
+                                              : "");
+    groups.push_back(std::move(group));
   }
   std::stable_sort(groups.begin(), groups.end(), [main](const FlatGroup& a, const FlatGroup& b) {
     const auto rank = [main](const FlatGroup& g) {
-      return std::tuple(g.block, g.frozen, g.base, g.optimizer != main);
+      return std::tuple(g.block, g.frozen, g.base, g.Packed(), g.optimizer != main);
     };
     return rank(a) < rank(b);
   });
@@ -375,17 +380,18 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
   std::map<GroupKey, FlatGroup*> group_of;
   for (FlatGroup& group : groups) {
     group.state_dtype = options.state_dtype;
-    group.master_dtype = options.MasterDType(group.frozen);
+    group.master_dtype = group.Packed() ? group.parameter_dtype : options.MasterDType(group.frozen);
     if (group.Needs() == optim::StepNeeds::kWholeMatrices)
       group.product_dtype = options.orthogonalization;
-    group_of[KeyOf(group.block, group.frozen, group.base, group.optimizer)] = &group;
+    group_of[KeyOf(group)] = &group;
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph.parameters[i];
     const graph::Value& value = graph.values[parameter.value];
     const ParameterUpdate update = update_of(i);
     const bool base = update.frozen && parameter.base;
-    FlatGroup& group = *group_of.at(KeyOf(value.block, update.frozen, base, update.optimizer));
+    FlatGroup& group =
+        *group_of.at(KeyOf(value.block, update.frozen, base, value.dtype, update.optimizer));
     const int64_t elements = graph::Elements(value.shape);
     const int64_t begin = RoundUp(group.padded_elements, ParameterAlignmentOf(group.optimizer));
     group.parameters.push_back({.parameter = static_cast<int>(i),

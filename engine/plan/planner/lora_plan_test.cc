@@ -2,6 +2,7 @@
 #include <string>
 
 #include "common/spec/validate.h"
+#include "engine/graph/base_matrices.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/testing/plan_fixture.h"
 #include "engine/plan/verification/verify.h"
@@ -100,6 +101,81 @@ TEST(LoraPlan, AdaptersKeep16BitsAtFp8) {
   }
   EXPECT_EQ(fp8, 8);
   EXPECT_EQ(wide, 8);
+}
+
+// 4 bits an element and 32 for 64 of them: of the layers' matrices, not of embeddings, norms and
+// biases. Only what one product reads is there in 16 bits.
+TEST(LoraPlan, MatricesIn4BitsTakeTheirBytes) {
+  for (DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    for (const auto& [world, stage] : {std::pair(1, 0), std::pair(2, 1), std::pair(3, 3)}) {
+      PlanOptions options = LoraOptions(world, stage, dtype);
+      const auto wide = PlanTraining(Adapting(4), options);
+      options.nf4_base = true;
+      const auto packed = PlanTraining(Adapting(4), options);
+      ASSERT_TRUE(wide.ok() && packed.ok()) << packed.status();
+      EXPECT_EQ(packed->parameters, wide->parameters);
+      EXPECT_EQ(packed->flops_per_step, wide->flops_per_step);
+      int64_t elements = 0, bytes = 0;
+      for (const FlatGroup& group : packed->groups) {
+        if (!group.Packed()) continue;
+        EXPECT_THAT(group.name, testing::EndsWith(" (base, nf4)"));
+        EXPECT_EQ(group.master_buffer, kNoBuffer);
+        EXPECT_EQ(packed->buffers[group.parameter_buffer].bytes,
+                  stage == 3 ? group.shard_elements : group.padded_elements);
+        bytes += group.elements;
+        for (const GroupParameter& p : group.parameters) {
+          EXPECT_THAT(p.name, testing::EndsWith(".weight"));
+          const graph::Graph& graph = packed->train.graph;
+          elements += graph.ElementsOf(graph.parameters[p.parameter]);
+        }
+      }
+      const graph::Shape& wte =
+          wide->train.graph.values[wide->train.graph.parameters[0].value].shape;
+      const int64_t width = wte[1];
+      EXPECT_EQ(elements, 2 * 12 * width * width);  // of two layers
+      EXPECT_EQ(bytes * 16, elements * 9);
+    }
+  }
+}
+
+TEST(LoraPlan, EachProductOfAMatrixIn4BitsUnpacksIt) {
+  PlanOptions options = LoraOptions(1, 0, DType::kBf16);
+  options.nf4_base = true;
+  options.recompute = Recompute::kFull;
+  const auto plan = PlanTraining(Adapting(4), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::vector<PlannedOp>& ops = plan->train.ops;
+  int unpacked = 0;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (ops[i].op.kind != graph::OpKind::kUnpackNf4) continue;
+    ++unpacked;
+    const PlannedOp& reader = ops[i + 1];
+    EXPECT_TRUE(graph::IsLayerWeight(reader.op, 1));
+    EXPECT_EQ(reader.op.inputs[1], ops[i].op.outputs[0].value);
+    for (size_t later = i + 2; later < ops.size(); ++later) {
+      EXPECT_THAT(ops[later].op.inputs, testing::Not(testing::Contains(reader.op.inputs[1])));
+    }
+  }
+  // Of two layers four matrices each: forward, once more, and the backward. What makes the lowest
+  // layer's input needs no gradient; its adapters' inputs do.
+  EXPECT_GE(unpacked, 2 * 4 * 3 - 1);
+}
+
+TEST(LoraPlan, BytesThatDoNotFitTheirMatrixAreRefused) {
+  PlanOptions options = LoraOptions(2, 1, DType::kBf16);
+  options.nf4_base = true;
+  const auto valid = PlanTraining(Adapting(4), options);
+  ASSERT_TRUE(valid.ok()) << valid.status();
+  for (size_t i = 0; i < valid->train.ops.size(); ++i) {
+    const graph::Op& op = valid->train.ops[i].op;
+    if (op.kind != graph::OpKind::kUnpackNf4) continue;
+    StepPlan plan = *valid;
+    plan.train.graph.values[op.outputs[0].value].shape[0] -= 1;
+    EXPECT_FALSE(Verify(plan).ok()) << i;
+  }
+  StepPlan plan = *valid;
+  plan.options.nf4_base = false;
+  EXPECT_FALSE(Verify(plan).ok());
 }
 
 TEST(LoraPlan, GroupsApplyToWhatIsTrained) {

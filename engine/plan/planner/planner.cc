@@ -9,6 +9,7 @@
 #include "common/spec/model_sizes.h"
 #include "common/spec/optimizer_fields.h"
 #include "common/status_macros.h"
+#include "engine/graph/base_matrices.h"
 #include "engine/graph/freeze.h"
 #include "engine/models/model.h"
 #include "engine/ops/backward.h"
@@ -19,6 +20,7 @@
 #include "engine/plan/passes/gather_pass.h"
 #include "engine/plan/passes/gelu_pass.h"
 #include "engine/plan/passes/memory_pass.h"
+#include "engine/plan/passes/nf4_pass.h"
 #include "engine/plan/passes/offload_pass.h"
 #include "engine/plan/passes/recompute_budget.h"
 #include "engine/plan/passes/recompute_pass.h"
@@ -166,7 +168,10 @@ void CompileProgram(StepPlan& plan, Program& program) {
 }
 
 void Tally(StepPlan& plan) {
-  for (const FlatGroup& group : plan.groups) plan.parameters += group.elements;
+  const graph::Graph& graph = plan.train.ops.empty() ? plan.prompt.graph : plan.train.graph;
+  for (const graph::Parameter& parameter : graph.parameters) {
+    plan.parameters += graph.ElementsOf(parameter);
+  }
   for (const PlannedOp& op : plan.train.ops) {
     const bool repeated = op.when == When::kEveryMicroStep;
     const double runs = repeated ? static_cast<double>(plan.options.accumulation) : 1;
@@ -208,6 +213,11 @@ StepPlan DraftOf(const PlanOptions& options, Parts parts, const std::vector<Reco
     FuseGelu(plan.evaluate.graph);
   }
   if (options.offload_activations) OffloadActivations(plan.train.graph);
+  if (options.nf4_base) {
+    const std::vector<bool> packed = graph::BaseMatrices(plan.train.graph);
+    PackWeights(plan.train.graph, packed);
+    PackWeights(plan.evaluate.graph, packed);
+  }
   plan.recompute_of_block.assign(by_block.size(), Recompute::kNone);
   for (const graph::Op& op : plan.train.graph.ops) {
     if (op.phase != graph::Phase::kRecompute || op.block < 0) continue;
@@ -237,7 +247,8 @@ absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const 
   std::vector<Recompute>& known = planning->recomputes()[{
       options.recompute_budget, options.micro_batch, options.zero_stage, options.offload_optimizer,
       options.offload_disk, options.offload_activations, options.world > 1, options.Shards() > 1,
-      options.Replicas() > 1, options.accumulation > 1, options.RoundsGradients()}];
+      options.Replicas() > 1, options.accumulation > 1, options.RoundsGradients(),
+      options.nf4_base}];
   if (known.empty()) {
     MP_ASSIGN_OR_RETURN(known, ChooseRecompute(options.recompute_budget, blocks, draft));
   }
@@ -271,6 +282,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .optimizer = optimizer,
       .compute_dtype = ComputeDType(spec.train().precision()),
       .fp8 = spec.train().precision() == v1::PRECISION_FP8,
+      .nf4_base = spec.model().lora().quantize_base() == v1::BASE_QUANTIZATION_NF4,
       .fuse_gelu = spec.resources().device() == v1::DEVICE_KIND_CUDA,
       .exact = spec.train().determinism() != v1::DETERMINISM_FAST,
       .grad_reduce =
@@ -314,6 +326,10 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   MP_RETURN_IF_ERROR(CheckOptions(options));
   if (options.dpo_beta > 0 && options.fp8) {
     return absl::InvalidArgumentError("train.dpo: not at train.precision fp8; take bf16");
+  }
+  if (options.nf4_base && options.fp8) {
+    return absl::InvalidArgumentError(
+        "model.lora.quantize_base: not at train.precision fp8; take bf16");
   }
   MP_RETURN_IF_ERROR(Spend(planning, Planning::kWorkBetween));
   Parts parts;

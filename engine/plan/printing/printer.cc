@@ -207,7 +207,8 @@ std::string MicroBatchText(const PlanOptions& options, const std::string& unit) 
 std::string StorageText(const PlanOptions& options) {
   return absl::StrCat(options.state_dtype == DType::kBf16 ? ", states in bf16" : "",
                       options.masters ? "" : ", no masters",
-                      options.RoundsGradients() ? ", gradients in bf16" : "");
+                      options.RoundsGradients() ? ", gradients in bf16" : "",
+                      options.nf4_base ? ", base in nf4" : "");
 }
 
 }  // namespace
@@ -344,6 +345,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
                       {"elements", group.elements},
                       {"padded_elements", group.padded_elements},
                       {"shard_elements", group.shard_elements},
+                      {"dtype", milepost::Name(group.parameter_dtype)},
                       {"frozen", group.frozen}});
   }
   json["parameter_groups"] = ParameterGroupsJson(plan);

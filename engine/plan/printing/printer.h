@@ -42,7 +42,8 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 // "tokens_per_second", "mfu", "bound", "flop_seconds", "memory_seconds", "start_seconds",
 // "exposed_seconds", "communication_seconds", "offload_seconds"?, "disk_seconds"?}?, "parameters",
 // "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":
-// [{"name", "elements", "padded_elements", "shard_elements"}], "ops": [{"op", "block", "phase",
+// [{"name", "elements": bytes where "dtype" is "U8", "padded_elements", "shard_elements", "dtype",
+// "frozen"}], "ops": [{"op", "block", "phase",
 // "stream", "when", "wait_for", "flops", "bytes", "wire_bytes"}]?}. `indent` < 0: on one line.
 std::string PlanJson(const StepPlan& plan, const PrintOptions& options = {}, int indent = 2);
 

@@ -223,7 +223,13 @@ absl::Status VerifyFrozenBuffers(const FlatGroup& group) {
 }
 
 absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
-  const int64_t compute = ByteSize(plan.options.compute_dtype);
+  if (group.parameter_dtype != plan.options.compute_dtype && !group.Packed()) {
+    return Violation("group ", group.name, " is of another type than the plan computes in");
+  }
+  if (group.Packed() && !(group.base && group.frozen && plan.options.nf4_base)) {
+    return Violation("group ", group.name, " is kept in 4 bits, but not what adapters adapt");
+  }
+  const int64_t compute = ByteSize(group.parameter_dtype);
   const int64_t held =
       plan.options.ShardsParameters() ? group.shard_elements : group.padded_elements;
   MP_RETURN_IF_ERROR(
@@ -231,7 +237,7 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   if (plan.train.ops.empty()) return absl::OkStatus();
   const int64_t shard = group.shard_elements * ByteSize(DType::kF32);
   const bool master = plan.options.offload_optimizer && !group.frozen;
-  const DType master_dtype = plan.options.MasterDType(group.frozen);
+  const DType master_dtype = group.Packed() ? DType::kU8 : plan.options.MasterDType(group.frozen);
   const bool own = master_dtype != DType::kF32;  // the parameters themselves
   if ((plan.options.HasMasters() && !own) || master) {
     MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "master", group.master_buffer, shard));
@@ -340,7 +346,7 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
     return 2 * (1 - 1.0 / options.Replicas()) * gradient * (elements / options.Shards());
   }
   if (planned.op.kind != graph::OpKind::kGatherParameters) return 0;
-  return others * static_cast<double>(ByteSize(options.compute_dtype)) * elements;
+  return others * static_cast<double>(ByteSize(plan.groups[index].parameter_dtype)) * elements;
 }
 
 // Both programs have the same statistics, in a buffer that outlives the steps.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "engine/dtype/nf4.h"
 #include "engine/plan/accesses.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
@@ -25,6 +26,7 @@ class OpVerifier {
     MP_RETURN_IF_ERROR(CheckWaits());
     MP_RETURN_IF_ERROR(CheckOperands());
     MP_RETURN_IF_ERROR(CheckGather());
+    MP_RETURN_IF_ERROR(CheckUnpack());
     MP_RETURN_IF_ERROR(CheckAccesses());
     MP_RETURN_IF_ERROR(CheckMemories());
     MP_RETURN_IF_ERROR(CheckWorkspace());
@@ -114,7 +116,7 @@ class OpVerifier {
       return Violation("does not gather a whole flat group");
     }
     const FlatGroup& group = plan_.groups[index];
-    const int64_t size = ByteSize(plan_.options.compute_dtype);
+    const int64_t size = ByteSize(group.parameter_dtype);
     const BufferId buffer = program_.places[planned_.op.outputs[0].value].buffer;
     if (plan_.buffers[buffer].bytes != group.padded_elements * size) {
       return Violation("gathers ", group.name, " into ", plan_.buffers[buffer].bytes, " bytes");
@@ -125,6 +127,24 @@ class OpVerifier {
       if (place.buffer != buffer || place.offset != group.parameters[i].begin * size ||
           program_.graph.values[output].shape != group.parameters[i].shape) {
         return Violation("does not gather ", group.parameters[i].name, " as it lies in its group");
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // Packed matrices, and as many bytes as their elements take.
+  absl::Status CheckUnpack() const {
+    if (planned_.op.kind != graph::OpKind::kUnpackNf4) return absl::OkStatus();
+    const graph::Op& op = planned_.op;
+    if (op.inputs.empty() || op.inputs.size() != op.outputs.size()) {
+      return Violation("does not unpack each of its inputs");
+    }
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      const graph::Value& packed = program_.graph.values[op.inputs[i]];
+      const graph::Value& unpacked = program_.graph.values[op.outputs[i].value];
+      if (packed.dtype != DType::kU8 || unpacked.dtype != plan_.options.compute_dtype ||
+          graph::Elements(packed.shape) != Nf4Bytes(graph::Elements(unpacked.shape))) {
+        return Violation("unpacks ", NameOf(op.inputs[i]), ", which has other bytes");
       }
     }
     return absl::OkStatus();
@@ -253,7 +273,7 @@ absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
     for (const GroupParameter& p : group.parameters) {
       const graph::Parameter& parameter = graph.parameters[p.parameter];
       const Place& place = program.places[parameter.value];
-      const int64_t size = ByteSize(plan.options.compute_dtype);
+      const int64_t size = ByteSize(group.parameter_dtype);
       bool ok = sharded ? place.buffer == kNoBuffer
                         : place.buffer == group.parameter_buffer && place.offset == p.begin * size;
       if (parameter.gradient != kNoValue) {

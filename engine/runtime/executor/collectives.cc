@@ -114,7 +114,7 @@ class CollectiveMaker {
     const plan::BufferId whole =
         in_place ? group.parameter_buffer : program_.places[planned_.op.outputs[0].value].buffer;
     Collective call =
-        OnBuffer(Kind::kAllGather, whole, group.padded_elements, plan_.options.compute_dtype);
+        OnBuffer(Kind::kAllGather, whole, group.padded_elements, group.parameter_dtype);
     call.among = Shards();
     call.of_update = in_place;
     return call;

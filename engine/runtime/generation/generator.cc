@@ -11,7 +11,9 @@
 #include "absl/strings/str_format.h"
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
+#include "engine/graph/base_matrices.h"
 #include "engine/kernels/cpu/elementwise.h"
+#include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "engine/runtime/cpu/cpu_generation_engine.h"
 #include "engine/runtime/generation/sampling.h"
 
@@ -42,6 +44,10 @@ absl::Status Generator::Open(const v1::ModelSpec& model, const GeneratorOptions&
     elements += graph::Elements(value.shape);
   }
   masters_.resize(static_cast<size_t>(elements));
+  nf4_.assign(Graph().parameters.size(), false);
+  if (model.lora().quantize_base() == v1::BASE_QUANTIZATION_NF4) {
+    nf4_ = graph::BaseMatrices(Graph());
+  }
   return absl::OkStatus();
 }
 
@@ -62,10 +68,12 @@ std::vector<StateInterval> Generator::LoadTargets() {
 absl::Status Generator::FinishLoad() {
   if (loaded_) return absl::FailedPreconditionError("FinishLoad was called twice");
   engine_->UseThread();
-  const float* data = masters_.data();
-  for (const graph::Parameter& parameter : Graph().parameters) {
+  float* data = masters_.data();
+  for (size_t i = 0; i < Graph().parameters.size(); ++i) {
+    const graph::Parameter& parameter = Graph().parameters[i];
     const graph::Value& value = Graph().values[parameter.value];
     const int64_t elements = graph::Elements(value.shape);
+    if (nf4_[i]) kernels::RoundToNf4(data, elements);
     char* target = ParameterAt(parameter.value);
     if (value.dtype == DType::kBf16) {
       kernels::CastToBf16(data, elements, reinterpret_cast<bf16*>(target));

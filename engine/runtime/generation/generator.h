@@ -91,6 +91,7 @@ class Generator {
   std::unique_ptr<GenerationEngine> engine_;
   std::vector<v1::TensorInfo> tensors_;
   std::vector<float> masters_;  // until FinishLoad
+  std::vector<bool> nf4_;       // by parameter: trained beside what it is in 4 bits
   size_t window_size_ = 0;
   int64_t vocabulary_ = 0;
   bool loaded_ = false;

@@ -7,9 +7,11 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "common/spec/validate.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/models/model.h"
+#include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "engine/ops/reference/reference_interpreter.h"
 
 namespace milepost::runtime {
@@ -146,6 +148,25 @@ TEST(Generator, LongPromptsComeInChunks) {
       ExpectReferencesText(*generator, model, prompt, kLong, 4);
     }
   }
+}
+
+// Trained beside 4 bits, adapters go on beside what these are.
+TEST(Generator, WhatWasAdaptedIn4BitsIsRounded) {
+  v1::ModelSpec model = LlamaModel();
+  model.mutable_lora()->set_rank(2);
+  const GenerateOptions options{.tokens = 40, .temperature = 1, .seed = 3};
+  const auto wide = Generate(*MakeGenerator({}, true, model), {1, 2}, options);
+  auto rounded = MakeGenerator({}, /*finish=*/false, model);
+  for (const StateInterval& target : rounded->LoadTargets()) {
+    const std::string& name = rounded->tensors()[target.tensor].name();
+    if (!absl::StrContains(name, "_proj.weight")) continue;  // a layer of the blocks, no adapter
+    kernels::RoundToNf4(reinterpret_cast<float*>(target.data), target.end);
+  }
+  ASSERT_EQ(rounded->FinishLoad(), absl::OkStatus());
+  const auto want = Generate(*rounded, {1, 2}, options);
+  EXPECT_NE(want, wide);
+  model.mutable_lora()->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
+  EXPECT_EQ(Generate(*MakeGenerator({}, true, model), {1, 2}, options), want);
 }
 
 TEST(Generator, IsRepeatableAndFollowsTheSeed) {

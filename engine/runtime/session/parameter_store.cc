@@ -10,6 +10,7 @@
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/kernels/cpu/random.h"
+#include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "engine/runtime/executor/randomness.h"
 #include "engine/runtime/executor/shard_ranks.h"
 
@@ -19,6 +20,13 @@ namespace {
 // Items of `state` that hold the first `elements` of a parameter.
 int64_t Items(int64_t elements, const plan::GroupState& state) {
   return (elements + state.elements_per_item - 1) / state.elements_per_item;
+}
+
+// As what it is packed from.
+void DescribePacked(const std::vector<int64_t>& unpacked, v1::TensorInfo& tensor) {
+  tensor.set_dtype(kPackedDType);
+  tensor.clear_shape();
+  for (const int64_t dimension : unpacked) tensor.add_shape(dimension);
 }
 }  // namespace
 
@@ -41,6 +49,7 @@ ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& g
     const std::vector<plan::GroupState> states = plan::StatesOf(*group_of[i]);
     if (group_of[i]->base) {
       Add(value, states[0], base_);
+      if (group_of[i]->Packed()) DescribePacked(graph.parameters[i].unpacked, base_.tensors.back());
       continue;
     }
     for (const plan::GroupState& state : states) Add(value, state, state_);
@@ -162,6 +171,18 @@ void ParameterStore::InitializeBf16(uint64_t seed, int parameter,
   }
 }
 
+void ParameterStore::InitializeNf4(uint64_t seed, int parameter, int64_t begin, int64_t end,
+                                   char* at) const {
+  const auto read = [&](int64_t first, int64_t last, float* values) {
+    InitializeParameter(seed, parameter, first, last, values);
+    return absl::OkStatus();
+  };
+  const int64_t elements = graph_.ElementsOf(graph_.parameters[parameter]);
+  const absl::Status packed =
+      kernels::PackNf4(elements, begin, end, read, reinterpret_cast<uint8_t*>(at));
+  MP_CHECK(packed.ok()) << packed;
+}
+
 void ParameterStore::Initialize(uint64_t seed, const Tensors& of,
                                 const std::vector<StateInterval>& intervals) {
   for (const StateInterval& interval : intervals) {
@@ -170,6 +191,8 @@ void ParameterStore::Initialize(uint64_t seed, const Tensors& of,
       std::memset(
           interval.data, 0,
           static_cast<size_t>((interval.end - interval.begin) * of.item_bytes[interval.tensor]));
+    } else if (of.tensors[interval.tensor].dtype() == kPackedDType) {
+      InitializeNf4(seed, parameter, interval.begin, interval.end, interval.data);
     } else if (of.tensors[interval.tensor].dtype() == Name(DType::kBf16)) {
       InitializeBf16(seed, parameter, interval);
     } else {
@@ -195,6 +218,17 @@ void ParameterStore::InitializeGroup(uint64_t seed, const plan::FlatGroup& group
   }
 }
 
+void ParameterStore::WriteInitialBytes(uint64_t seed, const plan::FlatGroup& group, int64_t begin,
+                                       int64_t bytes, char* at) const {
+  std::memset(at, 0, static_cast<size_t>(bytes));  // padding stays that
+  for (const plan::GroupParameter& p : group.parameters) {
+    const int64_t from = std::max(p.begin, begin);
+    const int64_t to = std::min(p.begin + p.elements, begin + bytes);
+    if (from >= to) continue;
+    InitializeNf4(seed, p.parameter, from - p.begin, to - p.begin, at + (from - begin));
+  }
+}
+
 void ParameterStore::WriteInitial(uint64_t seed, plan::BufferId buffer, int64_t begin,
                                   int64_t bytes, char* at) const {
   const auto group =
@@ -203,10 +237,11 @@ void ParameterStore::WriteInitial(uint64_t seed, plan::BufferId buffer, int64_t 
       });
   MP_CHECK(group != plan_.groups.end());
   const bool parameters = group->parameter_buffer == buffer;
-  const DType dtype = parameters ? plan_.options.compute_dtype : DType::kF32;
+  const DType dtype = parameters ? group->parameter_dtype : DType::kF32;
   const int64_t element = ByteSize(dtype);
   const int64_t held = HeldBegin(*group);
   const int64_t first = (parameters ? held - ParameterBegin(*group) : held) + begin / element;
+  if (group->Packed()) return WriteInitialBytes(seed, *group, first, bytes, at);
   // A block's numbers stay in a core's cache.
   constexpr int64_t kBlock = 4096;
   kernels::ParallelFor(0, bytes / element, kBlock, [&](int64_t from, int64_t to) {
@@ -250,7 +285,7 @@ void ParameterStore::RebuildShard(const plan::FlatGroup& group) {
 
 absl::Status ParameterStore::Gather(const plan::FlatGroup& group) {
   if (plan_.options.Shards() == 1 || plan_.options.ShardsParameters()) return absl::OkStatus();
-  const int64_t element = ByteSize(plan_.options.compute_dtype);
+  const int64_t element = ByteSize(group.parameter_dtype);
   return communicator_->AllGather(BufferAt(group.parameter_buffer),
                                   static_cast<size_t>(group.padded_elements * element),
                                   ShardRanks(plan_.options, rank_));

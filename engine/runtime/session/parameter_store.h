@@ -11,7 +11,9 @@
 // the same memory, and last what does not.
 //
 // Tensors are numbered by parameter and, within one, as plan::StatesOf lists its group's. What
-// adapters adapt (FlatGroup::base) is no state: it has numbers of its own, and only masters.
+// adapters adapt (FlatGroup::base) is no state: it has numbers of its own, and only masters. Where
+// it is packed into 4 bits, its tensors' dtype is kPackedDType, their shape that of what is packed,
+// and its intervals are of bytes (engine/dtype/nf4.h).
 // What the constructor is given must outlive the store. Not synchronised.
 #ifndef MILEPOST_ENGINE_RUNTIME_SESSION_PARAMETER_STORE_H_
 #define MILEPOST_ENGINE_RUNTIME_SESSION_PARAMETER_STORE_H_
@@ -30,6 +32,8 @@ class Communicator;
 }
 
 namespace milepost::runtime {
+
+inline constexpr char kPackedDType[] = "NF4";
 
 class ParameterStore {
  public:
@@ -76,6 +80,11 @@ class ParameterStore {
   void InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,
                            float* at) const;
   void InitializeBf16(uint64_t seed, int parameter, const StateInterval& interval) const;
+  // Bytes [begin, end) of a packed parameter.
+  void InitializeNf4(uint64_t seed, int parameter, int64_t begin, int64_t end, char* at) const;
+  // Of a group of packed parameters.
+  void WriteInitialBytes(uint64_t seed, const plan::FlatGroup& group, int64_t begin, int64_t bytes,
+                         char* at) const;
   void InitializeGroup(uint64_t seed, const plan::FlatGroup& group, int64_t begin, int64_t end,
                        float* at) const;
   absl::Status Gather(const plan::FlatGroup& group);

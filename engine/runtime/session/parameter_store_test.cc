@@ -26,6 +26,7 @@ struct InitialCase {
   int group;
   DType dtype;
   int64_t lora = 0;  // rank of adapters
+  bool nf4 = false;
 };
 
 // In pieces of odd lengths, as slots end anywhere.
@@ -52,6 +53,7 @@ TEST_P(InitialValues, AreTheSameInPieces) {
   v1::JobSpec spec = plan::SpecOf({});
   if (c.lora > 0) spec.mutable_model()->mutable_lora()->set_rank(c.lora);
   options.frozen_masters = c.lora == 0;
+  options.nf4_base = c.nf4;
   const auto plan = plan::PlanTraining(spec, options);
   ASSERT_TRUE(plan.ok()) << plan.status();
   auto communicators = comm::MakeInProcessGroup(c.world);
@@ -79,7 +81,9 @@ INSTANTIATE_TEST_SUITE_P(Plans, InitialValues,
                                          InitialCase{2, 2, 0, kHalf}, InitialCase{3, 3, 0, kBrain},
                                          InitialCase{4, 3, 2, kBrain}, InitialCase{2, 3, 0, kFloat},
                                          InitialCase{2, 1, 0, kBrain, 3},
-                                         InitialCase{3, 3, 0, kFloat, 4}));
+                                         InitialCase{3, 3, 0, kFloat, 4},
+                                         InitialCase{2, 1, 0, kHalf, 3, true},
+                                         InitialCase{3, 3, 0, kBrain, 4, true}));
 
 }  // namespace
 }  // namespace milepost::runtime

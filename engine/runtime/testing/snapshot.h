@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/status_macros.h"
+#include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "engine/runtime/session/training_session.h"
 #include "engine/state/layout.h"
 
@@ -81,9 +82,25 @@ inline void Save(TrainingSession& session, Snapshot& snapshot, std::mutex& mutex
 // FinishRestore.
 inline void GiveBase(TrainingSession& session) {
   for (const StateInterval& i : session.BaseTargets(/*part=*/0)) {
-    const bool halves = session.base_tensors()[static_cast<size_t>(i.tensor)].dtype() == "BF16";
+    const v1::TensorInfo& tensor = session.base_tensors()[static_cast<size_t>(i.tensor)];
+    const auto value_of = [&](int64_t e) {
+      return static_cast<float>((e * 7 + i.tensor * 3) % 19 - 9) / 64;  // exact in 16
+    };
+    if (tensor.dtype() == kPackedDType) {
+      int64_t elements = 1;
+      for (const int64_t dimension : tensor.shape()) elements *= dimension;
+      const auto read = [&](int64_t begin, int64_t end, float* at) {
+        for (int64_t e = begin; e < end; ++e) at[e - begin] = value_of(e);
+        return absl::OkStatus();
+      };
+      ASSERT_EQ(
+          kernels::PackNf4(elements, i.begin, i.end, read, reinterpret_cast<uint8_t*>(i.data)),
+          absl::OkStatus());
+      continue;
+    }
+    const bool halves = tensor.dtype() == "BF16";
     for (int64_t e = i.begin; e < i.end; ++e) {
-      const float value = static_cast<float>((e * 7 + i.tensor * 3) % 19 - 9) / 64;  // exact in 16
+      const float value = value_of(e);
       uint32_t bits;
       std::memcpy(&bits, &value, sizeof bits);
       char* const at = i.data + (e - i.begin) * (halves ? 2 : 4);

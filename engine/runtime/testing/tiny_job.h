@@ -55,6 +55,7 @@ struct TinyOptions {
   bool heads = false;      // two further ones, "kind" and "next", over labels of each token
   int64_t head_dim = 8;    // Llama's
   int64_t lora = 0;        // rank of adapters of all layers; 0: none
+  bool nf4 = false;        // what they adapt is in 4 bits
   double dpo = 0;          // beta of preferences, with documents and lora; 0: next tokens
 };
 
@@ -96,6 +97,9 @@ class TinyJob {
     if (options.heads) AddHeads(spec);
     if (options.lora > 0) {
       spec.mutable_model()->mutable_lora()->set_rank(options.lora);
+      if (options.nf4) {
+        spec.mutable_model()->mutable_lora()->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
+      }
       spec.mutable_model()->mutable_lora()->set_alpha(static_cast<double>(3 * options.lora));
       spec.mutable_train()->set_init_from(folder_);  // sessions do not read it
     }

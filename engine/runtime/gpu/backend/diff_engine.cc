@@ -47,7 +47,7 @@ std::map<plan::BufferId, DType> TypesOf(const plan::StepPlan& plan) {
   for (const plan::FlatGroup& group : plan.groups) {
     const DType state = plan::IsQuantized(group.optimizer) ? DType::kU8 : group.state_dtype;
     for (const plan::BufferId buffer : group.state_buffers) types[buffer] = state;
-    types[group.parameter_buffer] = plan.options.compute_dtype;
+    types[group.parameter_buffer] = group.parameter_dtype;
     types[group.gradient_shard_buffer] = plan.options.grad_dtype;
   }
   for (const plan::BufferId scalars : {plan.scalars, plan.update_norms}) {

@@ -25,6 +25,8 @@ ncclDataType_t TypeOf(DType type) {
       return ncclBfloat16;
     case DType::kF16:
       return ncclFloat16;
+    case DType::kU8:
+      return ncclUint8;
     default:
       MP_CHECK(false) << "no collectives of " << Name(type);
       return ncclFloat32;
