@@ -64,6 +64,7 @@ class CommandTree {
 
   // command_tree_local.cc
   void AddRun();
+  void AddFineTuning(CLI::App* run, CLI::Option* spec, CLI::Option* job);
   void AddPlan();
   void AddBench();
   void AddDoctor();

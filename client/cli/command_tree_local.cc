@@ -17,10 +17,12 @@ void CommandTree::AddRun() {
                           [this] { return RunCommand(global_, run_); });
   CLI::Option* spec =
       File(run->add_option("spec", run_.spec, "the job spec, a YAML file; -: standard input"));
-  Many(run, "--job", &run_.jobs, "go on with this job of the data directory instead: jobs/7 or 7")
-      ->excludes(spec);
+  CLI::Option* job = Many(run, "--job", &run_.jobs,
+                          "go on with this job of the data directory instead: jobs/7 or 7")
+                         ->excludes(spec);
+  AddFineTuning(run, spec, job);
   Many(run, "--set", &run_.set, "a field instead of the file's: train.optimizer.lr=1e-4")
-      ->needs(spec);
+      ->excludes(job);
   AddOutput(run, {"table", "json"});
   AddDataDir(run);
   run->add_option("--workers", run_.workers, "worker processes; the ranks are divided among them")
@@ -33,7 +35,30 @@ void CommandTree::AddRun() {
   run->add_flag("--fresh", run_.fresh,
                 "a new job from new parameters, where there is one of this spec; that one's "
                 "checkpoints are deleted, and can be restored for some days")
-      ->needs(spec);
+      ->excludes(job);
+}
+
+void CommandTree::AddFineTuning(CLI::App* run, CLI::Option* spec, CLI::Option* job) {
+  FineTuning& tuning = run_.tuning;
+  CLI::Option* model =
+      File(run->add_option("--model", tuning.model,
+                           "fine-tune the model of this Hugging Face folder: instead of a spec"))
+          ->excludes(spec)
+          ->excludes(job);
+  CLI::Option* data = File(run->add_option(
+      "--data", tuning.data,
+      "with --model: chats, prompts, pairs or texts, as `dataset tokenize` takes them"));
+  data->needs(model);
+  model->needs(data);
+  run->add_option("--out", tuning.folder,
+                  "with --model: the folder to make, of token files and a spec (default: named "
+                  "after both)")
+      ->needs(model);
+  run->add_flag("--lora", tuning.lora, "with --model: train adapters alone")->needs(model);
+  run->add_option("--sequence-length", tuning.sequence_length,
+                  "with --model: tokens of a sample (default: 1024, or the model's context)")
+      ->needs(model)
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 20));
 }
 
 void CommandTree::AddPlan() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/cli/access.h"
+#include "client/cli/fine_tuning.h"
 #include "common/spec/parse.h"
 
 namespace milepost::client {
@@ -17,6 +18,7 @@ struct RunOptions {
   std::string spec;               // or
   std::vector<std::string> set;   // "train.seed=2": overrides the spec's fields
   std::vector<std::string> jobs;  // jobs of the data directory, one after the other
+  FineTuning tuning;              // where it has a model: what the spec is made of
   int workers = 1;
   bool fresh = false;
   double hang_seconds = 600;  // passed to milepost-worker

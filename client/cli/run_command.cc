@@ -9,6 +9,7 @@
 #include "client/cli/access.h"
 #include "client/cli/commands.h"
 #include "client/cli/disk_needs.h"
+#include "client/cli/fine_tuning.h"
 #include "client/cli/fit.h"
 #include "client/cli/format.h"
 #include "client/cli/inputs.h"
@@ -220,7 +221,12 @@ absl::StatusOr<v1::JobSpec> SpecOfJob(const GlobalOptions& global, RunOptions* o
 
 absl::StatusOr<v1::JobSpec> SpecOf(const GlobalOptions& global, RunOptions* options) {
   if (!options->jobs.empty()) return SpecOfJob(global, options);
-  if (options->spec.empty()) return absl::InvalidArgumentError("spec is required, or --job");
+  if (!options->tuning.model.empty()) {
+    MP_ASSIGN_OR_RETURN(options->spec, PrepareFineTuning(options->tuning));
+  }
+  if (options->spec.empty()) {
+    return absl::InvalidArgumentError("spec is required, or --model and --data, or --job");
+  }
   return LoadSpec({.path = options->spec, .base = std::nullopt, .overrides = options->set});
 }
 
@@ -272,6 +278,10 @@ int RunCommand(const GlobalOptions& global, const RunOptions& given) {
   const absl::Time started = absl::Now();
   RunOptions options = given;
   const auto spec = SpecOf(global, &options);
+  if (absl::IsCancelled(spec.status())) {
+    Note(absl::StrCat("milepost: ", spec.status().message()));
+    return kExitInterrupted;
+  }
   if (!spec.ok()) return Fail(spec.status());
   const absl::StatusOr<DiskNeeds> disk = CheckSpec(*spec);
   if (!disk.ok()) return Fail(disk.status());

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/tokenize.h"
+#include "client/cli/tokenizer_stand_ins.h"
 #include "engine/data/token_file.h"
 
 namespace milepost::client {
@@ -19,47 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-// Stand-ins for the packages. A token is a character's code. "|" (124) ends answers, "#" (35)
-// documents. A template has a role's letter, the text and what ends it.
-constexpr char kTokenizers[] = R"py(
-class Encoding:
-    def __init__(self, text, begin):
-        # "~" is of the token behind it.
-        places = [i for i, c in enumerate(text) if c != "~"]
-        self.ids = ([94] if begin else []) + [ord(text[i]) for i in places]
-        first = [i - 1 if i > 0 and text[i - 1] == "~" else i for i in places]
-        self.offsets = ([(0, 0)] if begin else []) + [(b, i + 1) for b, i in zip(first, places)]
-        self.special_tokens_mask = ([1] if begin else []) + [0] * len(places)
-class Tokenizer:
-    @staticmethod
-    def from_file(path): return Tokenizer()
-    def no_truncation(self): pass
-    def no_padding(self): pass
-    def get_added_tokens_decoder(self):
-        added = Encoding("", False)
-        added.content, added.special = "|", True
-        return {124: added}
-    def get_vocab_size(self): return 256
-    def token_to_id(self, name): return {"|": 124, "<|endoftext|>": 35}.get(name)
-    def encode(self, text, add_special_tokens): return Encoding(text, add_special_tokens)
-    def encode_batch(self, texts, add_special_tokens):
-        return [self.encode(text, add_special_tokens) for text in texts]
-)py";
-constexpr char kTransformers[] = R"py(
-class AutoTokenizer:
-    @staticmethod
-    def from_pretrained(folder): return AutoTokenizer()
-    def apply_chat_template(self, messages, tools, tokenize, add_generation_prompt, thoughts=False,
-                            think="", system=""):
-        text = system
-        for i, message in enumerate(messages):
-            if message["role"] == "none":
-                raise ValueError("unknown role")
-            thought = thoughts and message["role"] == "assistant" and i + 1 == len(messages)
-            text += message["role"][0] + ":" + ("*" if thought else "") + message["content"] + "|"
-        return text + ("a:" + think if add_generation_prompt else "")
-)py";
 
 // {"user", "Q", "assistant", "yes"} as a line of JSON.
 std::string Messages(const std::vector<std::string>& words) {
@@ -82,8 +42,8 @@ class TokenizeExamplesTest : public ::testing::Test {
   TokenizeExamplesTest() {
     std::string name = (fs::temp_directory_path() / "milepost_examples_XXXXXX").string();
     folder_ = mkdtemp(name.data());
-    Write("tokenizers.py", kTokenizers);
-    Write("transformers.py", kTransformers);
+    Write("tokenizers.py", kTokenizersStandIn);
+    Write("transformers.py", kTransformersStandIn);
     Write("tokenizer_config.json", R"({"eos_token": {"content": "|"}})");
   }
   ~TokenizeExamplesTest() override { fs::remove_all(folder_); }

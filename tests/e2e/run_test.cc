@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/cli/tokenizer_stand_ins.h"
 #include "common/exit_codes.h"
 #include "common/spec/to_yaml.h"
 #include "common/subprocess.h"
@@ -488,6 +489,42 @@ TEST_F(RunTest, AdaptersGoOnOverTheModelTheyAdapt) {
   ran = run(12);
   EXPECT_EQ(ran.exit_code, kExitJobFailed) << ran.out;
   EXPECT_THAT(ran.err, HasSubstr("holds another model than the one that step 8"));
+}
+
+// One command from a folder and chats to a tuned model; again, it goes on.
+TEST_F(RunTest, AFolderIsTunedOnAFile) {
+  ASSERT_EQ(Milepost({"run", Write("first.yaml", SmallJob(folder_, 4))}).exit_code, kExitOk);
+  ASSERT_EQ(Milepost({"checkpoint", "export", "1", "--out", Path("model")}).exit_code, kExitOk);
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(Path(name), std::ios::binary) << text;
+  };
+  write("tokenizers.py", client::kTokenizersStandIn);
+  write("transformers.py", client::kTransformersStandIn);
+  write("model/tokenizer.json", "{}");
+  write("model/tokenizer_config.json", R"({"eos_token": {"content": "|"}})");
+  std::string chats;
+  for (int i = 0; i < 400; ++i) {
+    absl::StrAppend(&chats, R"({"messages": [{"role": "user", "content": "q"}, )",
+                    R"({"role": "assistant", "content": "a)", i % 10, "\"}]}\n");
+  }
+  write("chats.jsonl", chats);
+  setenv("PYTHONPATH", folder_.c_str(), 1);
+  const auto tune = [&](int steps) {
+    return Milepost({"run", "--model", Path("model"), "--data", Path("chats.jsonl"), "--lora",
+                     "--out", Path("tuned"), "--set", absl::StrCat("train.steps=", steps)});
+  };
+  const Ran first = tune(4);
+  EXPECT_EQ(first.exit_code, kExitOk) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("400 examples"));
+  const Ran more = tune(8);
+  EXPECT_EQ(more.exit_code, kExitOk) << more.err;
+  EXPECT_THAT(more.err, HasSubstr("going on with it"));
+  EXPECT_THAT(Milepost({"job", "describe", "2", "-o", "json"}).out,
+              HasSubstr("\"start_step\": 4,"));
+  const Ran both =
+      Milepost({"run", Path("tuned/spec.yaml"), "--model", Path("model"), "--data", "x"});
+  EXPECT_EQ(both.exit_code, kExitUsage) << both.err;
+  unsetenv("PYTHONPATH");
 }
 
 // With a rate of next to nothing no validation is better than the first.

@@ -1,0 +1,239 @@
+#include "client/cli/fine_tuning.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/new_folder.h"
+#include "client/cli/output.h"
+#include "client/cli/tokenizer_folder.h"
+#include "common/regular_file.h"
+#include "common/spec/model_sizes.h"
+#include "common/status_macros.h"
+#include "engine/models/hugging_face.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::client {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kSpecFile[] = "spec.yaml";
+constexpr char kMadeOf[] = "made_of.txt";
+constexpr char kTrain[] = "train.npy";
+constexpr char kValidation[] = "validation.npy";
+constexpr int64_t kUsualLength = 1024;
+constexpr int64_t kUsualBatch = 32;
+constexpr double kValidationFraction = 0.05;
+constexpr size_t kMostMadeOfBytes = 1 << 20;
+
+// As a YAML text in quotes.
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+std::string Absolute(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::weakly_canonical(fs::absolute(path, error), error);
+  return error ? path : absolute.string();
+}
+
+// "models/SmolLM2/" -> "SmolLM2"; "chats.jsonl" -> "chats".
+std::string Stem(const std::string& path) { return fs::path(Absolute(path)).stem().string(); }
+
+// A name for a folder and a job.
+std::string NameOf(const FineTuning& tuning) {
+  std::string name = absl::StrCat(fs::path(Absolute(tuning.model)).filename().string(), "-",
+                                  Stem(tuning.data.front()));
+  for (char& c : name) {
+    if (!absl::ascii_isalnum(c) && c != '.' && c != '_') c = '-';
+  }
+  constexpr size_t kLongestName = 63;
+  return name.substr(0, kLongestName);
+}
+
+// A line for each thing that the token files depend on.
+absl::StatusOr<std::string> MadeOf(const FineTuning& tuning, int64_t length) {
+  std::string text = absl::StrCat("model ", Absolute(tuning.model), "\nsequence length ", length,
+                                  "\nadapters ", tuning.lora ? "yes" : "no", "\n");
+  for (const std::string& path : tuning.data) {
+    std::error_code error;
+    const auto modified = fs::last_write_time(path, error);
+    if (error) {
+      return absl::InvalidArgumentError(absl::StrCat("--data: ", path, ": ", error.message()));
+    }
+    const bool file = fs::is_regular_file(path, error);
+    absl::StrAppend(&text, "data ", Absolute(path), " ", file ? fs::file_size(path, error) : 0, " ",
+                    modified.time_since_epoch().count(), "\n");
+  }
+  return text;
+}
+
+// Whether the folder was made of the same.
+absl::StatusOr<bool> IsMade(const std::string& folder, const std::string& made_of) {
+  std::error_code error;
+  if (!fs::exists(folder, error)) return false;
+  const auto found = ReadRegularFile(absl::StrCat(folder, "/", kMadeOf), kMostMadeOfBytes);
+  if (found.ok() && *found == made_of) return true;
+  if (absl::IsNotFound(found.status()) && fs::is_empty(folder, error)) return false;
+  return absl::AlreadyExistsError(
+      absl::StrCat(folder,
+                   found.ok() ? " was made of another model, other data or other options"
+                              : " is there already, and was not made by this command",
+                   ": name another folder with --out, or remove it"));
+}
+
+absl::Status CheckModel(const std::string& folder) {
+  if (!HasTokenizer(folder)) return TokenizerFiles(folder).status();
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+    std::error_code error;
+    if (fs::exists(absl::StrCat(folder, "/", name), error)) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--model: ", folder, " has no weights: neither model.safetensors nor its shards"));
+}
+
+// With a validation part, if that has a sample.
+absl::StatusOr<TokenizeResult> Tokenize(const FineTuning& tuning, int64_t length,
+                                        const std::string& folder) {
+  TokenizeJob job = {.inputs = tuning.data,
+                     .output = absl::StrCat(folder, "/", kTrain),
+                     .validation_output = absl::StrCat(folder, "/", kValidation),
+                     .validation_fraction = kValidationFraction,
+                     .sequence_length = length};
+  MP_ASSIGN_OR_RETURN(TokenizeResult result, TokenizeHuggingFace(job, tuning.model));
+  if (result.validation_tokens > length) return result;
+  for (const std::string& path : {job.validation_output, MaskPath(job.validation_output)}) {
+    std::error_code error;
+    fs::remove(path, error);
+  }
+  job.validation_output.clear();
+  job.validation_fraction = 0;
+  MP_ASSIGN_OR_RETURN(result, TokenizeHuggingFace(job, tuning.model));
+  if (result.train_tokens > length) return result;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--data: ", result.train_tokens, " tokens are less than a sample, which has ",
+                   length, ": give more data, or a shorter --sequence-length"));
+}
+
+// /dev/nvidia0, /dev/nvidia1, ...: what the driver offers here.
+int CountGpus() {
+  int count = 0;
+  std::error_code error;
+  while (fs::exists(absl::StrCat("/dev/nvidia", count), error)) ++count;
+  return count;
+}
+
+void TellTokens(const TokenizeResult& tokens, int64_t length) {
+  Note(absl::StrCat(tokens.documents, tokens.pairs ? " pairs, " : " examples, ",
+                    tokens.train_tokens, " tokens to train on, ", tokens.validation_tokens,
+                    " to validate"));
+  if (tokens.cut > 0)
+    Note(absl::StrCat(tokens.cut, " were longer than ", length, ", and were cut"));
+  if (tokens.left_out > 0) Note(absl::StrCat(tokens.left_out, " have no target or are too long"));
+}
+
+// What `data` says.
+std::string DataLines(const TuningFacts& facts) {
+  const bool validation = facts.tokens.validation_tokens > 0;
+  std::string text = absl::StrCat("data:\n  train: ", kTrain, "\n");
+  if (validation) absl::StrAppend(&text, "  validation: ", kValidation, "\n");
+  if (facts.tokens.masks) {
+    absl::StrAppend(&text, "  loss_mask: {train: ", MaskPath(kTrain),
+                    validation ? absl::StrCat(", validation: ", MaskPath(kValidation)) : "", "}\n",
+                    "  document_separator: ", facts.tokens.separator_id, "\n");
+  }
+  absl::StrAppend(&text, "  sequence_length: ", facts.sequence_length, "\n");
+  return text;
+}
+
+std::string ModelLines(const TuningFacts& facts) {
+  std::string text = absl::StrCat("model:\n  hugging_face: ", Quoted(facts.model), "\n");
+  if (facts.tokens.vocabulary > facts.vocabulary) {
+    absl::StrAppend(&text, "  ", facts.family, ": {vocabulary: ", facts.tokens.vocabulary,
+                    "}  # the tokenizer has more than the folder's ", facts.vocabulary, "\n");
+  }
+  if (facts.lora) absl::StrAppend(&text, "  lora: {rank: 16, alpha: 32}\n");
+  return text;
+}
+
+}  // namespace
+
+std::string TuningSpec(const TuningFacts& facts) {
+  const int ranks = std::max(1, facts.gpus);
+  const int64_t samples =
+      std::max<int64_t>(1, (facts.tokens.train_tokens - 1) / facts.sequence_length);
+  const int64_t per_rank =
+      std::clamp<int64_t>(std::min(samples, kUsualBatch) / ranks, 1, kUsualBatch);
+  const int64_t global = per_rank * ranks;
+  const int64_t epochs = facts.tokens.pairs ? 1 : 3;
+  const int64_t steps = (epochs * samples + global - 1) / global;
+  const int64_t tenth = std::max<int64_t>(1, steps / 10);
+  const bool validation = facts.tokens.validation_tokens > 0;
+  const char* rate = facts.tokens.pairs ? "5e-6" : facts.lora ? "2e-4" : "2e-5";
+  std::string text =
+      absl::StrCat("name: ", Quoted(facts.name), "\n", ModelLines(facts), DataLines(facts),
+                   "train:\n  steps: ", steps, "  # ", epochs, epochs == 1 ? " epoch" : " epochs",
+                   " of ", samples, " samples\n", "  batch: {global: ", global, ", micro: auto}\n",
+                   "  precision: ", facts.gpus > 0 ? "bf16" : "fp32", "\n", "  recompute: auto\n");
+  if (ranks > 1) absl::StrAppend(&text, "  zero: {stage: auto}\n");
+  if (facts.tokens.pairs) absl::StrAppend(&text, "  dpo: {beta: 0.1}\n");
+  absl::StrAppend(&text, "  optimizer: {lr: ", rate, ", weight_decay: 0}\n",
+                  "  schedule: {warmup_steps: ", std::min(steps, (steps * 3 + 99) / 100), "}\n");
+  if (validation) absl::StrAppend(&text, "  validation: {every: ", tenth, "}\n");
+  absl::StrAppend(&text, "checkpoint: {every: ", tenth, ", keep_last: 1",
+                  validation ? ", keep_best: true" : "", "}\n");
+  absl::StrAppend(&text, "resources: {ranks: ", ranks, facts.gpus > 0 ? ", device: cuda" : "",
+                  "}\n");
+  return text;
+}
+
+absl::StatusOr<std::string> PrepareFineTuning(const FineTuning& tuning) {
+  MP_ASSIGN_OR_RETURN(const v1::ModelSpec model, models::ModelOfHfFolder(tuning.model));
+  MP_RETURN_IF_ERROR(CheckModel(tuning.model));
+  const ModelSizes sizes = SizesOf(model);
+  const int64_t length =
+      tuning.sequence_length > 0 ? tuning.sequence_length : std::min(kUsualLength, sizes.context);
+  const std::string folder = tuning.folder.empty() ? NameOf(tuning) : tuning.folder;
+  const std::string spec = absl::StrCat(folder, "/", kSpecFile);
+  MP_ASSIGN_OR_RETURN(const std::string made_of, MadeOf(tuning, length));
+  MP_ASSIGN_OR_RETURN(const bool made, IsMade(folder, made_of));
+  if (made) {
+    Note(absl::StrCat(spec, " is there already: going on with it"));
+    return spec;
+  }
+  MP_ASSIGN_OR_RETURN(const auto target, NewFolder::Create(folder));
+  MP_ASSIGN_OR_RETURN(const TokenizeResult tokens, Tokenize(tuning, length, target->path()));
+  TellTokens(tokens, length);
+  const std::string text = absl::StrCat(
+      "# Made by `milepost run --model ... --data ...`. `milepost run` of this file goes on with "
+      "it.\n"
+      "# Any field may be changed: docs/use/job-spec.md.\n",
+      TuningSpec({.name = NameOf(tuning),
+                  .model = Absolute(tuning.model),
+                  .family = std::string(sizes.family),
+                  .vocabulary = sizes.vocabulary,
+                  .lora = tuning.lora || tokens.pairs,
+                  .sequence_length = length,
+                  .tokens = tokens,
+                  .gpus = CountGpus()}));
+  MP_RETURN_IF_ERROR(WriteNewFile(absl::StrCat(target->path(), "/", kSpecFile), text));
+  MP_RETURN_IF_ERROR(WriteNewFile(absl::StrCat(target->path(), "/", kMadeOf), made_of));
+  MP_RETURN_IF_ERROR(target->Finish());
+  Note(absl::StrCat("the spec is ", spec));
+  return spec;
+}
+
+}  // namespace milepost::client
