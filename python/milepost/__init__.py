@@ -16,12 +16,46 @@
 
 Outside a job nothing is reported, kept or stopped, so the same script runs by itself. Python 3.9 or
 newer on Linux. It needs no other package; PyTorch and NumPy are used where the script uses them.
+
+From anywhere, `milepost.Client` and `milepost.AsyncClient` submit jobs and follow them. They need
+the packages of `pip install 'milepost[client]'`, and are imported when they are first used.
 """
 
-from milepost import checkpoint, data
+from typing import TYPE_CHECKING, Any
+
+from milepost import checkpoint, data, errors
 from milepost._job import Job, job
 from milepost._link import MilepostError
 from milepost._report import report
 from milepost._stop import should_stop
 
-__all__ = ["Job", "MilepostError", "checkpoint", "data", "job", "report", "should_stop"]
+if TYPE_CHECKING:
+    from milepost.client import AsyncClient, Client
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Job",
+    "MilepostError",
+    "checkpoint",
+    "data",
+    "errors",
+    "job",
+    "report",
+    "should_stop",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The client, when it is first asked for: what a script imports stays small."""
+    if name not in ("AsyncClient", "Client"):
+        raise AttributeError(f"module 'milepost' has no attribute '{name}'")
+    try:
+        import milepost.client as client
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in ("grpc", "google"):
+            raise
+        raise ImportError(
+            f"milepost.{name} needs grpcio and protobuf: pip install 'milepost[client]' ({error})"
+        ) from error
+    return getattr(client, name)

@@ -15,6 +15,7 @@ import doc_snippets
 import files
 import job_states_doc
 import layering
+import python_schema
 import sentences
 
 
@@ -151,6 +152,15 @@ message Job {
             "### Job.Empty",
         ):
             self.assertIn(part, text)
+
+
+class PythonSchemaTest(unittest.TestCase):
+    def test_stale_schema(self):
+        made = python_schema.schema()
+        self.assertIn(b"JobService", made)
+        self.assertTrue(list(python_schema.stale(made[:-1], made)))
+        self.assertTrue(list(python_schema.stale(None, made)))
+        self.assertFalse(list(python_schema.stale(made, made)))
 
 
 class FilesTest(unittest.TestCase):

@@ -1,0 +1,1 @@
+"""What milepost.client is made of. Needs the packages of `pip install milepost[client]`."""
