@@ -248,7 +248,7 @@ class Client:
         """
         return planning.plan(self._program, spec, set, ranks, device)
 
-    def call(self, method: str, **fields: Any) -> Any:
+    def call(self, method: str, /, **fields: Any) -> Any:
         """Any method of docs/use/api.md that does not stream: its answer as a message.
 
         client.call("QueueService/ListQueues", page_size=10).queues

@@ -174,7 +174,7 @@ class AsyncClient:
             planning.plan, self._program, spec, set, ranks, device
         )
 
-    async def call(self, method: str, **fields: Any) -> Any:
+    async def call(self, method: str, /, **fields: Any) -> Any:
         """Any method of docs/use/api.md that does not stream: its answer as a message."""
         return await self._connection.run(operations.call(method, fields))
 

@@ -119,7 +119,10 @@ class Connection:
             self._standbys.failed(address)
         if deadline is not None:
             delay = min(delay, max(0.0, deadline - time.monotonic()))
-        self._closed.wait(delay)
+        if not self._standbys.several and calls.not_connected(error):
+            _await_connection(self._channel()[1], delay)
+        else:
+            self._closed.wait(delay)
 
     def _explained(self, failure: Any) -> errors.ClientError:
         metadata = status.trailing(failure)
@@ -134,6 +137,15 @@ class Connection:
         text = self._warnings.new(metadata)
         if text is not None:
             warnings.warn(text, stacklevel=2)
+
+
+def _await_connection(channel: Any, seconds: float) -> None:
+    """gRPC gets on with connecting only while some thread waits in it: here for an answer."""
+    health = channel.unary_unary("/grpc.health.v1.Health/Check")
+    try:
+        health(b"", timeout=seconds, wait_for_ready=True)
+    except grpc.RpcError:
+        pass
 
 
 def _connect(login: Login, address: str) -> Any:

@@ -183,10 +183,14 @@ def method_of(name: str) -> schema.Method:
     return method
 
 
+def not_connected(error: errors.ClientError) -> bool:
+    """Whether a call failed because there was no connection to send it over."""
+    return isinstance(error, errors.Unavailable) and "ailed to connect" in str(error)
+
+
 def may_have_acted(error: errors.ClientError) -> bool:
     """Whether a call that failed so may have been carried out: it was sent, and not refused."""
-    refused = isinstance(error, errors.ResourceExhausted)
-    return not refused and "ailed to connect" not in str(error)
+    return not isinstance(error, errors.ResourceExhausted) and not not_connected(error)
 
 
 def cannot_reach(error: errors.ClientError, login: Login, reach: float, fix: str) -> None:

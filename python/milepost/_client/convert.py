@@ -17,6 +17,7 @@ _SECONDS = {"ms": 1e-3, "d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _MOST_SECONDS = 2147483648.0
 _INTEGER = re.compile(r"\s*[+-]?[0-9]+\s*")
 _REAL = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+_HEX = re.compile(r"\s*[+-]?0[xX]([0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)([pP][+-]?[0-9]+)?\s*")
 _SIZE = re.compile(r"([0-9.]*)\s*(TiB|GiB|MiB|KiB|B|TB|GB|MB|KB)\s*")
 _DURATION = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ms|[dhms])")
 
@@ -46,6 +47,15 @@ def seconds(text: str) -> Optional[float]:
 def _hint(word: str, words: Sequence[str]) -> str:
     near = difflib.get_close_matches(word, words, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _number(text: str) -> Optional[float]:
+    if _HEX.fullmatch(text):
+        try:
+            return float.fromhex(text)
+        except OverflowError:
+            return None
+    return float(text) if _REAL.fullmatch(text) else None
 
 
 class Converter:
@@ -195,10 +205,9 @@ class Converter:
                 what = "expected a length of time such as 90m, 12h or 1d12h, got "
                 self._problem(value, path, what + value.shown())
             return time
-        if scalar and not value.quoted and _REAL.fullmatch(value.scalar):
-            number = float(value.scalar)
-            if math.isfinite(number):
-                return number
+        number = _number(value.scalar) if scalar and not value.quoted else None
+        if number is not None and math.isfinite(number):
+            return number
         self._problem(value, path, f"expected a number, got {value.shown()}")
         return None
 

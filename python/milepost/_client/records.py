@@ -21,7 +21,7 @@ def _value(kind: Any, value: Any, record: Optional[type]) -> Any:
     if kind.message_type is not None:
         if kind.message_type.full_name == "google.protobuf.Timestamp":
             return schema.time_of(value)
-        return read(record, value) if record is not None else schema.to_json(value)
+        return read(record, value) if record is not None else schema.to_json(value, True)
     return schema.enum_name(kind.enum_type, value) if kind.enum_type is not None else value
 
 

@@ -15,6 +15,7 @@ from milepost.errors import FieldViolation, InvalidSpec
 SpecLike = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
 _LONGEST_NAME = 63
 _PATH = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,15}")
+_PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_+./-]*|[+-]?[0-9.]+([eE][+-]?[0-9]+)?")
 _BATCH = ("train.batch.global", "train.batch.micro", "resources.ranks")
 
 
@@ -28,7 +29,7 @@ class Template(NamedTuple):
 def normal_path(folder: str, path: str) -> str:
     """`path` of `folder`, absolute and without "." and ".."; a last slash stays."""
     joined = os.path.join(os.path.abspath(folder), path)
-    normal = os.path.normpath(joined)
+    normal = re.sub("^//", "/", os.path.normpath(joined))
     return normal + "/" if joined.rsplit("/", 1)[1] in ("", ".", "..") and normal != "/" else normal
 
 
@@ -156,7 +157,8 @@ def _flow(node: tree.Node) -> str:
         return "{" + ", ".join(f"{_flow(k)}: {_flow(v)}" for k, v in node.fields) + "}"
     if node.kind == "null":
         return "null"
-    return node.scalar if re.fullmatch(r"[A-Za-z0-9_+./-]+", node.scalar) else _quoted(node.scalar)
+    plain = _PLAIN.fullmatch(node.scalar) and node.scalar.lower() != "null"
+    return node.scalar if plain else _quoted(node.scalar)
 
 
 def _quoted(text: str) -> str:
@@ -199,31 +201,30 @@ def _apply(path: str, value: Any, spec: Any) -> None:
     node = tree.parse_yaml(value, f"set {path}") if isinstance(value, str) else None
     if node is None:
         node = tree.of_value(value, f"set {path}")
-    absent = node.kind == "null"
-    if absent:
-        node = tree.Node("mapping")  # only to check the path
-        parts, last = parts[:-1], parts[-1]
+    if node.kind == "null":
+        _clear(spec, parts, path)
+        return
     for part in reversed(parts):
         node = tree.Node("mapping", fields=[(tree.Node("scalar", scalar=part), node)])
     given = schema.message("JobSpec")
     converter = Converter("set")
     converter.fill(node, "", given)
     converter.check()
-    if absent:
-        _clear(spec, parts, last, path)
-    else:
-        _take(given, parts, spec)
+    _take(given, parts, spec)
 
 
-def _clear(spec: Any, parts: Sequence[str], last: str, path: str) -> None:
-    owner = spec
-    for part in parts:
-        if not owner.HasField(part):
-            return
+def _clear(spec: Any, parts: Sequence[str], path: str) -> None:
+    owner, there = spec, True
+    for part in parts[:-1]:
+        field = owner.DESCRIPTOR.fields_by_name.get(part)
+        if field is None or field.message_type is None:
+            _refuse(path, "unknown field")
+        there = there and owner.HasField(part)
         owner = getattr(owner, part)
-    if last not in owner.DESCRIPTOR.fields_by_name:
+    if parts[-1] not in owner.DESCRIPTOR.fields_by_name:
         _refuse(path, "unknown field")
-    owner.ClearField(last)
+    if there:
+        owner.ClearField(parts[-1])
 
 
 def _take(given: Any, parts: Sequence[str], spec: Any) -> None:

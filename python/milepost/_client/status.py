@@ -44,7 +44,7 @@ def _reason_in(text: str) -> str:
 
 def remedy(text: str, tls: bool, address: str) -> str:
     """What to do about a connection that failed with gRPC's `text`."""
-    if "certificate verify failed" in text.lower():
+    if "certificate verify failed" in text.lower().replace("_", " "):
         return (
             "; its certificate is of no authority that is trusted here: is the `ca` of the login "
             "(MILEPOST_CA) that of this coordinator?"

@@ -25,12 +25,15 @@ def ticks(low: float, high: float, most: int) -> List[float]:
     """Round numbers within [low, high], at most `most`: steps of 1, 2 or 5 times a power of ten."""
     if not low < high:
         return [low]
-    step = 10.0 ** math.floor(math.log10((high - low) / most))
+    exponent = math.floor(math.log10((high - low) / most))
+    scale = 10.0 ** abs(exponent)  # a power that is exact: 3 / 10 is 0.3, and 3 * 0.1 is not
     for factor in (1, 2, 5, 10, 20):
-        first, last = math.ceil(low / (step * factor)), math.floor(high / (step * factor))
+        step = factor * scale if exponent >= 0 else factor / scale
+        first, last = math.ceil(low / step), math.floor(high / step)
         if last - first + 1 <= most:
             break
-    return [i * step * factor for i in range(first, last + 1)]
+    numbers = [i * factor for i in range(first, last + 1)]
+    return [i * scale if exponent >= 0 else i / scale for i in numbers]
 
 
 def _number(value: float) -> str:
