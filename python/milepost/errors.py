@@ -30,7 +30,9 @@ class ClientError(MilepostError):
 
     code = "UNKNOWN"
 
-    def __init__(self, message: str, *, code: str = "", reason: str = "", subject: str = "") -> None:
+    def __init__(
+        self, message: str, *, code: str = "", reason: str = "", subject: str = ""
+    ) -> None:
         super().__init__(message)
         self.code = code or type(self).code
         self.reason = reason

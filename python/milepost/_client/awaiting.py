@@ -69,6 +69,9 @@ class Connection:
                 return
             except grpc.aio.AioRpcError as failure:
                 error = self._explained(failure)
+            except asyncio.CancelledError:
+                self._check_open()
+                raise
             finally:
                 call.cancel()
             await self._pause(backoff, error, address, deadline)
@@ -88,12 +91,19 @@ class Connection:
             except grpc.aio.AioRpcError as failure:
                 error = self._explained(failure)
                 error.sent_before = sent_before
+            except asyncio.CancelledError:
+                self._check_open()
+                raise
             await self._pause(backoff, error, address)
             sent_before = sent_before or calls.may_have_acted(error)
 
-    def _channel(self) -> Tuple[str, Any]:
+    def _check_open(self) -> None:
+        """A channel that is closed cancels who awaits its calls, as if the task were cancelled."""
         if self._closed:
-            raise errors.Cancelled("the client is closed")
+            raise errors.Cancelled("the client is closed") from None
+
+    def _channel(self) -> Tuple[str, Any]:
+        self._check_open()
         if self._opened is None or self._address != self._standbys.current:
             self._address = self._standbys.current
             # The one before is not closed: others may have calls on it.

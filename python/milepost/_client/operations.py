@@ -333,8 +333,8 @@ def call(method: str, fields: Mapping[str, Any]) -> Operation[Any]:
 
 def ended(name: str, last: Optional[JobStatus]) -> JobStatus:
     """What `wait` returns of a job's last state, or raises."""
-    if last is None:
-        raise errors.Unavailable(f"the coordinator did not say how {name} is doing")
+    if last is None or not last.ended:
+        raise errors.Unavailable(f"the coordinator did not say how {name} has ended")
     if last.state == "FAILED":
         raise errors.JobFailed(last.failure_text(), last)
     if last.state == "CANCELLED":

@@ -173,6 +173,9 @@ class JobStatus(Record):
         detail = f": {self.reason_detail}" if self.reason_detail else ""
         return f"{self.name} {self.state}{detail}"
 
+    def __repr__(self) -> str:
+        return f"JobStatus({self.name or 'only validated'} {self.state}, step {self.step})"
+
     def failure_text(self) -> str:
         """What `milepost job describe` says of a job that failed."""
         text = str(self)

@@ -356,6 +356,37 @@ class JobsTest(unittest.TestCase):
             with self.assertRaises(errors.Cancelled):
                 client.job("7")
 
+    def test_closing_ends_what_another_task_does(self):
+        begun = threading.Event()
+
+        def answer(_, context):
+            ended = threading.Event()
+            context.add_callback(ended.set)
+            begun.set()
+            ended.wait(PATIENCE)
+            yield job()
+
+        async def run(fake):
+            client = milepost.AsyncClient(fake.address)
+            made = await client.job("7")
+            task = asyncio.ensure_future(made.wait())
+            await asyncio.get_running_loop().run_in_executor(None, begun.wait, PATIENCE)
+            await client.close()
+            with self.assertRaises(errors.Cancelled):
+                await task
+            with self.assertRaises(errors.Cancelled):
+                await client.job("7")
+        with Fake(Job_GetJob=say("Job", name="jobs/7"), Job_WatchJob=answer) as fake:
+            asyncio.run(run(fake))
+
+    @both
+    async def test_a_stream_that_says_no_end(self, make):
+        with Fake(Job_GetJob=say("Job", name="jobs/7"), Job_WatchJob=stream(job(step=1))) as fake:
+            async with make(fake.address) as client:
+                made = await client.job("7")
+                with self.assertRaises(errors.Unavailable):
+                    await made.wait()
+
     @both
     async def test_updates_name_what_they_change(self, make):
         with Fake(Job_GetJob=say("Job", name="jobs/7", etag="e1", labels={"a": "1", "b": "2"}),
@@ -374,7 +405,8 @@ class JobsTest(unittest.TestCase):
 
     @both
     async def test_arrays_have_every_combination(self, make):
-        made_jobs = schema.message("ListJobsResponse", jobs=[job(name="jobs/2"), job(name="jobs/1")])
+        made_jobs = schema.message("ListJobsResponse",
+                                   jobs=[job(name="jobs/2"), job(name="jobs/1")])
         with Fake(Job_SubmitJobArray=say("SubmitJobArrayResponse", array="arrays/1",
                                          jobs=["jobs/1", "jobs/2"]),
                   Job_ListJobs=lambda request, _: made_jobs) as fake:
@@ -395,7 +427,8 @@ class LogsTest(unittest.TestCase):
     async def test_a_lost_stream_goes_on_where_it_broke(self, make):
         answers = [stream(line(0, dropped=5, text="... 5 lines were dropped"), line(6, 1000),
                           line(7, 2000, rank=1), then=GONE),
-                   stream(line(6, 1000), line(7, 2000, rank=1), line(8, 2001), then=GONE),
+                   stream(line(6, 1000), line(7, 2000, rank=1), line(8, 2001),
+                          then=refuse("CANCELLED", "a reader that stood still is cut off")),
                    stream(line(8, 2001), line(0, dropped=2, text="... 2 more"), line(11, 2002))]
         with Fake(Job_GetJob=say("Job", name="jobs/7"), Job_StreamLogs=answers) as fake:
             async with make(fake.address) as client:

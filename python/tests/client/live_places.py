@@ -1,4 +1,4 @@
-"""Where the coordinator is, who the caller is, and what happens when it goes away and comes back."""
+"""Where the coordinator is, who the caller is, and what happens when it goes away."""
 
 import os
 import re
@@ -9,8 +9,8 @@ from milepost import errors
 from place import PATIENCE, TINY, PlaceTest, await_step, endless
 from waiting import await_that
 
-# Goes on after 20 and ends after 40 when the test says so: what a job says at its very end, while no
-# coordinator is there, may be stored only after its end is, and then nobody follows it any more.
+# Goes on after 20 and ends after 40 when the test says so: what a job says at its very end, while
+# no coordinator is there, may be stored only after its end is, and nobody follows it any more.
 SAYS_NUMBERS = ("await() { while [ ! -e $1 ]; do sleep 0.05; done; }; i=0; while [ $i -lt 40 ]; do "
                 "i=$((i+1)); echo number $i; if [ $i -eq 20 ]; then await go; fi; done; await end")
 

@@ -48,7 +48,8 @@ class PublicTest(unittest.TestCase):
                     self.assertTrue(inspect.getdoc(member), f"{one}.{name}")
 
     def test_both_clients_have_the_same_methods(self):
-        for blocking, awaited in ((client.Client, client.AsyncClient), (client.Job, client.AsyncJob)):
+        for blocking, awaited in ((client.Client, client.AsyncClient),
+                                  (client.Job, client.AsyncJob)):
             names = [name for name in dir(blocking) if not name.startswith("_")]
             self.assertEqual(names, [name for name in dir(awaited) if not name.startswith("_")])
             for name in names:

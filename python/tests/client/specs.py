@@ -1,4 +1,4 @@
-"""Specs of paths, texts and dicts as messages. live_specs.py compares them with the command line's."""
+"""Specs of paths, texts and dicts as messages; live_specs.py compares with the command line."""
 
 import os
 import pathlib
@@ -216,8 +216,8 @@ def plain(node):
 
 class HuggingFaceTest(unittest.TestCase):
     def test_a_folder_is_refused_by_name(self):
-        operation = operations.submit({"name": "x", "model": {"hugging_face": "/m"}}, None, "", None,
-                                      "", False, "")
+        given = {"name": "x", "model": {"hugging_face": "/m"}}
+        operation = operations.submit(given, None, "", None, "", False, "")
         with self.assertRaises(errors.InvalidSpec) as caught:
             next(operation)
         self.assertEqual(caught.exception.violations[0].field, "model.hugging_face")
@@ -248,7 +248,9 @@ class OutputTest(unittest.TestCase):
         message.array.name = "arrays/1"
         message.spec.train.precision = 2
         job = records.read(records.JobStatus, message)
-        self.assertEqual((job.name, job.state, str(job)), ("jobs/1", "RUNNING", "jobs/1 RUNNING: so"))
+        self.assertEqual((job.name, job.state), ("jobs/1", "RUNNING"))
+        self.assertEqual(str(job), "jobs/1 RUNNING: so")
+        self.assertEqual(repr(job), "JobStatus(jobs/1 RUNNING, step 0)")
         self.assertEqual(job.create_time.isoformat(), "1970-01-02T00:00:00+00:00")
         self.assertIsNone(job.start_time)
         self.assertEqual(job.progress.metrics, {"accuracy": 0.5})
