@@ -76,7 +76,8 @@ class Client:
             MILEPOST_TOKEN.
         data_dir: of a `milepost run`: its coordinator, and no other.
         project: of new jobs; only its jobs are listed. Without it: MILEPOST_PROJECT or the login's.
-        program: the `milepost` program, which plan() asks. Without it: the one in PATH.
+        program: the `milepost` program, which plan() asks, and which reads Hugging Face folders.
+            Without it: the one in PATH.
         """
         self._login = login.choose(coordinator, data_dir, project)
         self._connection = Connection(self._login)
@@ -125,7 +126,14 @@ class Client:
         """
         return self._job(
             operations.submit(
-                spec, set, template, labels, project or self._login.project, False, request_id
+                self._program,
+                spec,
+                set,
+                template,
+                labels,
+                project or self._login.project,
+                False,
+                request_id,
             )
         )
 
@@ -141,7 +149,7 @@ class Client:
         The answer has no name. Its `spec` has all defaults, and `choices` what was `auto`.
         """
         return self._connection.run(
-            operations.submit(spec, set, template, None, self._login.project, True, "")
+            operations.submit(None, spec, set, template, None, self._login.project, True, "")
         )
 
     def submit_array(

@@ -66,7 +66,14 @@ class AsyncClient:
         """Queues a job, once, however often the call has to be repeated."""
         return await self._job(
             operations.submit(
-                spec, set, template, labels, project or self._login.project, False, request_id
+                self._program,
+                spec,
+                set,
+                template,
+                labels,
+                project or self._login.project,
+                False,
+                request_id,
             )
         )
 
@@ -79,7 +86,7 @@ class AsyncClient:
     ) -> JobStatus:
         """What submit() checks, on the coordinator too, without queueing anything."""
         return await self._connection.run(
-            operations.submit(spec, set, template, None, self._login.project, True, "")
+            operations.submit(None, spec, set, template, None, self._login.project, True, "")
         )
 
     async def submit_array(

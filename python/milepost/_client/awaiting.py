@@ -39,7 +39,10 @@ class Connection:
             call = next(operation)
             while True:
                 try:
-                    answer = await self._unary(call)
+                    if isinstance(call, calls.Call):
+                        answer = await self._unary(call)
+                    else:
+                        answer = await asyncio.to_thread(call, self.login)
                 except errors.ClientError as error:
                     call = operation.throw(error)
                 else:

@@ -41,7 +41,8 @@ class Connection:
             call = next(operation)
             while True:
                 try:
-                    answer = self._unary(call)
+                    is_call = isinstance(call, calls.Call)
+                    answer = self._unary(call) if is_call else call(self.login)
                 except errors.ClientError as error:
                     call = operation.throw(error)
                 else:

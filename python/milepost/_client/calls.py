@@ -36,7 +36,8 @@ class Call:
     longest: float = CALL_SECONDS
 
 
-Operation = Generator[Call, Any, T]
+# Of calls, and of commands of the program, which are callables of the login.
+Operation = Generator[Any, Any, T]
 
 
 class Feed(Protocol[T_co]):

@@ -1,5 +1,6 @@
 """What the client does, as operations: generators of calls (calls.py)."""
 
+import json
 import uuid
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -7,6 +8,7 @@ from milepost import errors
 from milepost._client import schema, spec
 from milepost._client.calls import Call, Operation
 from milepost._client.curves import Curves
+from milepost._client.program import Run
 from milepost._client.records import TERMINAL, Checkpoint, JobStatus, read
 
 _PAGE = 500
@@ -135,18 +137,38 @@ def _loaded(
     project: str,
 ) -> Operation[Any]:
     base = yield from _template(template, project)
-    loaded = spec.load(given, set, base)
+    return spec.load(given, set, base)
+
+
+def _without_folder(loaded: Any, what: str) -> None:
+    """Refuses a spec whose model is in a Hugging Face folder."""
     if loaded.model.hugging_face:
         problem = (
-            "only the command line reads a Hugging Face folder: submit with `milepost job "
-            "submit`, or write the model's family and fields, and train.init_from"
+            f"{what} does not read the folder: write the model's family and fields, and "
+            "train.init_from, instead"
         )
         violation = errors.FieldViolation("model.hugging_face", problem)
         raise errors.InvalidSpec(f"model.hugging_face: {problem}", [violation])
-    return loaded
+
+
+def _submit_by_program(
+    program: Optional[str], loaded: Any, labels: Mapping[str, str], project: str
+) -> Operation[JobStatus]:
+    """Only the program reads a folder's config.json. What it submits has the model in its place."""
+    if not loaded.name:  # the program would take that of its standard input
+        problem = "required where the spec is no file"
+        raise errors.InvalidSpec(f"name: {problem}", [errors.FieldViolation("name", problem)])
+    arguments = ["job", "submit", "-", "--skip-files", "-o", "name"]
+    for key, value in labels.items():
+        arguments += ["--label", f"{key}={value}"]
+    arguments += ["--project", project] if project else []
+    text = json.dumps(schema.to_json(loaded))  # JSON is YAML
+    printed = yield Run(program, arguments, text, "submitting model.hugging_face")
+    return (yield from get(printed.strip()))
 
 
 def submit(
+    program: Optional[str],
     given: Optional[spec.SpecLike],
     set: Optional[Mapping[str, Any]],
     template: str,
@@ -156,6 +178,9 @@ def submit(
     request_id: str,
 ) -> Operation[JobStatus]:
     loaded = yield from _loaded(given, set, template, project)
+    if loaded.model.hugging_face and not (validate_only or request_id):
+        return (yield from _submit_by_program(program, loaded, labels or {}, project))
+    _without_folder(loaded, "validate()" if validate_only else "a submission with a request_id")
     request = schema.message(
         "SubmitJobRequest",
         spec=loaded,
@@ -192,6 +217,7 @@ def submit_array(
     request_id: str,
 ) -> Operation[Tuple[str, List[JobStatus]]]:
     loaded = yield from _loaded(given, set, template, project)
+    _without_folder(loaded, "submit_array()")
     request = schema.message(
         "SubmitJobArrayRequest",
         spec=loaded,

@@ -2,17 +2,12 @@
 
 import json
 import os
-import shutil
-import subprocess
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
 from milepost import errors
-from milepost._client import schema, spec
+from milepost._client import program, schema, spec
 from milepost._client.progress import bytes_text, count_text
-
-_SECONDS = 600.0
-_MOST_SHOWN = 4000
 
 
 @dataclass(frozen=True)
@@ -47,17 +42,6 @@ class Plan:
         return "\n".join(lines + ([self.problem] if self.problem else []))
 
 
-def program(given: Optional[str]) -> str:
-    """The `milepost` program. FailedPrecondition: there is none."""
-    found = given or shutil.which("milepost")
-    if not found:
-        raise errors.FailedPrecondition(
-            "plan() asks the `milepost` program, and there is none in PATH: install it, or name it "
-            "with Client(program=PATH)"
-        )
-    return found
-
-
 def _argument(given: spec.SpecLike) -> Any:
     """The spec's argument, and what stands on standard input."""
     if isinstance(given, str) and "\n" in given:
@@ -76,37 +60,16 @@ def plan(
 ) -> Plan:
     """Blocks while the program plans."""
     path, text = _argument(given)
-    arguments: List[str] = [program(executable), "plan", path, "-o", "json"]
+    arguments: List[str] = ["plan", path, "-o", "json"]
     for field_path, value in (set or {}).items():
         arguments += ["--set", f"{field_path}={spec.value_text(value)}"]
     arguments += ["--ranks", str(ranks)] if ranks is not None else []
     arguments += ["--device", device] if device else []
-    try:
-        done = subprocess.run(
-            arguments,
-            input=text,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
-    except OSError as error:
-        raise errors.FailedPrecondition(f"{arguments[0]}: {error.strerror}") from error
-    except subprocess.TimeoutExpired as error:
-        raise errors.DeadlineExceeded(f"planning took more than {_SECONDS:g} s") from error
-    return _read(done.returncode, done.stdout, done.stderr)
-
-
-def _said(stderr: str) -> str:
-    """The program's own words, without hints for a shell."""
-    lines = [line for line in stderr.splitlines() if not line.startswith("hint: ")]
-    text = "\n".join(lines)[:_MOST_SHOWN]
-    return text[len("milepost: ") :] if text.startswith("milepost: ") else text
+    return _read(*program.run(executable, arguments, text, "plan()"))
 
 
 def _read(code: int, stdout: str, stderr: str) -> Plan:
-    said = _said(stderr)
+    said = program.said(stderr)
     try:
         data = json.loads(stdout)
     except ValueError:

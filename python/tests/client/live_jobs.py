@@ -147,6 +147,36 @@ class LifeTest(PlaceTest):
         with self.assertRaises(errors.NotFound):
             self.client(self.address).submit(template="other")
 
+    def test_a_hugging_face_folder(self):
+        (self.place.folder / "tiny").mkdir()
+        (self.place.folder / "tiny/config.json").write_text(json.dumps({
+            "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 300,
+            "max_position_embeddings": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
+            "num_key_value_heads": 2, "rms_norm_eps": 1e-05}))
+        folder = {**TINY, "name": "tuned", "model": {"hugging_face": "tiny"}}
+        client = self.client(self.address)
+        job = client.submit(folder, set={"train.steps": 20}, labels={"a": "b"})
+        done = job.wait(PATIENCE)
+        self.assertEqual((done.spec["name"], done.step, done.labels), ("tuned", 20, {"a": "b"}))
+        self.assertEqual(done.spec["model"]["llama"]["width"], 64)
+        self.assertTrue(client.plan(folder).fits)
+        with self.assertRaisesRegex(errors.InvalidSpec, "model.hugging_face.*absent"):
+            client.submit(folder, set={"model.hugging_face": "absent"})
+        with self.assertRaisesRegex(errors.FailedPrecondition, "there is none in PATH"):
+            milepost.Client(self.address).submit(folder)
+
+        async def awaited():
+            async with milepost.AsyncClient(self.address, program=client._program) as other:
+                return (await other.submit(folder)).last.spec["model"]["llama"]["layers"]
+        self.assertEqual(asyncio.run(awaited()), 2)
+
+    def test_a_spec_without_a_name(self):
+        client = self.client(self.address)
+        for model in (TINY["model"], {"hugging_face": "tiny"}):
+            with self.assertRaises(errors.InvalidSpec) as caught:
+                client.submit({**TINY, "name": "", "model": model})
+            self.assertIn("name: ", str(caught.exception))
+
     def test_any_method(self):
         client = self.client(self.address)
         self.assertEqual(client.call("QueueService/ListQueues").queues[0].name, "queues/default")

@@ -215,13 +215,15 @@ def plain(node):
 
 
 class HuggingFaceTest(unittest.TestCase):
-    def test_a_folder_is_refused_by_name(self):
+    def test_what_refuses_a_folder(self):
         given = {"name": "x", "model": {"hugging_face": "/m"}}
-        operation = operations.submit(given, None, "", None, "", False, "")
-        with self.assertRaises(errors.InvalidSpec) as caught:
-            next(operation)
-        self.assertEqual(caught.exception.violations[0].field, "model.hugging_face")
-        self.assertIn("milepost job submit", str(caught.exception))
+        for operation in (operations.submit(None, given, None, "", None, "", True, ""),
+                          operations.submit(None, given, None, "", None, "", False, "id"),
+                          operations.submit_array(given, {}, 0, None, "", None, "", "")):
+            with self.assertRaises(errors.InvalidSpec) as caught:
+                next(operation)
+            self.assertEqual(caught.exception.violations[0].field, "model.hugging_face")
+            self.assertIn("write the model's family", str(caught.exception))
 
 
 class WithoutYamlTest(unittest.TestCase):
