@@ -8,10 +8,8 @@
     job.wait()                                # milepost.errors.JobFailed says why
     frame = job.curves().frame()              # a pandas DataFrame
 
-Every call has a deadline, and is repeated while no coordinator answers: for 5 seconds, for 15 where
-several are named, and for 10 minutes once a stream has said something. Errors are those of
-milepost.errors. AsyncClient has the same methods to be awaited. docs/use/client.md is a walk
-through.
+Every call has a deadline, and is repeated while no coordinator answers. Errors are those of
+milepost.errors. AsyncClient has the same methods. docs/use/client.md walks through all of it.
 """
 
 import time
@@ -119,7 +117,6 @@ class Client:
         set: fields instead of the spec's: {"train.optimizer.lr": 1e-4}. A str is what YAML has
             after the colon. None takes a field out.
         template: a stored template, over which the spec is laid; it may stand alone.
-        labels: for lists and filters.
         request_id: a UUID. The same one returns the same job.
 
         InvalidSpec: it breaks rules, or the job cannot fit.
@@ -215,8 +212,8 @@ class Client:
     ) -> List["Job"]:
         """The jobs that fit all of these, the newest first.
 
-        state: "running", ..., "active", "ended"; of several any. labels: "team=vision",
-        "team!=vision", "team", "!team"; of several all. name: how the spec's name begins.
+        state: "running", ..., "active", "ended"; of several any. labels: "team=vision", "team!=v",
+        "team", "!team"; of several all. name: how the spec's name begins.
         """
         found = self._connection.run(
             operations.jobs(
@@ -232,10 +229,7 @@ class Client:
     def checkpoints(
         self, job: str = "", *, deleted: bool = False, limit: int = 1000
     ) -> List[Checkpoint]:
-        """Committed checkpoints, the newest first: all, or a job's.
-
-        deleted: those in the bin, instead of the others.
-        """
+        """Committed checkpoints, the newest first: all, or a job's; with `deleted` the bin's."""
         name = self._connection.run(operations.find(job, self._login.project)).name if job else ""
         return self._connection.run(operations.checkpoints(name, deleted, limit))
 

@@ -93,3 +93,7 @@ def line(sequence, seconds=1000, rank=0, text=None, dropped=0):
                           text=text or f"line {sequence}", dropped_lines=dropped)
     made.time.seconds = seconds
     return made
+
+
+SPEC = {"name": "one", "script": {"command": ["true"]}}
+GONE = refuse("UNAVAILABLE", "going away")

@@ -4,7 +4,9 @@ import os
 import re
 import signal
 import threading
+import unittest
 
+from cluster import ETCD
 from milepost import errors
 from place import PATIENCE, TINY, PlaceTest, await_step, endless
 from waiting import await_that
@@ -59,6 +61,37 @@ class RestartTest(PlaceTest):
         self.place.coordinator("c", "c", "--listen", address)
         thread.join(PATIENCE)
         self.assertEqual([one.name for one in client.jobs()], [made[0].name])
+
+
+@unittest.skipUnless(os.path.exists(ETCD), "there is no etcd")
+class StandbyTest(PlaceTest):
+    def test_another_coordinator_takes_over(self):
+        self.place.run("milepost-coordinator", "init-store", "c")
+        etcd = self.place.etcd()
+        active = self.place.standbys("c", etcd, ("a",))["a"]
+        self.client(self.place.address_of("a")).jobs()  # it serves
+        self.place.standbys("c", etcd, ("b",))
+        both_of_them = f"{self.place.address_of('a')},{self.place.address_of('b')}"
+        self.place.worker("w", both_of_them)
+        self.place.make_data()
+        client = self.client(both_of_them)
+        job = client.submit(endless())
+        begun, over, reached = threading.Event(), threading.Event(), []
+
+        def follow():
+            for now in client.job(job.name).updates():
+                if now.step > 5:
+                    begun.set()
+                if reached and now.step > reached[0] + 5:
+                    over.set()
+        threading.Thread(target=follow, daemon=True).start()
+        self.assertTrue(begun.wait(PATIENCE))
+        self.place.stop(active, signal.SIGKILL)
+        reached.append(job.status().step)  # as the other one says
+        self.assertTrue(over.wait(PATIENCE))
+        job.cancel()
+        with self.assertRaises(errors.JobCancelled):
+            job.wait(PATIENCE)
 
 
 class TlsTest(PlaceTest):

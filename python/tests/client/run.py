@@ -3,7 +3,7 @@
 
     run.py                  what needs no program: a coordinator of the test answers
     run.py --bin BIN        against a coordinator and a worker of a build
-    run.py calls.LogsTest   only these: module, class or case
+    run.py streams.LogsTest  only these: module, class or case
 
 Exits with 77, and says so, where grpcio, protobuf or PyYAML are not installed.
 """
@@ -16,7 +16,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-ALONE = ("calls", "curves_view", "login", "package", "specs")
+ALONE = ("calls", "curves_view", "login", "package", "specs", "streams")
 LIVE = ("live_jobs", "live_places", "live_specs", "live_docs")
 
 
