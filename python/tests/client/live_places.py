@@ -84,7 +84,8 @@ class StandbyTest(PlaceTest):
                     begun.set()
                 if reached and now.step > reached[0] + 5:
                     over.set()
-        threading.Thread(target=follow, daemon=True).start()
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
         self.assertTrue(begun.wait(PATIENCE))
         self.place.stop(active, signal.SIGKILL)
         reached.append(job.status().step)  # as the other one says
@@ -92,6 +93,8 @@ class StandbyTest(PlaceTest):
         job.cancel()
         with self.assertRaises(errors.JobCancelled):
             job.wait(PATIENCE)
+        thread.join(PATIENCE)
+        self.assertFalse(thread.is_alive())
 
 
 class TlsTest(PlaceTest):
