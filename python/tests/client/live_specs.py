@@ -47,6 +47,8 @@ TEXTS = [f"name: x\n{text}\n" for text in (
     "scheduling: {depends_on: jobs/1}", "scheduling: {depends_on: [jobs/1, 'jobs/2', 3, 0x4]}",
     "scheduling: {depends_on: []}", "scheduling: {depends_on: [[a]]}", "scheduling: []",
     "scheduling:", "scheduling: {}", "scheduling: text", "scheduling: {queue: null}",
+    "scheduling: {queue: Null}", "scheduling: {queue: NULL}", "scheduling: {queue: ~}",
+    "scheduling: {queue: nULL}", "scheduling: {queue: ~x}",
     "scheduling: {queue: 'null'}", "scheduling: {queue: 1.50}", "scheduling: {queue: no}",
     "scheduling: {queue: ''}", "scheduling: {queue: |\n  two\n  lines\n}",
     "script: {environment: {A: 1, B: yes, C: 1.50, D: '', 1: x}}",
