@@ -12,6 +12,10 @@ from milepost._client.program import Run
 from milepost._client.records import TERMINAL, Checkpoint, JobStatus, read
 
 _PAGE = 500
+# Fields of a spec that name a folder which only the program reads, and what to do without it.
+_BY_PROGRAM = {
+    "model.hugging_face": "write the model's family and fields, and train.init_from, instead"
+}
 Names = Union[str, Iterable[str]]
 
 
@@ -140,21 +144,29 @@ def _loaded(
     return spec.load(given, set, base)
 
 
+def read_by_program(loaded: Any) -> str:
+    """The first field of a spec that names a folder which only the program reads; empty: none."""
+    for path in _BY_PROGRAM:
+        value = loaded
+        for part in path.split("."):
+            value = getattr(value, part)
+        if value:
+            return path
+    return ""
+
+
 def _without_folder(loaded: Any, what: str) -> None:
-    """Refuses a spec whose model is in a Hugging Face folder."""
-    if loaded.model.hugging_face:
-        problem = (
-            f"{what} does not read the folder: write the model's family and fields, and "
-            "train.init_from, instead"
-        )
-        violation = errors.FieldViolation("model.hugging_face", problem)
-        raise errors.InvalidSpec(f"model.hugging_face: {problem}", [violation])
+    """Refuses a spec with a folder that only the program reads."""
+    path = read_by_program(loaded)
+    if path:
+        problem = f"{what} does not read the folder; {_BY_PROGRAM[path]}"
+        raise errors.InvalidSpec(f"{path}: {problem}", [errors.FieldViolation(path, problem)])
 
 
 def _submit_by_program(
     program: Optional[str], loaded: Any, labels: Mapping[str, str], project: str
 ) -> Operation[JobStatus]:
-    """Only the program reads a folder's config.json. What it submits has the model in its place."""
+    """What the program submits has what the folder holds in the folder's place."""
     if not loaded.name:  # the program would take that of its standard input
         problem = "required where the spec is no file"
         raise errors.InvalidSpec(f"name: {problem}", [errors.FieldViolation("name", problem)])
@@ -163,7 +175,8 @@ def _submit_by_program(
         arguments += ["--label", f"{key}={value}"]
     arguments += ["--project", project] if project else []
     text = json.dumps(schema.to_json(loaded))  # JSON is YAML
-    printed = yield Run(program, arguments, text, "submitting model.hugging_face")
+    why = f"submitting {read_by_program(loaded)}"
+    printed = yield Run(program, arguments, text, why)
     return (yield from get(printed.strip()))
 
 
@@ -178,7 +191,7 @@ def submit(
     request_id: str,
 ) -> Operation[JobStatus]:
     loaded = yield from _loaded(given, set, template, project)
-    if loaded.model.hugging_face and not (validate_only or request_id):
+    if read_by_program(loaded) and not (validate_only or request_id):
         return (yield from _submit_by_program(program, loaded, labels or {}, project))
     _without_folder(loaded, "validate()" if validate_only else "a submission with a request_id")
     request = schema.message(
