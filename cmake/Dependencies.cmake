@@ -37,6 +37,10 @@ find_library(MICROHTTPD_LIBRARY microhttpd REQUIRED)
 add_library(milepost_microhttpd INTERFACE)
 target_link_libraries(milepost_microhttpd INTERFACE ${MICROHTTPD_LIBRARY})
 
+find_library(ARCHIVE_LIBRARY archive REQUIRED)
+add_library(milepost_archive INTERFACE)
+target_link_libraries(milepost_archive INTERFACE ${ARCHIVE_LIBRARY})
+
 find_library(URING_LIBRARY uring REQUIRED)
 add_library(milepost_uring INTERFACE)
 target_link_libraries(milepost_uring INTERFACE ${URING_LIBRARY})
