@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace google::protobuf {
 class Message;
@@ -52,16 +53,17 @@ absl::StatusOr<v1::JobSpec> ParseJobSpecYaml(absl::string_view text, absl::strin
 // which may block, and uses the current folder.
 absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines* lines = nullptr);
 
-// Fills in what one field of a spec stands for: model.hugging_face, of which this library knows
-// nothing. The field's violation has the error's message.
+// Fills in what one field of a spec stands for, such as model.hugging_face, of which this library
+// knows nothing. The field's violation has the error's message.
 struct SpecFiller {
   std::string field;
   std::function<absl::Status(v1::JobSpec*)> fill;
 };
 
-// Calls ReadJobSpecFile, `filler` if there is one, and NormalizeJobSpec, and makes the checks of
-// validate.h. Violations have file and line.
-absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path, const SpecFiller& filler = {});
+// Calls ReadJobSpecFile, the fillers, and NormalizeJobSpec, and makes the checks of validate.h.
+// Violations have file and line.
+absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path,
+                                        absl::Span<const SpecFiller> fillers = {});
 
 // A part of a job spec. A spec's file is laid over it: mappings field by field, lists and other
 // values as a whole (docs/use/jobs.md, "Templates").
@@ -81,7 +83,7 @@ absl::StatusOr<std::string> ReadSpecTemplateFile(const std::string& path);
 // from.
 absl::StatusOr<v1::JobSpec> ReadJobSpecOver(const SpecTemplate& base, const std::string& path);
 absl::StatusOr<v1::JobSpec> LoadJobSpecOver(const SpecTemplate& base, const std::string& path,
-                                            const SpecFiller& filler = {});
+                                            absl::Span<const SpecFiller> fillers = {});
 
 }  // namespace milepost
 

@@ -31,7 +31,10 @@ void ForEachPath(v1::JobSpec* spec, PathVisitor visit) {
   if (spec->train().has_offload()) {
     write("train.offload.path", spec->mutable_train()->mutable_offload()->mutable_path());
   }
-  if (spec->has_script()) read("script.folder", spec->mutable_script()->mutable_folder());
+  if (spec->has_script()) {
+    read("script.folder", spec->mutable_script()->mutable_folder());
+    read("script.files", spec->mutable_script()->mutable_files());
+  }
   if (spec->has_report()) {
     write("report.tensorboard", spec->mutable_report()->mutable_tensorboard());
   }

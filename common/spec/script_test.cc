@@ -99,6 +99,26 @@ TEST(ScriptSpecTest, WhatIsWrongIsSaid) {
   }
 }
 
+TEST(ScriptSpecTest, FilesThatAreSentAlong) {
+  const std::string begin = "name: s\nscript:\n  command: [sh]\n";
+  const std::string digest(64, 'a');
+  EXPECT_THAT(Problems(begin + "  files: /work\n"),
+              HasSubstr("script.files: only a spec's file has it"));
+  const std::string sent = absl::StrCat("  sent_files: {sha256: ", digest, ", bytes: 1024}\n");
+  EXPECT_EQ(Problems(begin + sent), "");
+  EXPECT_EQ(Problems(begin + sent + "  folder: /work\n"),
+            "script.folder: the files that are sent along are where it runs: remove one");
+  EXPECT_THAT(Problems(begin + "  sent_files: {sha256: ../../etc, bytes: 1}\n"),
+              HasSubstr("script.sent_files.sha256: expected 64 hexadecimal digits"));
+  EXPECT_THAT(
+      Problems(absl::StrCat(begin, "  sent_files: {sha256: ", digest, ", bytes: 402653185}\n")),
+      HasSubstr("script.sent_files.bytes: must be 1 to 402653184"));
+  v1::JobSpec spec = ParsedScript(begin + sent);
+  v1::JobSpec other = spec;
+  other.mutable_script()->mutable_sent_files()->set_sha256(std::string(64, 'b'));
+  EXPECT_NE(LineageDigest(spec), LineageDigest(other));
+}
+
 TEST(ScriptSpecTest, ItSaysWhichCheckpointsAreKept) {
   const std::string begin = "name: s\nscript:\n  command: [sh]\n";
   EXPECT_EQ(Problems(begin + "checkpoint: {keep_last: 2, keep_every: 100, "

@@ -91,10 +91,11 @@ std::string Place(std::string field, absl::Span<const Source> sources) {
   }
 }
 
-absl::StatusOr<v1::JobSpec> Checked(v1::JobSpec spec, const SpecFiller& filler,
+absl::StatusOr<v1::JobSpec> Checked(v1::JobSpec spec, absl::Span<const SpecFiller> fillers,
                                     absl::Span<const Source> sources) {
-  const absl::Status filled = filler.fill ? filler.fill(&spec) : absl::OkStatus();
-  if (!filled.ok()) {
+  for (const SpecFiller& filler : fillers) {
+    const absl::Status filled = filler.fill(&spec);
+    if (filled.ok()) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(Place(filler.field, sources), ": ", filler.field, ": ", filled.message()));
   }
@@ -145,10 +146,11 @@ absl::StatusOr<v1::JobSpec> ReadJobSpecFile(const std::string& path, FieldLines*
   return spec;
 }
 
-absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path, const SpecFiller& filler) {
+absl::StatusOr<v1::JobSpec> LoadJobSpec(const std::string& path,
+                                        absl::Span<const SpecFiller> fillers) {
   Source source = {path, {}};
   MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadJobSpecFile(path, &source.lines));
-  return Checked(std::move(spec), filler, absl::MakeConstSpan(&source, 1));
+  return Checked(std::move(spec), fillers, absl::MakeConstSpan(&source, 1));
 }
 
 absl::Status CheckSpecTemplate(absl::string_view yaml, absl::string_view filename) {
@@ -182,10 +184,10 @@ absl::StatusOr<v1::JobSpec> ReadJobSpecOver(const SpecTemplate& base, const std:
 }
 
 absl::StatusOr<v1::JobSpec> LoadJobSpecOver(const SpecTemplate& base, const std::string& path,
-                                            const SpecFiller& filler) {
+                                            absl::Span<const SpecFiller> fillers) {
   std::vector<Source> sources;
   MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadOver(base, path, &sources));
-  return Checked(std::move(spec), filler, sources);
+  return Checked(std::move(spec), fillers, sources);
 }
 
 }  // namespace milepost

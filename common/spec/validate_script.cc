@@ -74,7 +74,34 @@ void CheckEnvironment(const v1::ScriptSpec& script, Checker* check) {
   }
 }
 
+void CheckFiles(const v1::ScriptSpec& script, Checker* check) {
+  if (!script.files().empty()) {
+    check->Add("script.files",
+               "only a spec's file has it, for the program `milepost` to send the folder");
+  }
+  if (!script.has_sent_files()) return;
+  if (!script.folder().empty()) {
+    check->Add("script.folder", "the files that are sent along are where it runs: remove one");
+  }
+  const v1::SentFiles& sent = script.sent_files();
+  if (!IsSha256Hex(sent.sha256())) {
+    check->Add("script.sent_files.sha256", "expected 64 hexadecimal digits in lower case");
+  }
+  if (sent.bytes() < 1 || sent.bytes() > kMostSentBytes) {
+    check->Add("script.sent_files.bytes",
+               absl::StrCat("must be 1 to ", kMostSentBytes, ", not ", sent.bytes()));
+  }
+}
+
 }  // namespace
+
+bool IsSha256Hex(absl::string_view text) {
+  if (text.size() != 64) return false;
+  for (const char c : text) {
+    if (!absl::ascii_isdigit(c) && (c < 'a' || c > 'f')) return false;
+  }
+  return true;
+}
 
 bool IsSetForScripts(absl::string_view name) {
   for (const absl::string_view own :
@@ -104,6 +131,7 @@ void CheckScript(const v1::JobSpec& spec, Checker* check) {
   CheckEnvironment(spec.script(), check);
   const std::string& folder = spec.script().folder();
   if (!folder.empty()) CheckPath("script.folder", folder, check);
+  CheckFiles(spec.script(), check);
 }
 
 }  // namespace milepost

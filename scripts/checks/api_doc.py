@@ -14,7 +14,7 @@ DOCUMENT = "docs/use/api.md"
 FOLDER = "proto/milepost/v1"
 # In this order. The job spec has a page of its own; records of the store and what passes between a
 # worker and its trainers are not on the network.
-FILES = ["job", "queue", "worker", "join", "template", "checkpoint", "auth",
+FILES = ["job", "files", "queue", "worker", "join", "template", "checkpoint", "auth",
          "error_details"]
 
 INTRODUCTION = """# API
