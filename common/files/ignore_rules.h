@@ -3,7 +3,7 @@
 //
 //   IgnoreRules rules;
 //   rules.Add("", "*.pt\n!best.pt\n");        // of the folder itself
-//   rules.Add("data", "/raw/\n");             // of a folder in it; whoever walks adds outer ones first
+//   rules.Add("data", "/raw/\n");             // of a folder in it; outer ones come first
 //   rules.Ignores("data/raw", /*is_folder=*/true);    // true: and so is all that is in it
 //
 // Of several patterns that fit, the last one counts. A folder that is ignored is not walked, so
