@@ -62,6 +62,11 @@ void AddServingFlags(FlagTable* table, Flags* flags) {
                   "the disk has room")
       ->check(NumberRange(0.0, 36500.0))
       ->capture_default_str();
+  app->add_option("--max-files-bytes", flags->max_files_bytes,
+                  "What the files that are sent along with scripts may have together; those of a "
+                  "deleted job go an hour later")
+      ->transform(SizeValue())
+      ->capture_default_str();
   app->add_option("--webhooks", flags->webhooks,
                   "YAML file: who is told over HTTP of jobs that have ended "
                   "(docs/operate/webhooks.md)");

@@ -31,6 +31,7 @@ struct Flags {
   ServiceAccountOptions service_accounts;
   LogLimits logs;
   double bin_days = absl::ToDoubleHours(StoreOptions().bin_time) / 24;
+  int64_t max_files_bytes = StoreOptions().most_files_bytes;
   size_t max_job_bytes = CoordinatorOptions().most_job_bytes;
   StandbyOptions standby;
   double etcd_lease_seconds = 4;

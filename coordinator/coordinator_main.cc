@@ -83,6 +83,7 @@ absl::StatusOr<ServerOptions> MakeServerOptions(const Flags& flags, const LiveSe
   options.store.dir = flags.data_dir;
   options.store.logs = flags.logs;
   options.store.bin_time = absl::Hours(24 * flags.bin_days);
+  options.store.most_files_bytes = flags.max_files_bytes;
   options.coordinator.live = settings;
   options.coordinator.check_submission = CheckSubmission;
   options.coordinator.on_broken_store = GiveUpStore;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/proto_time.h"
 #include "common/rank_state.h"
+#include "common/spec/script.h"
 #include "common/spec/sizes.h"
 #include "common/utf8.h"
 #include "coordinator/core/job_states.h"
@@ -94,6 +95,10 @@ void Transition::SendStart(const v1::JobRecord& record, const v1::RankRecord& ra
   start->set_world(record.ranks_size());
   start->set_slot(rank.slot());
   *start->mutable_spec() = WithRanks(record.job().spec(), record.ranks_size());
+  if (start->spec().script().has_sent_files()) {
+    // A worker that knows of no such files would run the script in an empty folder.
+    start->mutable_spec()->mutable_script()->set_folder(kFolderOfSentFiles);
+  }
   start->set_checkpoint(record.start_checkpoint());
   start->set_checkpoint_step(record.start_checkpoint_step());
   outcome_.actions.push_back(std::move(action));

@@ -47,7 +47,9 @@ Coordinator::Coordinator(Store* store, CoordinatorOptions options)
                        .after_turn = [this] { AfterTurn(); }}),
       attempts_({&loop_, store, &options_, clock_, &stopping_}),
       checkpoints_({&loop_, store, &options_, clock_, &stopping_}, &attempts_),
-      jobs_({&loop_, store, &options_, clock_, &stopping_}, activity_.get(), &checkpoints_),
+      files_({&loop_, store, &options_, clock_, &stopping_}),
+      jobs_({&loop_, store, &options_, clock_, &stopping_}, activity_.get(), &checkpoints_,
+            &files_),
       workers_({&loop_, store, &options_, clock_, &stopping_}, &attempts_, &jobs_),
       queues_({&loop_, store, &options_, clock_, &stopping_}) {}
 
@@ -117,6 +119,7 @@ void Coordinator::CollectMetrics(Series* series) {
 
 void Coordinator::AfterTurn() {
   checkpoints_.EmptyBin();
+  files_.CollectNowAndThen();
   const absl::Time now = SteadyNow();
   if (!options_.on_turn || now < told_ + kTellEvery) return;
   told_ = now;

@@ -21,6 +21,7 @@
 #include "common/clock.h"
 #include "coordinator/desks/attempt_desk.h"
 #include "coordinator/desks/checkpoint_desk.h"
+#include "coordinator/desks/files_desk.h"
 #include "coordinator/desks/job_desk.h"
 #include "coordinator/desks/options.h"
 #include "coordinator/desks/queue_desk.h"
@@ -50,6 +51,7 @@ class Coordinator : private LoopHost {
   JobDesk& jobs() { return jobs_; }
   AttemptDesk& attempts() { return attempts_; }
   CheckpointDesk& checkpoints() { return checkpoints_; }
+  FilesDesk& files() { return files_; }
   WorkerDesk& workers() { return workers_; }
   QueueDesk& queues() { return queues_; }
   Store& store() { return *store_; }
@@ -101,6 +103,7 @@ class Coordinator : private LoopHost {
   LoopThread thread_;
   AttemptDesk attempts_;
   CheckpointDesk checkpoints_;
+  FilesDesk files_;
   JobDesk jobs_;
   WorkerDesk workers_;
   QueueDesk queues_;

@@ -20,10 +20,12 @@ constexpr int kMostLookedAt = 20'000;
 
 }  // namespace
 
-JobDesk::JobDesk(const DeskTools& tools, Activity* activity, CheckpointDesk* checkpoints)
+JobDesk::JobDesk(const DeskTools& tools, Activity* activity, CheckpointDesk* checkpoints,
+                 FilesDesk* files)
     : Desk(tools),
       activity_(activity),
       checkpoints_(checkpoints),
+      files_(files),
       curves_(&tools.store->curves()) {}
 
 JobDesk::~JobDesk() = default;

@@ -29,6 +29,7 @@ namespace milepost::coordinator {
 class Activity;
 class CheckpointDesk;
 class CheckpointReader;
+class FilesDesk;
 
 inline constexpr size_t kMaxRequestIdBytes = 128;
 
@@ -43,7 +44,8 @@ struct Planner {
 class JobDesk : private Desk {
  public:
   // They outlive the desk.
-  JobDesk(const DeskTools& tools, Activity* activity, CheckpointDesk* checkpoints);
+  JobDesk(const DeskTools& tools, Activity* activity, CheckpointDesk* checkpoints,
+          FilesDesk* files);
   ~JobDesk();
 
   // ---- job_submission.cc ----
@@ -141,6 +143,7 @@ class JobDesk : private Desk {
 
   Activity* const activity_;
   CheckpointDesk* const checkpoints_;
+  FilesDesk* const files_;
   PlanningRoom planning_room_;
   CurveRecorder curves_;
   JobWaits waits_;

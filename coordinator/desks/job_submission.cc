@@ -25,6 +25,7 @@
 #include "common/steady_time.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/desks/checkpoint_desk.h"
+#include "coordinator/desks/files_desk.h"
 #include "coordinator/desks/job_desk.h"
 #include "coordinator/security/principal.h"
 #include "coordinator/store/checkpoint_store.h"
@@ -254,6 +255,7 @@ absl::StatusOr<v1::Job> JobDesk::SubmitNew(const KnownPlace& told, bool validate
   MP_RETURN_IF_ERROR(AdmitSpec(told, planner, &event));
   MP_RETURN_IF_ERROR(CheckKept(event.spec, kept.get()));
   if (!validate_only) {
+    MP_RETURN_IF_ERROR(files_->CheckThere(event.spec));
     MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
     return Get(name);
   }
@@ -441,6 +443,7 @@ absl::StatusOr<v1::SubmitJobArrayResponse> JobDesk::SubmitArray(
       MP_RETURN_IF_ERROR(CheckKept(job.spec, kept.at(job.spec.checkpoint().resume_from()).get()));
     }
     if (request.validate_only()) return v1::SubmitJobArrayResponse();
+    for (const JobSubmitted& job : event.jobs) MP_RETURN_IF_ERROR(files_->CheckThere(job.spec));
     MP_ASSIGN_OR_RETURN(const std::string name, Do(std::move(event)));
     MP_ASSIGN_OR_RETURN(first, Get(name));
   }

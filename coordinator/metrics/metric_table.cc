@@ -32,6 +32,8 @@ constexpr std::array kTable = {
                "Tensor data of committed checkpoints; state is kept or deleted (in the bin)."},
     MetricInfo{Metric::kJobRecordBytes, "milepost_store_job_record_bytes", kGauge, "",
                "Records of all jobs, which --max-job-bytes bounds."},
+    MetricInfo{Metric::kFilesBytes, "milepost_store_files_bytes", kGauge, "",
+               "Files that were sent along with scripts, which --max-files-bytes bounds."},
     MetricInfo{Metric::kCalls, "milepost_rpc_calls_total", kCounter, "method,code",
                "Calls that users, workers and ranks made; code is gRPC's."},
     MetricInfo{Metric::kCallSeconds, "milepost_rpc_duration_seconds", kHistogram, "method",

@@ -29,6 +29,7 @@ enum class Metric : uint8_t {
   kStoreFreeBytes,
   kStoreCheckpointBytes,
   kJobRecordBytes,
+  kFilesBytes,
   kCalls,
   kCallSeconds,
   kCertificateEnd,

@@ -149,7 +149,7 @@ absl::Status GateCall::Check(const Subject& subject, v1::Role role) {
     case Subject::kNothing:
       return absl::OkStatus();
     case Subject::kJob:
-      return CheckJob(subject.name, role);
+      return CheckJob(subject, role);
     case Subject::kCheckpoint:
       return CheckCheckpoint(subject.name, role);
     case Subject::kProject:
@@ -162,7 +162,11 @@ absl::Status GateCall::Check(const Subject& subject, v1::Role role) {
   return absl::InternalError("a call about nothing known");
 }
 
-absl::Status GateCall::CheckJob(const std::string& job, v1::Role role) {
+absl::Status GateCall::CheckJob(const Subject& subject, v1::Role role) {
+  const std::string& job = subject.name;
+  if (rule_->also_worker && HasRoleSomewhere(principal_, v1::ROLE_WORKER)) {
+    return CheckAttempt(job, subject.generation);
+  }
   MP_ASSIGN_OR_RETURN(project_, gate_->coordinator_->jobs().ProjectOf(job));
   if (HasRole(principal_, project_, role)) return absl::OkStatus();
   if (Sees(project_)) return Refused(project_, role);
@@ -225,6 +229,11 @@ void GateCall::EndWithAttempt(const std::string& job, int64_t generation) {
   gate_->Watch(this, [coordinator = gate_->coordinator_, job, generation] {
     return coordinator->attempts().CheckGeneration(job, generation).ok();
   });
+}
+
+void GateCall::EndAt(absl::Time deadline) {
+  gate_->watch_.End(watched_);
+  gate_->Watch(this, [deadline] { return SteadyNow() < deadline; });
 }
 
 void GateCall::WriteBegins() const { gate_->watch_.Writing(watched_, SteadyNow()); }

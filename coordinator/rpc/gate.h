@@ -51,6 +51,10 @@ struct Subject {
   static Subject Job(std::string name) { return {kJob, std::move(name), 0}; }
   static Subject Checkpoint(std::string name) { return {kCheckpoint, std::move(name), 0}; }
   static Subject Project(std::string name) { return {kProject, std::move(name), 0}; }
+  // A job; for a worker the generation of it that it runs.
+  static Subject JobOrAttempt(std::string job, int64_t generation) {
+    return {kJob, std::move(job), generation};
+  }
   // A generation of a job, which the caller says to run.
   static Subject Attempt(std::string job, int64_t generation) {
     return {kAttempt, std::move(job), generation};
@@ -58,7 +62,7 @@ struct Subject {
 
   Kind kind = kNothing;
   std::string name;
-  int64_t generation = 0;
+  int64_t generation = 0;  // of kJob: the one that a worker runs; 0: none
 };
 
 // One call, from where it is let in to its end. For one thread at a time.
@@ -80,6 +84,8 @@ class GateCall {
   absl::Status StillHolds() const;
   // The call is cancelled soon after the attempt is over: its sender may never say anything again.
   void EndWithAttempt(const std::string& job, int64_t generation);
+  // The same soon after a time of SteadyNow.
+  void EndAt(absl::Time deadline);
   // Writes to a stream of Serve's: false when its reader has gone, or took too long and was cut.
   template <typename Writer, typename Message>
   bool Send(Writer* writer, const Message& message) const {
@@ -101,7 +107,7 @@ class GateCall {
   const std::string& caller() const { return counted_.name; }
 
  private:
-  absl::Status CheckJob(const std::string& job, v1::Role role);
+  absl::Status CheckJob(const Subject& subject, v1::Role role);
   absl::Status CheckCheckpoint(const std::string& name, v1::Role role);
   absl::Status CheckAttempt(const std::string& job, int64_t generation) const;
   absl::Status Refused(const std::string& project, v1::Role role) const;

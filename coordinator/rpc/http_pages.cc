@@ -13,6 +13,7 @@
 #include "coordinator/metrics/series.h"
 #include "coordinator/rpc/gate.h"
 #include "coordinator/store/checkpoint_store.h"
+#include "coordinator/store/files_store.h"
 #include "coordinator/store/store.h"
 
 namespace milepost::coordinator {
@@ -82,6 +83,7 @@ std::string HttpPages::MakeText() const {
   const CheckpointStore::Usage usage = store.checkpoints().CountBytes();
   series.Set(Metric::kStoreCheckpointBytes, {"kept"}, static_cast<double>(usage.kept));
   series.Set(Metric::kStoreCheckpointBytes, {"deleted"}, static_cast<double>(usage.deleted));
+  series.Set(Metric::kFilesBytes, {}, static_cast<double>(store.files().CountBytes().bytes));
   if (!options_.tls_dir.empty()) CollectCertificate(options_.tls_dir, &series);
   return series.Text();
 }

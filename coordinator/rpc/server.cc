@@ -236,6 +236,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   rpc.services.push_back(MakeWorkerService(coordinator, gate));
   rpc.services.push_back(MakeRendezvousService(coordinator, gate));
   rpc.services.push_back(MakeCheckpointService(coordinator, gate));
+  rpc.services.push_back(MakeFilesService(coordinator, gate));
   for (const auto& service : rpc.services) builder.RegisterService(service.get());
   gate->call_ends().Intercept(&builder, [&rpc](const grpc::ServerContextBase& context) {
     return rpc.listener.Answering(context);

@@ -23,6 +23,7 @@ std::unique_ptr<grpc::Service> MakeQueueService(Coordinator* coordinator, Gate* 
 std::unique_ptr<grpc::Service> MakeWorkerService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeRendezvousService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeCheckpointService(Coordinator* coordinator, Gate* gate);
+std::unique_ptr<grpc::Service> MakeFilesService(Coordinator* coordinator, Gate* gate);
 std::unique_ptr<grpc::Service> MakeAuthService(Gate* gate);
 struct JoinServiceOptions {
   JoinTable* joins = nullptr;

@@ -77,6 +77,11 @@ constexpr MethodRule kRules[] = {
     {"/milepost.v1.CheckpointService/RestoreCheckpoint", ROLE_SUBMITTER, Scope::kProject,
      Audit::kAlways},
 
+    {"/milepost.v1.FilesService/HasFiles", ROLE_SUBMITTER, Scope::kProject, Audit::kRefusals},
+    {"/milepost.v1.FilesService/UploadFiles", ROLE_SUBMITTER, Scope::kProject, Audit::kAlways},
+    {"/milepost.v1.FilesService/ReadFiles", ROLE_VIEWER, Scope::kProject, Audit::kRefusals,
+     /*also_worker=*/true},
+
     {"/milepost.v1.AuthService/WhoAmI", ROLE_UNSPECIFIED, Scope::kVisible, Audit::kRefusals},
     {"/milepost.v1.AuthService/CreateToken", ROLE_ADMIN, Scope::kVisible, Audit::kAlways},
     {"/milepost.v1.AuthService/ListTokens", ROLE_UNSPECIFIED, Scope::kVisible, Audit::kRefusals},

@@ -155,6 +155,11 @@ absl::StatusOr<int64_t> CheckpointStore::NextNumberLocked() {
   return next_number_++;
 }
 
+int64_t CheckpointStore::CountReserved() {
+  absl::MutexLock lock(&mutex_);
+  return ReservedLocked();
+}
+
 int64_t CheckpointStore::ReservedLocked() const {
   int64_t reserved = 0;
   for (const auto& [number, open] : open_) {

@@ -190,6 +190,8 @@ class CheckpointStore {
     int64_t deleted = 0;  // in the bin
   };
   Usage CountBytes();
+  // Bytes that are still to be written of those that are not committed.
+  int64_t CountReserved();
 
   // A reader of the chunks that overlap `ranges` (all when empty). While it lives the checkpoint is
   // not deleted before ReadHold has ended.

@@ -21,6 +21,7 @@
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 #include "coordinator/store/database_check.h"
+#include "coordinator/store/files_store.h"
 #include "coordinator/store/sync_path.h"
 
 namespace milepost::coordinator {
@@ -300,6 +301,8 @@ absl::Status FillEpoch(const std::string& dir, int64_t newest, const std::string
       MP_ASSIGN_OR_RETURN(lock, LockWholeStore(from));
     }
     MP_RETURN_IF_ERROR(CopyDatabase(from, epoch + "/db", before));
+    // After the records: they may name none that are not there.
+    MP_RETURN_IF_ERROR(LinkFiles(fs::path(from).parent_path(), epoch));
   }
   MP_RETURN_IF_ERROR(SyncPath(epoch));
   return before("rename");
@@ -380,6 +383,7 @@ absl::Status BackUp(const std::string& dir, const std::string& target) {
     status =
         CopyDatabase(from, unfinished + "/db", [](absl::string_view) { return absl::OkStatus(); });
   }
+  if (status.ok()) status = LinkFiles(fs::path(from).parent_path(), unfinished);
   status.Update(SyncPath(unfinished));
   if (status.ok() && rename(unfinished.c_str(), to.c_str()) != 0) {
     status = absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", to));
@@ -404,7 +408,8 @@ absl::Status RemoveOlderEpochs(const std::string& dir, int64_t number,
     // One with a higher number is a later coordinator's, which is at it.
     const int64_t its = NumberOfEither(name);
     // The store from before there were epochs is in the newest one, as well.
-    const bool before = name == "db" || name == "staging" || (its > 0 && its < number);
+    const bool before =
+        name == "db" || name == "staging" || name == "files" || (its > 0 && its < number);
     if (!before && !absl::StartsWith(name, kTrash)) continue;
     status.Update(Remove(dir, name, stopping));
   }

@@ -19,7 +19,7 @@ constexpr mode_t kOfOthers = 077;
 
 // Whatever else somebody keeps there is none of ours.
 bool IsOurs(const std::string& name) {
-  return name == "db" || name == "staging" || name == "store-id" ||
+  return name == "db" || name == "staging" || name == "files" || name == "store-id" ||
          absl::StartsWith(name, "audit.log") || absl::StartsWith(name, "epoch-") ||
          absl::StartsWith(name, "trash-");
 }

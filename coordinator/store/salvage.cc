@@ -23,6 +23,7 @@
 #include "coordinator/store/database.h"
 #include "coordinator/store/database_check.h"
 #include "coordinator/store/epochs.h"
+#include "coordinator/store/files_store.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/record_salvage.h"
 #include "coordinator/store/record_scan.h"
@@ -416,6 +417,11 @@ absl::StatusOr<std::vector<std::string>> Salvage(const std::string& from,
   fs::create_directories(unfinished, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", unfinished));
   absl::StatusOr<std::vector<std::string>> report = SalvageInto(db, unfinished);
+  if (report.ok()) {
+    // What jobs were sent with is verified whenever it is read.
+    const absl::Status linked = LinkFiles(fs::path(db).parent_path(), unfinished);
+    if (!linked.ok()) report = linked;
+  }
   if (report.ok() && std::rename(unfinished.c_str(), to.c_str()) != 0) {
     report = absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", to));
   }

@@ -4,12 +4,14 @@
 #include <rocksdb/write_batch.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/disk_space.h"
 #include "common/status_macros.h"
 #include "coordinator/store/checkpoint_store.h"
 #include "coordinator/store/damage.h"
 #include "coordinator/store/database.h"
 #include "coordinator/store/epochs.h"
+#include "coordinator/store/files_store.h"
 #include "coordinator/store/group_sync.h"
 #include "coordinator/store/keys.h"
 #include "coordinator/store/record_scan.h"
@@ -64,6 +66,15 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) 
   checkpoint_options.bin_time = options.bin_time;
   MP_ASSIGN_OR_RETURN(store->checkpoints_,
                       CheckpointStore::Open(store->database_.get(), checkpoint_options));
+  FilesStoreOptions files_options;
+  files_options.dir = options.dir;
+  files_options.most_bytes = options.most_files_bytes;
+  files_options.margin_bytes = options.margin_bytes;
+  files_options.free_bytes = checkpoint_options.free_bytes;
+  files_options.reserved_bytes = [checkpoints = store->checkpoints_.get()] {
+    return checkpoints->CountReserved();
+  };
+  MP_ASSIGN_OR_RETURN(store->files_, FilesStore::Open(std::move(files_options), absl::Now()));
   return store;
 }
 

@@ -36,6 +36,7 @@ namespace milepost::coordinator {
 
 class CheckpointStore;
 class Database;
+class FilesStore;
 class GroupSync;
 
 struct StoreOptions {
@@ -48,6 +49,8 @@ struct StoreOptions {
   LogLimits logs;
   // How long a checkpoint that somebody has deleted can be restored, where the disk has room.
   absl::Duration bin_time = absl::Hours(24 * 7);
+  // Of files that are sent along with jobs: of all archives together.
+  int64_t most_files_bytes = int64_t{20} << 30;
   // Another machine is to find all that was acknowledged, also what a restart on this one finds
   // without a sync.
   bool shared = false;
@@ -126,6 +129,7 @@ class Store {
   CheckpointStore& checkpoints() { return *checkpoints_; }
   LogStore& logs() { return *logs_; }
   CurveStore& curves() { return *curves_; }
+  FilesStore& files() { return *files_; }
 
  private:
   Store();
@@ -137,6 +141,7 @@ class Store {
   std::unique_ptr<CheckpointStore> checkpoints_;
   std::unique_ptr<LogStore> logs_;
   std::unique_ptr<CurveStore> curves_;
+  std::unique_ptr<FilesStore> files_;
 };
 
 }  // namespace milepost::coordinator

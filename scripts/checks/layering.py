@@ -22,6 +22,7 @@ ALLOWED = {
     "common/flags": {"common", "common/spec", "common/systemd"},
     "common/systemd": {"common"},
     "common/pki": {"common"},
+    "common/files": {"common", "common/pki"},
     "common/rpc": {"common", "common/pki"},
     # Security for its test alone, which makes certificates.
     "common/http": {"common", "common/rpc", "coordinator/security"},
@@ -103,7 +104,8 @@ ALLOWED = {
                            "engine/kernels/cuda/libraries"},
     "coordinator/core": {"common", "common/spec"},
     "coordinator/loop": {"common", "coordinator/core"},
-    "coordinator/store": {"common", "coordinator/core", "engine/state"},
+    "coordinator/store": {"common", "common/pki", "common/spec", "coordinator/core",
+                          "engine/state"},
     "coordinator/webhooks": {"common", "common/spec"},
     "coordinator/security": {"common", "common/pki", "common/rpc", "common/spec"},
     "coordinator/election": {"common", "common/rpc"},
@@ -133,8 +135,8 @@ ALLOWED = {
                        "engine/runtime/generation", "engine/runtime/offload", "engine/measure",
                        "engine/comm", "engine/data", "engine/data/training", "engine/optim",
                        "worker/memory_state"} | PURE_ENGINE,
-    "worker/script": {"common", "common/http", "common/pki", "common/spec", "common/rpc",
-                      "engine/comm", "engine/state", "worker/trainer"},
+    "worker/script": {"common", "common/files", "common/http", "common/pki", "common/spec",
+                      "common/rpc", "engine/comm", "engine/state", "worker/trainer"},
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
                "common/systemd", "worker/gpu", "worker/doctor", "worker/agent", "worker/join",
@@ -146,8 +148,9 @@ ALLOWED = {
     "client/web": {"common", "common/http", "common/pki", "common/rpc", "common/spec", "client/api",
                    "coordinator/rpc"},
     # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
-    "client/cli": {"common", "common/flags", "common/spec", "common/rpc", "common/systemd",
-                   "client/api", "client/web", "engine/data", "engine/data/images"}
+    "client/cli": {"common", "common/files", "common/flags", "common/spec", "common/rpc",
+                   "common/systemd", "client/api", "client/web", "engine/data",
+                   "engine/data/images"}
                   | PURE_ENGINE,
     "client": {"common", "common/rpc", "client/api", "client/cli"},
 }
