@@ -25,6 +25,20 @@ UniqueFd Lock(const std::string& path) {
   return folder;
 }
 
+// With folders that can only be read, as files that were sent along are in. Links are not followed.
+void RemoveAll(const std::string& path, std::error_code* error) {
+  namespace fs = std::filesystem;
+  fs::remove_all(path, *error);
+  if (!*error) return;
+  std::error_code ignored;
+  for (fs::recursive_directory_iterator entry(path, ignored), end; !ignored && entry != end;
+       entry.increment(ignored)) {
+    if (entry->is_symlink(ignored) || !entry->is_directory(ignored)) continue;
+    fs::permissions(entry->path(), fs::perms::owner_all, fs::perm_options::add, ignored);
+  }
+  fs::remove_all(path, *error);
+}
+
 }  // namespace
 
 absl::StatusOr<ScratchFolder> ScratchFolder::Make(const std::string& parent) {
@@ -39,7 +53,7 @@ absl::StatusOr<ScratchFolder> ScratchFolder::Make(const std::string& parent) {
 
 ScratchFolder::~ScratchFolder() {
   std::error_code error;
-  if (!path_.empty()) std::filesystem::remove_all(path_, error);
+  if (!path_.empty()) RemoveAll(path_, &error);
 }
 
 int RemoveAbandoned(const std::string& parent, absl::Time now) {
@@ -58,7 +72,7 @@ int RemoveAbandoned(const std::string& parent, absl::Time now) {
     const UniqueFd lock = Lock(path);
     if (!lock.ok()) continue;
     std::error_code failed;
-    fs::remove_all(path, failed);
+    RemoveAll(path, &failed);
     removed += failed ? 0 : 1;
   }
   return removed;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -54,6 +55,28 @@ TEST_F(ScratchFolderTest, OnlyAbandonedOnesAreRemoved) {
   EXPECT_TRUE(fs::exists(other));
   EXPECT_TRUE(fs::exists(used->path()));
   EXPECT_EQ(RemoveAbandoned(parent_ + "/absent", later), 0);
+}
+
+// As files that were sent along are; also where this user is not root, who may do everything.
+TEST_F(ScratchFolderTest, AlsoWhatCanOnlyBeReadGoes) {
+  constexpr uid_t kNobody = 65534;
+  const bool root = geteuid() == 0;
+  if (root) {
+    ASSERT_EQ(chown(parent_.c_str(), kNobody, kNobody), 0);
+    ASSERT_EQ(seteuid(kNobody), 0);
+  }
+  {
+    auto folder = ScratchFolder::Make(parent_);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    fs::create_directories(folder->path() + "/files/a");
+    std::ofstream(folder->path() + "/files/a/b") << "x";
+    fs::create_symlink("/", folder->path() + "/files/a/root");
+    for (const char* name : {"/files/a/b", "/files/a", "/files"}) {
+      fs::permissions(folder->path() + name, fs::perms::owner_read | fs::perms::owner_exec);
+    }
+  }
+  EXPECT_TRUE(fs::is_empty(parent_));
+  ASSERT_EQ(seteuid(root ? 0 : geteuid()), 0);
 }
 
 }  // namespace

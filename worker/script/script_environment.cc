@@ -53,6 +53,7 @@ std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const v1::Sta
   set("MILEPOST_JOB", start.job());
   set("MILEPOST_JOB_UID", start.uid());
   set("MILEPOST_ATTEMPT", start.generation());
+  set("MILEPOST_SCRATCH", places.scratch);
   set("MILEPOST_URL", places.url);
   set("MILEPOST_TOKEN_FILE", places.token_file);
   set("MILEPOST_STOP_FILE", places.stop_file);

@@ -18,6 +18,7 @@
 namespace milepost::worker {
 
 struct ScriptPlaces {
+  std::string scratch;     // an empty folder of the rank's own
   std::string error_file;  // where the script may say why it failed
   // Where it talks to Milepost, and with what: rank_endpoint.h.
   std::string url;

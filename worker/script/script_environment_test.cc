@@ -34,9 +34,9 @@ const ScriptLayout kLayout = {.rank = 3,
                               .master_port = 29500};
 
 TEST(ScriptEnvironmentTest, IsTorchruns) {
-  const auto pairs = ScriptEnvironment(
-      Start(), kLayout,
-      {"/tmp/error.json", "http://127.0.0.1:1", "/tmp/token", "/tmp/stop", "/usr/lib/milepost"});
+  const auto pairs = ScriptEnvironment(Start(), kLayout,
+                                       {"/tmp/scratch", "/tmp/error.json", "http://127.0.0.1:1",
+                                        "/tmp/token", "/tmp/stop", "/usr/lib/milepost"});
   const std::map<std::string, std::string> environment(pairs.begin(), pairs.end());
   EXPECT_EQ(environment.size(), pairs.size()) << "a variable is there twice";
   for (const auto& [name, value] : std::map<std::string, std::string>{
@@ -56,6 +56,7 @@ TEST(ScriptEnvironmentTest, IsTorchruns) {
            {"TORCHELASTIC_MAX_RESTARTS", "5"},
            {"TORCHELASTIC_USE_AGENT_STORE", "False"},
            {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"},
+           {"MILEPOST_SCRATCH", "/tmp/scratch"},
            {"KUBEFLOW_TRAINER_SERVER_URL", "http://127.0.0.1:1/progress"},
            {"KUBEFLOW_TRAINER_SERVER_TOKEN", "/tmp/token"},
            {"KUBEFLOW_TRAINER_SERVER_CA_CERT", ""},

@@ -23,6 +23,7 @@
 #include "common/status_macros.h"
 #include "common/steady_time.h"
 #include "engine/comm/tcp.h"
+#include "worker/script/files_fetch.h"
 #include "worker/script/rank_endpoint.h"
 #include "worker/script/scratch_folder.h"
 #include "worker/script/script_checkpoints.h"
@@ -81,22 +82,34 @@ std::string PythonPath(const v1::ScriptSpec& spec) {
   return absl::StrCat(path, path.empty() ? "" : ":", package.string());
 }
 
+// Without the folder that is only for workers which know of no files that are sent along.
+v1::StartRank OwnStart(v1::StartRank start) {
+  v1::ScriptSpec* script = start.mutable_spec()->mutable_script();
+  if (script->has_sent_files()) script->clear_folder();
+  return start;
+}
+
 class ScriptRank {
  public:
   ScriptRank(const v1::TrainerStart& start, MessageChannel* channel, int held)
-      : message_(start), start_(start.start()), channel_(channel), held_(held) {}
+      : message_(start), start_(OwnStart(start.start())), channel_(channel), held_(held) {}
 
   TrainerExit Run() {
     const std::jthread alive([this](const std::stop_token& ends) { SayAlive(ends); });
     absl::Status status = Check();
-    if (status.ok()) status = Meet();
     if (!status.ok()) return NotStarted(status);
     RemoveAbandoned(TemporaryFiles(), Now());
     absl::StatusOr<ScratchFolder> scratch = ScratchFolder::Make(TemporaryFiles());
-    status = scratch.ok() ? Listen(scratch->path()) : scratch.status();
-    if (!status.ok()) return {kExitError, v1::FAILURE_CLASS_HOST, std::string(status.message())};
+    if (!scratch.ok()) return HostFailure(scratch.status());
+    // First: a port that is free when the ranks meet is to be used soon after.
+    status = MakeFolders(*scratch);
+    if (!status.ok()) return FilesFailure(status);
+    status = Meet();
+    if (!status.ok()) return NotStarted(status);
+    status = Listen(scratch->path());
+    if (!status.ok()) return HostFailure(status);
     const std::string error_file = absl::StrCat(scratch->path(), "/error.json");
-    absl::StatusOr<ScriptProcess> script = Start(*scratch, error_file);
+    absl::StatusOr<ScriptProcess> script = Start(error_file);
     if (!script.ok()) return NotStarted(script.status());
     SayProgress();
     const int64_t oom_kills = CgroupOomKills();
@@ -126,6 +139,20 @@ class ScriptRank {
     return SetupFailure(status);
   }
 
+  static TrainerExit HostFailure(const absl::Status& status) {
+    return {kExitError, v1::FAILURE_CLASS_HOST, std::string(status.message())};
+  }
+
+  // Of files that were sent along.
+  TrainerExit FilesFailure(const absl::Status& status) {
+    fenced_ = fenced_ || absl::IsAborted(status);
+    if (fenced_ || AbortRequested() || StopRequested()) return NotStarted(status);
+    if (absl::IsUnavailable(status)) {
+      return {kExitNetwork, v1::FAILURE_CLASS_NETWORK, std::string(status.message())};
+    }
+    return absl::IsInternal(status) ? HostFailure(status) : NotStarted(status);
+  }
+
   absl::Status Check() const {
     if (!message_.scripts_allowed()) {
       return absl::FailedPreconditionError(
@@ -139,18 +166,42 @@ class ScriptRank {
                                       .data = folders(message_.data_roots())});
   }
 
-  absl::Status Meet() {
+  absl::Status FindCoordinator() {
     coordinator_.address = message_.coordinator();
-    if (!message_.tls_dir().empty()) {
-      MP_ASSIGN_OR_RETURN(coordinator_.credentials, WorkerCredentials(message_.tls_dir()));
-    }
+    if (message_.tls_dir().empty()) return absl::OkStatus();
+    MP_ASSIGN_OR_RETURN(coordinator_.credentials, WorkerCredentials(message_.tls_dir()));
+    return absl::OkStatus();
+  }
+
+  // Where it runs, and where it may write.
+  absl::Status MakeFolders(const ScratchFolder& scratch) {
+    MP_RETURN_IF_ERROR(FindCoordinator());
+    scratch_ = absl::StrCat(scratch.path(), "/work");
+    std::error_code error;
+    fs::create_directory(scratch_, error);
+    if (error) return absl::InternalError(absl::StrCat(scratch_, ": ", error.message()));
+    folder_ = start_.spec().script().folder();
+    if (folder_.empty()) folder_ = scratch_;
+    if (!start_.spec().script().has_sent_files()) return absl::OkStatus();
+    folder_ = absl::StrCat(scratch.path(), "/files");
+    return BringFiles(start_,
+                      {.coordinator = coordinator_,
+                       .temporary_files = TemporaryFiles(),
+                       .give_up = [] { return StopRequested() || AbortRequested(); }},
+                      folder_);
+  }
+
+  absl::Status Meet() {
+    // Another host may still fetch what this one has.
+    const bool files = start_.spec().script().has_sent_files();
+    const absl::Duration patience = kMeetingTime + (files ? kFetchPatience : absl::ZeroDuration());
     RendezvousStore store(coordinator_, start_.job(), start_.generation(),
                           [] { return StopRequested() || AbortRequested(); });
     // The worker has hidden all others from this process.
     const char* gpu = std::getenv("CUDA_VISIBLE_DEVICES");
     auto layout = MeetForLayout(&store, start_.rank(), start_.world(),
                                 {HostName(), gpu == nullptr ? "" : gpu},
-                                LocalAddressTowards(message_.coordinator()), Now() + kMeetingTime);
+                                LocalAddressTowards(message_.coordinator()), Now() + patience);
     fenced_ = store.fenced();
     MP_RETURN_IF_ERROR(layout.status());
     layout_ = *std::move(layout);
@@ -198,23 +249,18 @@ class ScriptRank {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<ScriptProcess> Start(const ScratchFolder& scratch,
-                                      const std::string& error_file) const {
+  absl::StatusOr<ScriptProcess> Start(const std::string& error_file) const {
     const v1::ScriptSpec& spec = start_.spec().script();
-    const ScriptPlaces places = {.error_file = error_file,
+    const ScriptPlaces places = {.scratch = scratch_,
+                                 .error_file = error_file,
                                  .url = endpoint_->url(),
                                  .token_file = endpoint_->token_file(),
                                  .stop_file = page_->path(),
                                  .python_path = PythonPath(spec)};
     ScriptOptions options = {.command = {spec.command().begin(), spec.command().end()},
                              .environment = ScriptEnvironment(start_, layout_, places),
-                             .folder = spec.folder(),
+                             .folder = folder_,
                              .held = held_};
-    if (options.folder.empty()) {
-      options.folder = absl::StrCat(scratch.path(), "/work");
-      std::error_code error;
-      fs::create_directory(options.folder, error);
-    }
     return ScriptProcess::Start(std::move(options));
   }
 
@@ -339,10 +385,12 @@ class ScriptRank {
   }
 
   const v1::TrainerStart& message_;
-  const v1::StartRank& start_;
+  const v1::StartRank start_;
   MessageChannel* const channel_;
   const int held_;
   Endpoint coordinator_;
+  std::string folder_;   // where it runs
+  std::string scratch_;  // where it may write
   bool fenced_ = false;
   std::atomic<bool> ended_ = false;
   ScriptLayout layout_;
