@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "client/api/clients.h"
 #include "client/cli/hugging_face_model.h"
+#include "client/cli/script_files.h"
 #include "common/spec/labels.h"
 #include "common/spec/nearest.h"
 #include "common/spec/parse.h"
@@ -223,25 +224,38 @@ absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts) 
   return overrides;
 }
 
-absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source) {
+namespace {
+
+std::vector<SpecFiller> FillersFor(ScriptFiles* files) {
+  return {HuggingFaceModel(), files->Filler()};
+}
+
+}  // namespace
+
+absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source, ScriptFiles* files) {
   MP_ASSIGN_OR_RETURN(v1::JobSpec spec, source.base ? ReadJobSpecOver(*source.base, source.path)
                                                     : ReadJobSpecFile(source.path));
   MP_ASSIGN_OR_RETURN(const Overrides parsed, ParseOverrides(source.overrides));
   MP_RETURN_IF_ERROR(ApplyOverrides(parsed, "--set", &spec));
   if (!parsed.empty()) MakeTypedPathsAbsolute(&spec);
-  const SpecFiller filler = HuggingFaceModel();
-  const absl::Status filled = filler.fill(&spec);
-  if (filled.ok()) return spec;
-  return absl::InvalidArgumentError(absl::StrCat(filler.field, ": ", filled.message()));
+  ScriptFiles own;
+  for (const SpecFiller& filler : FillersFor(files == nullptr ? &own : files)) {
+    const absl::Status filled = filler.fill(&spec);
+    if (filled.ok()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(filler.field, ": ", filled.message()));
+  }
+  return spec;
 }
 
-absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source) {
+absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source, ScriptFiles* files) {
   // With the places of what is wrong, where all is in texts.
   if (source.overrides.empty()) {
-    return source.base ? LoadJobSpecOver(*source.base, source.path, HuggingFaceModel())
-                       : LoadJobSpec(source.path, HuggingFaceModel());
+    ScriptFiles own;
+    const std::vector<SpecFiller> fillers = FillersFor(files == nullptr ? &own : files);
+    return source.base ? LoadJobSpecOver(*source.base, source.path, fillers)
+                       : LoadJobSpec(source.path, fillers);
   }
-  MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadSpec(source));
+  MP_ASSIGN_OR_RETURN(v1::JobSpec spec, ReadSpec(source, files));
   NormalizeJobSpec(&spec);
   const absl::Status valid = ValidateJobSpec(spec);
   if (valid.ok()) return spec;

@@ -48,11 +48,13 @@ struct SpecSource {
   std::optional<SpecTemplate> base;         // absent: only the file
   std::vector<std::string> overrides = {};  // "path=value"
 };
+class ScriptFiles;
 // Reads the spec as it is written, with the model of model.hugging_face in its place
-// (hugging_face_model.h).
-absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source);
+// (hugging_face_model.h), and with script.files packed into `files`, for whoever submits it
+// (script_files.h). Null: they are packed and forgotten.
+absl::StatusOr<v1::JobSpec> ReadSpec(const SpecSource& source, ScriptFiles* files = nullptr);
 // Reads the spec, normalises and checks it.
-absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source);
+absl::StatusOr<v1::JobSpec> LoadSpec(const SpecSource& source, ScriptFiles* files = nullptr);
 absl::StatusOr<Overrides> ParseOverrides(const std::vector<std::string>& texts);
 
 }  // namespace milepost::client

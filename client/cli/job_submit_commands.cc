@@ -13,6 +13,7 @@
 #include "client/cli/job_answer.h"
 #include "client/cli/job_arguments.h"
 #include "client/cli/job_waiting.h"
+#include "client/cli/script_files.h"
 #include "common/exit_codes.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
@@ -59,6 +60,12 @@ absl::Status CheckArrayFiles(const SubmitOptions& options, const v1::JobSpec& as
   return ValidateJobSpec(spec).ok() ? CheckFiles(options, spec) : absl::OkStatus();
 }
 
+// What goes along with the job. Nothing is stored for a job that is only checked.
+absl::Status Send(const SubmitOptions& options, const Access& access, ScriptFiles* files) {
+  if (options.validate_only) return absl::OkStatus();
+  return files->Send(access.connection(), access.login().project);
+}
+
 // Prints the array's name and its jobs'.
 int SubmitArray(const GlobalOptions& global, const SubmitOptions& options) {
   if (options.wait) return Fail(absl::InvalidArgumentError("--wait: waits for one job, no array"));
@@ -67,7 +74,8 @@ int SubmitArray(const GlobalOptions& global, const SubmitOptions& options) {
   // As it is written: what follows from what the elements change is derived for each.
   const auto source = SourceOf(global, options);
   if (!source.ok()) return Fail(source.status());
-  const auto spec = ReadSpec(*source);
+  ScriptFiles files;
+  const auto spec = ReadSpec(*source, &files);
   if (!spec.ok()) return Fail(spec.status());
   if (const absl::Status good = CheckArrayFiles(options, *spec); !good.ok()) return Fail(good);
   v1::SubmitJobArrayRequest request;
@@ -79,6 +87,7 @@ int SubmitArray(const GlobalOptions& global, const SubmitOptions& options) {
   if (!labelled.ok()) return Fail(labelled);
   const auto access = Access::Open(global, WhenStopped::kFail);
   if (!access.ok()) return Fail(access.status());
+  if (const absl::Status sent = Send(options, *access, &files); !sent.ok()) return Fail(sent);
   const auto array = access->jobs().SubmitArray(request);
   if (!array.ok()) return Fail(array.status());
   if (options.validate_only) {
@@ -101,7 +110,8 @@ int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options) 
   if (!options.array.empty()) return SubmitArray(global, options);
   const auto source = SourceOf(global, options);
   if (!source.ok()) return Fail(source.status());
-  const auto spec = LoadSpec(*source);
+  ScriptFiles files;
+  const auto spec = LoadSpec(*source, &files);
   if (!spec.ok()) return Fail(spec.status());
   if (const absl::Status good = CheckFiles(options, *spec); !good.ok()) return Fail(good);
   v1::SubmitJobRequest request;
@@ -114,6 +124,7 @@ int JobSubmitCommand(const GlobalOptions& global, const SubmitOptions& options) 
   const auto access = Access::Open(global, WhenStopped::kFail);
   if (!access.ok()) return Fail(access.status());
   if (detacher) detacher->Watch(access->connection());
+  if (const absl::Status sent = Send(options, *access, &files); !sent.ok()) return Fail(sent);
   const auto job = access->jobs().Submit(request);
   if (!job.ok()) return Fail(job.status());
   for (const v1::Choice& choice : job->choices()) Note(ChoiceText(choice));
@@ -132,6 +143,10 @@ int JobForkCommand(const GlobalOptions& global, const ForkOptions& options) {
   v1::ForkJobRequest request;
   auto overrides = ParseOverrides(options.set);
   if (!overrides.ok()) return Fail(overrides.status());
+  ScriptFiles files;
+  if (const absl::Status packed = files.PackOverrides(&*overrides); !packed.ok()) {
+    return Fail(packed);
+  }
   request.mutable_overrides()->Swap(&*overrides);
   const absl::Status labelled = ChangeLabels(options.labels, request.mutable_labels());
   if (!labelled.ok()) return Fail(labelled);
@@ -149,6 +164,10 @@ int JobForkCommand(const GlobalOptions& global, const ForkOptions& options) {
     const auto source = ResolveJob(access->jobs(), options.from);
     if (!source.ok()) return Fail(source.status());
     request.set_source(*source);
+  }
+  if (!options.validate_only) {
+    const absl::Status sent = files.Send(access->connection(), access->login().project);
+    if (!sent.ok()) return Fail(sent);
   }
   const auto job = access->jobs().Fork(request);
   if (!job.ok()) return Fail(job.status());

@@ -91,11 +91,12 @@ void BlockPipeSignal() {
 }  // namespace
 
 LocalRun::LocalRun(const GlobalOptions& global, const RunOptions& options, const v1::JobSpec& spec,
-                   const DiskNeeds& disk, RunReport* report)
+                   const Needs& needs, RunReport* report)
     : global_(global),
       options_(options),
       spec_(spec),
-      disk_(disk),
+      disk_(needs.disk),
+      files_(needs.files),
       dir_(global.data_dir),
       report_(report),
       signals_(BlockInterrupts()) {
@@ -339,6 +340,7 @@ absl::Status LocalRun::BeginJob() {
   if (choice.action == RunChoice::kResume) {
     MP_ASSIGN_OR_RETURN(job_, jobs.Resume(job_.name(), choice.new_steps));
   } else if (choice.action == RunChoice::kSubmit) {
+    MP_RETURN_IF_ERROR(files_->Send(Connect(absl::Milliseconds(500)), /*project=*/""));
     MP_ASSIGN_OR_RETURN(job_, jobs.Submit(spec_, /*validate_only=*/false, place));
     for (const v1::Choice& chosen : job_.choices()) report_->Note(ChoiceText(chosen));
   }

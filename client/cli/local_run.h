@@ -26,6 +26,7 @@
 #include "client/cli/log_follower.h"
 #include "client/cli/run_choice.h"
 #include "client/cli/run_report.h"
+#include "client/cli/script_files.h"
 #include "client/cli/supervisor.h"
 #include "client/web/web_server.h"
 
@@ -33,9 +34,13 @@ namespace milepost::client {
 
 class LocalRun {
  public:
-  // `disk`: what the job needs on the data directory's disk.
+  // What a job of the spec needs.
+  struct Needs {
+    DiskNeeds disk;      // on the data directory's disk
+    ScriptFiles* files;  // are sent along with it; outlives the run
+  };
   LocalRun(const GlobalOptions& global, const RunOptions& options, const v1::JobSpec& spec,
-           const DiskNeeds& disk, RunReport* report);
+           const Needs& needs, RunReport* report);
   ~LocalRun();  // kills what still runs
 
   // CANCELLED: a signal came first.
@@ -102,6 +107,7 @@ class LocalRun {
   const RunOptions options_;
   const v1::JobSpec spec_;
   const DiskNeeds disk_;
+  ScriptFiles* const files_;
   const DataDir dir_;
   RunReport* report_;
   UniqueFd signals_;

@@ -16,6 +16,7 @@
 #include "client/cli/job_arguments.h"
 #include "client/cli/local_run.h"
 #include "client/cli/run_report.h"
+#include "client/cli/script_files.h"
 #include "client/cli/tokenizer_folder.h"
 #include "client/cli/unigram.h"
 #include "common/exit_codes.h"
@@ -219,7 +220,8 @@ absl::StatusOr<v1::JobSpec> SpecOfJob(const GlobalOptions& global, RunOptions* o
   return job.spec();
 }
 
-absl::StatusOr<v1::JobSpec> SpecOf(const GlobalOptions& global, RunOptions* options) {
+absl::StatusOr<v1::JobSpec> SpecOf(const GlobalOptions& global, RunOptions* options,
+                                   ScriptFiles* files) {
   if (!options->jobs.empty()) return SpecOfJob(global, options);
   if (!options->tuning.model.empty()) {
     MP_ASSIGN_OR_RETURN(options->spec, PrepareFineTuning(options->tuning));
@@ -227,7 +229,7 @@ absl::StatusOr<v1::JobSpec> SpecOf(const GlobalOptions& global, RunOptions* opti
   if (options->spec.empty()) {
     return absl::InvalidArgumentError("spec is required, or --model and --data, or --job");
   }
-  return LoadSpec({.path = options->spec, .base = std::nullopt, .overrides = options->set});
+  return LoadSpec({.path = options->spec, .base = std::nullopt, .overrides = options->set}, files);
 }
 
 // At a job's end. `sample`: also text from the model, for which the workers stop.
@@ -277,7 +279,8 @@ Followed FollowAll(LocalRun* run, absl::Time started, RunReport* report) {
 int RunCommand(const GlobalOptions& global, const RunOptions& given) {
   const absl::Time started = absl::Now();
   RunOptions options = given;
-  const auto spec = SpecOf(global, &options);
+  ScriptFiles files;
+  const auto spec = SpecOf(global, &options, &files);
   if (absl::IsCancelled(spec.status())) {
     Note(absl::StrCat("milepost: ", spec.status().message()));
     return kExitInterrupted;
@@ -287,7 +290,7 @@ int RunCommand(const GlobalOptions& global, const RunOptions& given) {
   if (!disk.ok()) return Fail(disk.status());
   HintPrecision(*spec);
   const auto report = MakeRunReport(KindFor(global.output));
-  LocalRun run(global, options, *spec, *disk, report.get());
+  LocalRun run(global, options, *spec, {*disk, &files}, report.get());
   const Followed followed = FollowAll(&run, started, report.get());
   RunSummary summary;
   std::vector<WaitingJob> waiting;
