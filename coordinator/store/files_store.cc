@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/disk_space.h"
+#include "common/error_details.h"
 #include "common/spec/script.h"
 #include "common/status_macros.h"
 #include "coordinator/store/sync_path.h"
@@ -103,11 +104,13 @@ bool FilesStore::Has(const std::string& sha256, absl::Time now) {
 
 absl::Status FilesStore::CheckRoomLocked(int64_t bytes) const {
   if (bytes_ + reserved_ + bytes > options_.most_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "script.files: the files of all jobs have ", bytes_ + reserved_, " of at most ",
-        options_.most_bytes, " bytes, and these have ", bytes,
-        ": delete jobs that are not needed any more (milepost job delete), or have the operator ",
-        "raise --max-files-bytes"));
+    return Refusal(
+        v1::ERROR_REASON_DISK_FULL, "files",
+        absl::StrCat("script.files: the files of all jobs have ", bytes_ + reserved_,
+                     " of at most ", options_.most_bytes, " bytes, and these have ", bytes,
+                     ": delete jobs that are not needed any more (milepost job delete), or have "
+                     "the operator ",
+                     "raise --max-files-bytes"));
   }
   MP_ASSIGN_OR_RETURN(const uint64_t free, options_.free_bytes(folder_));
   const int64_t others = options_.reserved_bytes();
