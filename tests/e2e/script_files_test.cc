@@ -127,7 +127,7 @@ TEST_F(ScriptFilesTest, TwoRanksRunInThemAlsoAfterTheCoordinatorRestarts) {
       "cat sub/data.txt\n"
       "[ ! -e secret.key ] && [ ! -w sub/data.txt -o $(id -u) = 0 ] || exit 9\n"
       "echo attempt $MILEPOST_ATTEMPT of rank $RANK in $(pwd) > $MILEPOST_SCRATCH/note || exit 8\n"
-      "cat $MILEPOST_SCRATCH/note\n"
+      "cp sub/data.txt $SHARED/data.$RANK && cat $MILEPOST_SCRATCH/note\n"
       "[ $MILEPOST_ATTEMPT = 1 ] || exit 0\n"
       "touch $SHARED/at.$RANK\n"
       "while [ ! -e $SHARED/go ]; do sleep 0.02; done\n"
@@ -139,6 +139,9 @@ TEST_F(ScriptFilesTest, TwoRanksRunInThemAlsoAfterTheCoordinatorRestarts) {
   const std::string job = Submitted(cluster);
   AwaitFile("shared/at.0");
   AwaitFile("shared/at.1");
+  for (const char* name : {"shared/data.0", "shared/data.1"}) {
+    EXPECT_EQ(TextOf(name), "what was sent\n");
+  }
   EXPECT_EQ(Cached().size(), 1U) << "both are of one host";
   cluster.KillCoordinator();
   cluster.StartCoordinator();
@@ -151,8 +154,7 @@ TEST_F(ScriptFilesTest, TwoRanksRunInThemAlsoAfterTheCoordinatorRestarts) {
   EXPECT_EQ(end.attempts(), 2);
   EXPECT_THAT(end.first_failure().message(), HasSubstr("the script ended: exit code 7"));
   const std::string log = LogText(cluster, job);
-  for (const char* line : {"attempt 1 of rank 0", "attempt 1 of rank 1", "attempt 2 of rank 0",
-                           "attempt 2 of rank 1", "what was sent"}) {
+  for (const char* line : {"attempt 2 of rank 0", "attempt 2 of rank 1", "what was sent"}) {
     EXPECT_THAT(log, HasSubstr(line));
   }
   for (const auto& entry : fs::directory_iterator(folder_ + "/tmp")) {
@@ -202,6 +204,34 @@ TEST_F(ScriptFilesTest, DamageEndsTheJobAndSaysSo) {
       AllOf(HasSubstr("are damaged on the coordinator's disk"), HasSubstr("submit the job again")));
   // Which helps.
   EXPECT_EQ(cluster.Await(Submitted(cluster), IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(ScriptFilesTest, AForkMayHaveOtherFiles) {
+  WriteMine(R"(exec python3 - <<'END'
+import milepost
+start = milepost.checkpoint.load()
+step = start.step if start else 0
+print(f'after step {step}:', open('sub/data.txt').read())
+milepost.checkpoint.save({'x': step}, step + 1)
+END
+)",
+            /*ranks=*/1);
+  Cluster cluster(folder_, Options(/*workers=*/1));
+  cluster.Start();
+  const std::string job = Submitted(cluster);
+  EXPECT_EQ(cluster.Await(job, IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
+  Write("mine/sub/data.txt", "another text\n");
+  const auto fork = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"job", "fork", "-o", "name", "--from", job});
+    const Ran ran = Milepost(cluster, flags);
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    const std::string name = ran.out.substr(0, ran.out.find('\n'));
+    EXPECT_EQ(cluster.Await(name, IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
+    return LogText(cluster, name);
+  };
+  EXPECT_THAT(fork({}), HasSubstr("after step 1: what was sent"));
+  EXPECT_THAT(fork({"--set", "script.files=" + folder_ + "/mine"}),
+              HasSubstr("after step 1: another text"));
 }
 
 // On this machine, with the folder that the run itself writes to in the one that is sent.

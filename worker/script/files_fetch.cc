@@ -128,8 +128,8 @@ absl::Status BringFiles(const v1::StartRank& start, const FetchOptions& options,
   const absl::Status unpacked = UnpackFiles(archive.get(), folder);
   if (absl::IsInvalidArgument(unpacked)) return Annotate(unpacked, "script.files");
   MP_RETURN_IF_ERROR(OfThisHost(unpacked));
-  spdlog::info("the files that were sent along are in {} ({})", folder,
-               absl::FormatDuration(absl::Trunc(SteadyNow() - began, absl::Milliseconds(1))));
+  spdlog::debug("the files that were sent along are in {} ({})", folder,
+                absl::FormatDuration(absl::Trunc(SteadyNow() - began, absl::Milliseconds(1))));
   return absl::OkStatus();
 }
 
