@@ -105,27 +105,37 @@ absl::Status CheckModel(const std::string& folder) {
       "--model: ", folder, " has no weights: neither model.safetensors nor its shards"));
 }
 
-// With a validation part, if that has a sample.
+// Whether a validation part would have a sample, at four bytes to a token.
+bool EnoughToValidate(const FineTuning& tuning, int64_t length) {
+  int64_t bytes = 0;
+  for (const std::string& path : tuning.data) {
+    std::error_code error;
+    if (!fs::is_regular_file(path, error)) return true;  // a folder of tables
+    bytes += static_cast<int64_t>(fs::file_size(path, error));
+  }
+  constexpr double kBytesOfToken = 4;
+  return static_cast<double>(bytes) * kValidationFraction >
+         kBytesOfToken * static_cast<double>(length);
+}
+
 absl::StatusOr<TokenizeResult> Tokenize(const FineTuning& tuning, int64_t length,
                                         const std::string& folder) {
   TokenizeJob job = {.inputs = tuning.data,
                      .output = absl::StrCat(folder, "/", kTrain),
-                     .validation_output = absl::StrCat(folder, "/", kValidation),
-                     .validation_fraction = kValidationFraction,
-                     .sequence_length = length};
-  MP_ASSIGN_OR_RETURN(TokenizeResult result, TokenizeHuggingFace(job, tuning.model));
-  if (result.validation_tokens > length) return result;
-  for (const std::string& path : {job.validation_output, MaskPath(job.validation_output)}) {
-    std::error_code error;
-    fs::remove(path, error);
+                     .sequence_length = length,
+                     .takes_texts = true};
+  if (EnoughToValidate(tuning, length)) {
+    job.validation_output = absl::StrCat(folder, "/", kValidation);
+    job.validation_fraction = kValidationFraction;
   }
-  job.validation_output.clear();
-  job.validation_fraction = 0;
-  MP_ASSIGN_OR_RETURN(result, TokenizeHuggingFace(job, tuning.model));
-  if (result.train_tokens > length) return result;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--data: ", result.train_tokens, " tokens are less than a sample, which has ",
-                   length, ": give more data, or a shorter --sequence-length"));
+  MP_ASSIGN_OR_RETURN(TokenizeResult result, TokenizeHuggingFace(job, tuning.model));
+  if (result.train_tokens <= length) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--data: ", result.train_tokens, " tokens are less than a sample, which has ",
+                     length, ": give more data, or a shorter --sequence-length"));
+  }
+  if (result.validation_tokens <= length) result.validation_tokens = 0;  // less than a sample
+  return result;
 }
 
 // /dev/nvidia0, /dev/nvidia1, ...: what the driver offers here.

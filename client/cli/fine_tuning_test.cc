@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli/job_arguments.h"
 #include "client/cli/tokenizer_stand_ins.h"
 #include "common/spec/parse.h"
@@ -24,7 +25,10 @@ using ::testing::IsEmpty;
 
 // A spec as it is submitted, of a folder whose model it has been given.
 v1::JobSpec SpecFrom(const TuningFacts& facts) {
-  auto spec = ParseJobSpecYaml(TuningSpec(facts), "spec.yaml");
+  // Paths as they are in the folder "/".
+  const std::string text = absl::StrReplaceAll(
+      TuningSpec(facts), {{" train.", " /train."}, {" validation.", " /validation."}});
+  auto spec = ParseJobSpecYaml(text, "spec.yaml");
   EXPECT_TRUE(spec.ok()) << spec.status() << TuningSpec(facts);
   if (!spec.ok()) return {};
   v1::LlamaSpec& llama = *spec->mutable_model()->mutable_llama();
@@ -63,7 +67,7 @@ TEST(TuningSpec, HasThreeEpochsAtUsualRates) {
   EXPECT_EQ(spec.train().steps(), 94);  // 3000 samples
   EXPECT_EQ(spec.train().optimizer().lr(), 2e-5);
   EXPECT_EQ(spec.train().precision(), v1::PRECISION_FP32);
-  EXPECT_EQ(spec.data().loss_mask().validation(), "validation.mask.npy");
+  EXPECT_EQ(spec.data().loss_mask().validation(), "/validation.mask.npy");
   EXPECT_EQ(spec.data().document_separator(), 5);
   EXPECT_EQ(spec.train().validation().every(), 9);
   EXPECT_TRUE(spec.checkpoint().keep_best());
@@ -170,10 +174,26 @@ TEST_F(FineTuningTest, IsMadeOnce) {
               HasSubstr("was not made by this command: name another folder with --out"));
 }
 
+TEST_F(FineTuningTest, TextsHaveNoMasks) {
+  FineTuning tuning = Tuning();
+  Write("book.txt", std::string(70, 'a'));
+  tuning.data = {Path("book.txt")};
+  const auto path = PrepareFineTuning(tuning);
+  ASSERT_TRUE(path.ok()) << path.status();
+  const auto spec = LoadSpec({.path = *path});
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_FALSE(spec->data().has_loss_mask());
+  tuning.sequence_length = 100;
+  tuning.folder = Path("longer");
+  EXPECT_THAT(std::string(PrepareFineTuning(tuning).status().message()),
+              HasSubstr("70 tokens are less than a sample, which has 100"));
+  EXPECT_FALSE(fs::exists(Path("longer")));
+}
+
 TEST_F(FineTuningTest, LittleDataHaveNoValidation) {
   std::string chat = R"({"messages": [{"role": "user", "content": "what"}, )";
   absl::StrAppend(&chat, R"({"role": "assistant", "content": ")", std::string(50, 'a'), "\"}]}\n");
-  Write("chats.jsonl", absl::StrCat(chat, chat, chat));
+  Write("chats.jsonl", chat);
   const auto path = PrepareFineTuning(Tuning());
   ASSERT_TRUE(path.ok()) << path.status();
   EXPECT_FALSE(fs::exists(Path("out/validation.npy")));

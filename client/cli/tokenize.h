@@ -28,6 +28,8 @@ struct TokenizeJob {
   // Of examples: the tokens of a sample, into which whole examples are packed. 0: they follow each
   // other.
   int64_t sequence_length = 0;
+  // Texts are taken also where there is a sequence_length. They are not packed.
+  bool takes_texts = false;
   // Of examples: all tokens are targets, and not the answers alone.
   bool all_tokens = false;
 };

@@ -189,7 +189,8 @@ absl::StatusOr<TokenizeResult> TokenizeHuggingFace(const TokenizeJob& job,
                   job.separator,
                   job.field,
                   absl::StrCat(job.sequence_length),
-                  job.all_tokens ? "all" : "completions"};
+                  job.all_tokens ? "all" : "completions",
+                  job.takes_texts ? "taken" : "refused"};
   options.argv.insert(options.argv.end(), job.inputs.begin(), job.inputs.end());
   options.out = Redirect::Pipe();
   options.err = Redirect::Pipe();

@@ -561,12 +561,12 @@ def looks_like_example(text):
     return pair or "messages" in has or {"prompt", "completion"} <= has
 
 
-def sink_for(vocabulary, separator, length, first):
+def sink_for(vocabulary, separator, length, takes_texts, first):
     if isinstance(first, (Example, Pair)):
         return Examples(vocabulary, separator, length, first)
     if looks_like_example(first):
         fail("an input has lines of examples: name it .jsonl, so that they are read as such")
-    if length > 0:
+    if length > 0 and not takes_texts:
         fail(
             "--sequence-length is for examples: lines of 'messages', of 'prompt' and 'completion', "
             "or of 'chosen' and 'rejected'"
@@ -590,8 +590,9 @@ class Run:
     """Reads all inputs, cuts them into the two parts and encodes batches."""
 
     def __init__(self, arguments):
-        path, fraction, self.separator, field, length, loss = arguments[:6]
-        self.paths = arguments[6:]
+        path, fraction, self.separator, field, length, loss, texts = arguments[:7]
+        self.paths = arguments[7:]
+        self.takes_texts = texts == "taken"  # also with a length of samples
         self.fraction, self.length = float(fraction), int(length)
         self.vocabulary = Vocabulary(path)
         self.reader = Reader(self.vocabulary, field, loss)
@@ -603,7 +604,9 @@ class Run:
 
     def give(self, part, document, begins):
         if self.sink is None:
-            self.sink = sink_for(self.vocabulary, self.separator, self.length, document)
+            self.sink = sink_for(
+                self.vocabulary, self.separator, self.length, self.takes_texts, document
+            )
         if isinstance(document, (Example, Pair)) != isinstance(self.sink, Examples):
             fail("the inputs have texts and examples: make a file of each")
         self.waiting[part].append((document, begins))
@@ -636,7 +639,7 @@ class Run:
             self.flush(0)
             self.flush(1)
         if self.sink is None:
-            self.sink = sink_for(self.vocabulary, self.separator, 0, "")
+            self.sink = sink_for(self.vocabulary, self.separator, 0, True, "")
         self.sink.end(self.documents)
 
 

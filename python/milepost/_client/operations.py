@@ -14,7 +14,8 @@ from milepost._client.records import TERMINAL, Checkpoint, JobStatus, read
 _PAGE = 500
 # Fields of a spec that name a folder which only the program reads, and what to do without it.
 _BY_PROGRAM = {
-    "model.hugging_face": "write the model's family and fields, and train.init_from, instead"
+    "model.hugging_face": "write the model's family and fields, and train.init_from, instead",
+    "script.files": "name a folder that is on the workers, as script.folder, instead",
 }
 Names = Union[str, Iterable[str]]
 
