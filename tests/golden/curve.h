@@ -19,8 +19,7 @@
 #include "common/spec/validate.h"
 #include "engine/comm/in_process.h"
 #include "engine/data/npy.h"
-#include "engine/ops/nf4/nf4_cpu_kernel.h"
-#include "engine/runtime/session/parameter_store.h"
+#include "engine/runtime/session/fill_interval.h"
 #include "engine/runtime/session/training_session.h"
 #include "engine/runtime/testing/npy.h"
 #include "engine/state/layout.h"
@@ -218,16 +217,7 @@ class GoldenCurve : public testing::Test {
           }
           return absl::OkStatus();
         };
-        if (tensor.dtype() == runtime::kPackedDType) {
-          int64_t elements = 1;
-          for (const int64_t dimension : tensor.shape()) elements *= dimension;
-          ASSERT_EQ(kernels::PackNf4(elements, target.begin, target.end, read,
-                                     reinterpret_cast<uint8_t*>(target.data)),
-                    absl::OkStatus());
-          continue;
-        }
-        ASSERT_EQ(read(target.begin, target.end, reinterpret_cast<float*>(target.data)),
-                  absl::OkStatus());
+        ASSERT_EQ(runtime::FillInterval(tensor, target, read), absl::OkStatus());
       }
     };
     fill(session.state_tensors(), session.RestoreTargets());

@@ -16,7 +16,7 @@
 #include "engine/data/fingerprint.h"
 #include "engine/models/hugging_face.h"
 #include "engine/models/lora.h"
-#include "engine/ops/nf4/nf4_cpu_kernel.h"
+#include "engine/runtime/session/fill_interval.h"
 #include "engine/state/half.h"
 #include "engine/state/layout.h"
 #include "engine/state/safetensors.h"
@@ -88,10 +88,7 @@ absl::Status CheckNumbers(const Place& place, absl::Span<const float> values) {
       std::isnan(*odd) ? "NaN" : "infinity", ": begin with weights from before the run diverged"));
 }
 
-// Elements [begin, end) of a tensor, to `values`.
-using ReadTensor = kernels::ReadElements;
-
-ReadTensor ReaderOf(const Place& place, const state::ResizedTensor* resized) {
+runtime::ReadElements ReaderOf(const Place& place, const state::ResizedTensor* resized) {
   return [&place, resized](int64_t begin, int64_t end, float* values) {
     MP_RETURN_IF_ERROR(Annotate(resized != nullptr
                                     ? resized->ReadF32(begin, end, values)
@@ -99,33 +96,6 @@ ReadTensor ReaderOf(const Place& place, const state::ResizedTensor* resized) {
                                 "train.init_from"));
     return CheckNumbers(place, absl::MakeSpan(values, static_cast<size_t>(end - begin)));
   };
-}
-
-// Of parameters that are their own masters: rounded to nearest.
-absl::Status ReadBf16(const ReadTensor& read, const runtime::StateInterval& target) {
-  constexpr int64_t kPiece = 1 << 20;
-  std::vector<float> values(static_cast<size_t>(std::min(kPiece, target.end - target.begin)));
-  auto* out = reinterpret_cast<uint16_t*>(target.data);
-  for (int64_t at = target.begin; at < target.end; at += kPiece) {
-    const int64_t end = std::min(at + kPiece, target.end);
-    MP_RETURN_IF_ERROR(read(at, end, values.data()));
-    for (int64_t i = at; i < end; ++i) {
-      out[i - target.begin] = state::F32ToBf16(values[static_cast<size_t>(i - at)]);
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadParameter(const ReadTensor& read, const v1::TensorInfo& tensor,
-                           const runtime::StateInterval& target) {
-  if (tensor.dtype() == "BF16") return ReadBf16(read, target);
-  if (tensor.dtype() != runtime::kPackedDType) {
-    return read(target.begin, target.end, reinterpret_cast<float*>(target.data));
-  }
-  int64_t elements = 1;
-  for (const int64_t dimension : tensor.shape()) elements *= dimension;
-  return kernels::PackNf4(elements, target.begin, target.end, read,
-                          reinterpret_cast<uint8_t*>(target.data));
 }
 
 }  // namespace
@@ -185,9 +155,8 @@ absl::Status InitialWeights::Read(const std::vector<runtime::StateInterval>& tar
       continue;
     }
     const auto resized = resized_.find(static_cast<size_t>(target.tensor));
-    const ReadTensor read =
-        ReaderOf(*place, resized == resized_.end() ? nullptr : &resized->second);
-    MP_RETURN_IF_ERROR(ReadParameter(read, tensor, target));
+    MP_RETURN_IF_ERROR(runtime::FillInterval(
+        tensor, target, ReaderOf(*place, resized == resized_.end() ? nullptr : &resized->second)));
   }
   return absl::OkStatus();
 }

@@ -15,7 +15,8 @@
 #include "absl/strings/str_replace.h"
 #include "engine/dtype/nf4.h"
 #include "engine/models/hugging_face.h"
-#include "engine/ops/nf4/nf4_cpu_kernel.h"
+#include "engine/runtime/session/fill_interval.h"
+#include "engine/runtime/session/parameter_store.h"
 #include "engine/runtime/testing/tiny_job.h"
 #include "engine/state/half.h"
 #include "engine/state/safetensors_writer.h"
@@ -236,7 +237,7 @@ TEST(InitialWeightsTest, WhatAdaptersAdaptIn4Bits) {
   for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 3}}) {
     const v1::JobSpec spec =
         job.Spec({.ranks = ranks, .stage = stage, .seed = 7, .lora = 2, .nf4 = true});
-    std::map<std::string, std::vector<uint8_t>> read;
+    std::map<std::string, std::vector<char>> read, wanted;
     std::mutex mutex;
     runtime::RunRanks(spec, [&](int, TrainingSession& session) {
       const std::vector<v1::TensorInfo>& tensors = session.base_tensors();
@@ -247,20 +248,23 @@ TEST(InitialWeightsTest, WhatAdaptersAdaptIn4Bits) {
       for (const StateInterval& i : session.BaseTargets(0)) {
         const v1::TensorInfo& tensor = tensors[static_cast<size_t>(i.tensor)];
         if (tensor.dtype() != runtime::kPackedDType) continue;
-        std::vector<uint8_t>& bytes = read[tensor.name()];
-        const auto elements = static_cast<int64_t>(weights.at(tensor.name()).size());
-        bytes.resize(static_cast<size_t>(Nf4Bytes(elements)));
+        const std::vector<float>& values = weights.at(tensor.name());
+        std::vector<char>&bytes = read[tensor.name()], &whole = wanted[tensor.name()];
+        const int64_t size = Nf4Bytes(static_cast<int64_t>(values.size()));
+        bytes.resize(static_cast<size_t>(size));
+        whole.resize(static_cast<size_t>(size));
         std::memcpy(bytes.data() + i.begin, i.data, static_cast<size_t>(i.end - i.begin));
+        const auto from = [&](int64_t begin, int64_t end, float* at) {
+          std::copy(values.begin() + begin, values.begin() + end, at);
+          return absl::OkStatus();
+        };
+        const StateInterval all = {
+            .tensor = i.tensor, .begin = 0, .end = size, .data = whole.data()};
+        ASSERT_EQ(runtime::FillInterval(tensor, all, from), absl::OkStatus());
       }
     });
     EXPECT_EQ(read.size(), 8U);  // of two layers
-    for (const auto& [name, bytes] : read) {
-      std::vector<float> want = weights.at(name), got(want.size());
-      const auto elements = static_cast<int64_t>(want.size());
-      kernels::UnpackNf4(bytes.data(), elements, got.data());
-      kernels::RoundToNf4(want.data(), elements);
-      EXPECT_EQ(got, want) << name << ", " << ranks << " ranks, stage " << stage;
-    }
+    EXPECT_EQ(read, wanted) << ranks << " ranks, stage " << stage;
   }
 }
 

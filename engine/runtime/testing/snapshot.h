@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "common/status_macros.h"
-#include "engine/ops/nf4/nf4_cpu_kernel.h"
+#include "engine/runtime/session/fill_interval.h"
 #include "engine/runtime/session/training_session.h"
 #include "engine/state/layout.h"
 
@@ -83,30 +83,13 @@ inline void Save(TrainingSession& session, Snapshot& snapshot, std::mutex& mutex
 inline void GiveBase(TrainingSession& session) {
   for (const StateInterval& i : session.BaseTargets(/*part=*/0)) {
     const v1::TensorInfo& tensor = session.base_tensors()[static_cast<size_t>(i.tensor)];
-    const auto value_of = [&](int64_t e) {
-      return static_cast<float>((e * 7 + i.tensor * 3) % 19 - 9) / 64;  // exact in 16
+    const auto read = [&](int64_t begin, int64_t end, float* at) {
+      for (int64_t e = begin; e < end; ++e) {
+        at[e - begin] = static_cast<float>((e * 7 + i.tensor * 3) % 19 - 9) / 64;  // exact in 16
+      }
+      return absl::OkStatus();
     };
-    if (tensor.dtype() == kPackedDType) {
-      int64_t elements = 1;
-      for (const int64_t dimension : tensor.shape()) elements *= dimension;
-      const auto read = [&](int64_t begin, int64_t end, float* at) {
-        for (int64_t e = begin; e < end; ++e) at[e - begin] = value_of(e);
-        return absl::OkStatus();
-      };
-      ASSERT_EQ(
-          kernels::PackNf4(elements, i.begin, i.end, read, reinterpret_cast<uint8_t*>(i.data)),
-          absl::OkStatus());
-      continue;
-    }
-    const bool halves = tensor.dtype() == "BF16";
-    for (int64_t e = i.begin; e < i.end; ++e) {
-      const float value = value_of(e);
-      uint32_t bits;
-      std::memcpy(&bits, &value, sizeof bits);
-      char* const at = i.data + (e - i.begin) * (halves ? 2 : 4);
-      if (halves) bits >>= 16;
-      std::memcpy(at, &bits, halves ? 2 : 4);
-    }
+    ASSERT_EQ(FillInterval(tensor, i, read), absl::OkStatus());
   }
 }
 
