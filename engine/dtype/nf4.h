@@ -1,6 +1,6 @@
 // Numbers of 4 bits for weights that are only read (Dettmers et al., "QLoRA", 2023): NormalFloat4.
-// A matrix is cut into blocks of 64 elements in row-major order. Each block has a scale, the largest
-// magnitude in it, and each element the nearest of 16 numbers between -1 and 1, times the scale.
+// A matrix is cut into blocks of 64 elements, in row-major order. Each block has a scale, its
+// largest magnitude, and each element the nearest of 16 numbers between -1 and 1, times the scale.
 //
 //   std::vector<uint8_t> packed(Nf4Bytes(n));   // codes, then scales: Nf4ScalesAt(n)
 //   int code = Nf4Code(0.5f);                   // 12

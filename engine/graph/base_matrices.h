@@ -1,6 +1,6 @@
 // Which parameters may be kept in fewer bits than the model computes in: of what adapters adapt
-// (Parameter::base), the matrices that linear layers of the model's blocks multiply and nothing else
-// reads. Not those of the last block, which has the heads.
+// (Parameter::base), the matrices that linear layers of the model's blocks multiply and nothing
+// else reads. Not those of the last block, which has the heads.
 //
 //   const std::vector<bool> packed = graph::BaseMatrices(graph);  // by parameter
 //

@@ -120,8 +120,8 @@ struct FlatGroup {
   bool frozen = false;
   // Frozen too: what adapters adapt (graph::Parameter::base). It is no part of the state.
   bool base = false;
-  // The compute dtype; or kU8, of a base that is kept in 4 bits (nf4_pass.h): then what is counted in
-  // elements here is bytes.
+  // The compute dtype; or kU8, of a base that is kept in 4 bits (nf4_pass.h): then what is counted
+  // in elements here is bytes.
   DType parameter_dtype = DType::kF32;
   bool Packed() const { return parameter_dtype == DType::kU8; }
   DType state_dtype = DType::kF32;  // of its optimizer's states: kF32 or kBF16

@@ -1,6 +1,6 @@
-// A tensor that is read with more rows than its file has, as a larger vocabulary needs. Each further
-// row is the mean of the file's rows: what transformers' resize_token_embeddings begins with, less
-// its noise of a 10^-9th of their covariance (Hewitt, "Initializing New Word Embeddings for
+// A tensor that is read with more rows than its file has, as a larger vocabulary needs. Each
+// further row is the mean of the file's: what transformers' resize_token_embeddings begins with,
+// less its noise of a 10^-9th of their covariance (Hewitt, "Initializing New Word Embeddings for
 // Pretrained Language Models", 2021).
 //
 //   MP_ASSIGN_OR_RETURN(const auto table, ResizedTensor::Open(place.file, *place.tensor, 32064));
@@ -25,7 +25,7 @@ bool GrowsTo(const std::vector<int64_t>& shape, const std::vector<int64_t>& want
 
 class ResizedTensor {
  public:
-  // Reads the whole tensor. It has rows, and not more than `rows` (CHECK). The tensor is the file's.
+  // Reads the whole tensor. It has rows, and at most `rows` (CHECK). The tensor is the file's.
   // INVALID_ARGUMENT: ReadF32's.
   static absl::StatusOr<ResizedTensor> Open(std::shared_ptr<const SafetensorsFile> file,
                                             const SafetensorsTensor& tensor, int64_t rows);

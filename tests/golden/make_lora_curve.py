@@ -3,17 +3,17 @@
 
     python3 tests/golden/make_lora_curve.py > tests/golden/lora_curve.json
 
-Needs torch, transformers, peft and bitsandbytes. Each case is a transformers model with PEFT's adapters: a Llama
-with adapters at every layer of its blocks; a Qwen2 with rank-stabilized ones of q and v, whose last
-norm is trained as well; GPT-2, whose weights are stored the other way round. Names are Milepost's:
-PEFT's without "base_model.model.", "base_layer." and "default.". Initial values, also of both
-matrices of an adapter, come from the integer formula of make_gpt2_curve.py, by the number of the
-parameter in lora_curve.json's list, which lora_curve_test.cc repeats. Every step trains on all
-samples. The last case has the loss of preferences (DPO, Rafailov et al. 2023), written out here: in
-each sample two neighbouring documents that both have a target are a pair. (At a beta of 0.5 the
-gradients of most pairs end near 0, and the norms of this script in fp32 and in fp64 are 4e-4 apart;
-at this one 1.5e-5.) In the case "nf4" what the adapters adapt is in 4 bits, by
-bitsandbytes.
+Needs torch, transformers, peft and bitsandbytes. Each case is a transformers model with PEFT's
+adapters: a Llama with adapters at every layer of its blocks; a Qwen2 with rank-stabilized ones of
+q and v, whose last norm is trained as well; GPT-2, whose weights are stored the other way round.
+Names are Milepost's: PEFT's without "base_model.model.", "base_layer." and "default.". Initial
+values, also of both matrices of an adapter, come from the integer formula of make_gpt2_curve.py,
+by the number of the parameter in lora_curve.json's list, which lora_curve_test.cc repeats. Every
+step trains on all samples. The last case has the loss of preferences (DPO, Rafailov et al. 2023),
+written out here: in each sample two neighbouring documents that both have a target are a pair.
+(At a beta of 0.5 the gradients of most pairs end near 0, and the norms of this script in fp32 and
+in fp64 are 4e-4 apart; at this one 1.5e-5.) In the case "nf4" what the adapters adapt is in 4
+bits, by bitsandbytes.
 """
 import json
 import warnings
@@ -77,8 +77,8 @@ def set_weights(named):
 
 
 def quantize(network):
-    """What the adapters adapt becomes what bitsandbytes makes of it in 4 bits. As one row: where
-    rows are no multiples of a block, its kernel for the CPU (0.50.2) takes another block's scale."""
+    """What the adapters adapt becomes what bitsandbytes makes of it in 4 bits. As one row: if rows
+    are no multiples of a block, its kernel for the CPU (0.50.2) takes another block's scale."""
     functional = bitsandbytes.functional
     for module in network.modules():
         layer = getattr(module, "base_layer", None)
@@ -158,8 +158,8 @@ def train(case):
         optimizer.step()
         curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
     return {"model": model, "lora": lora, "dpo": dpo,
-            "quantize_base": case.get("quantize_base", "none"), "parameters": list(named), "steps": curve,
-            "final": final_state(trained)}
+            "quantize_base": case.get("quantize_base", "none"), "parameters": list(named),
+            "steps": curve, "final": final_state(trained)}
 
 
 def main():

@@ -23,8 +23,8 @@
 
 namespace milepost::worker {
 
-// Both calls block on the disk. Where the model's vocabulary is larger than the folder's, its further
-// rows are the mean of the folder's (state/resized_tensor.h).
+// Both calls block on the disk. Where the model's vocabulary is larger than the folder's, its
+// further rows are the mean of the folder's (state/resized_tensor.h).
 //
 // NOT_FOUND: the folder, its config or its weights do not exist. DATA_LOSS: a file is truncated.
 // INVALID_ARGUMENT names the file, and means one of these:

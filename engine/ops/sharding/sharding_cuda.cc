@@ -73,8 +73,8 @@ absl::StatusOr<BoundOp> BindRoundGradients(const CudaBinding& b) {
   };
 }
 
-// Every rank's shard, the padding in it too, into a buffer of whole parameters. T: what is copied at
-// a time; of bytes several.
+// Every rank's shard, the padding in it too, into a buffer of whole parameters. T: what is copied
+// at a time; of bytes several.
 template <typename T>
 absl::StatusOr<BoundOp> GatherFromShards(const CudaBinding& b) {
   MP_ASSIGN_OR_RETURN(const DeviceCall call, DeviceCallOf(b));
