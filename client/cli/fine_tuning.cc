@@ -8,9 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "client/cli/new_folder.h"
 #include "client/cli/output.h"
 #include "client/cli/tokenizer_folder.h"
@@ -38,6 +39,10 @@ constexpr size_t kMostMadeOfBytes = 1 << 20;
 std::string Quoted(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
+      absl::StrAppendFormat(&quoted, "\\x%02x", static_cast<unsigned char>(c));
+      continue;
+    }
     if (c == '"' || c == '\\') quoted += '\\';
     quoted += c;
   }
@@ -50,33 +55,65 @@ std::string Absolute(const std::string& path) {
   return error ? path : absolute.string();
 }
 
-// "models/SmolLM2/" -> "SmolLM2"; "chats.jsonl" -> "chats".
-std::string Stem(const std::string& path) { return fs::path(Absolute(path)).stem().string(); }
+// As it is called, whatever a link leads to: "models/SmolLM2/" -> "SmolLM2".
+fs::path LastPart(const std::string& path) {
+  std::error_code error;
+  const fs::path normal = fs::absolute(path, error).lexically_normal();
+  return normal.has_filename() ? normal.filename() : normal.parent_path().filename();
+}
 
 // A name for a folder and a job.
 std::string NameOf(const FineTuning& tuning) {
-  std::string name = absl::StrCat(fs::path(Absolute(tuning.model)).filename().string(), "-",
-                                  Stem(tuning.data.front()));
+  std::string name = absl::StrCat(LastPart(tuning.model).string(), "-",
+                                  LastPart(tuning.data.front()).stem().string());
   for (char& c : name) {
-    if (!absl::ascii_isalnum(c) && c != '.' && c != '_') c = '-';
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_') c = '-';
   }
   constexpr size_t kLongestName = 63;
   return name.substr(0, kLongestName);
 }
 
+// What tells whether files have changed: of a folder all that are in it.
+struct Files {
+  int64_t count = 0;
+  int64_t bytes = 0;
+  int64_t newest = 0;
+
+  void Add(const fs::path& path) {
+    std::error_code error;
+    const auto size = fs::file_size(path, error);
+    if (error) return;  // no file
+    ++count;
+    bytes += static_cast<int64_t>(size);
+    newest = std::max<int64_t>(newest, fs::last_write_time(path, error).time_since_epoch().count());
+  }
+  std::string Line(absl::string_view what, const std::string& path) const {
+    return absl::StrCat(what, " ", Absolute(path), " ", count, " files ", bytes, " bytes ", newest,
+                        "\n");
+  }
+};
+
 // A line for each thing that the token files depend on.
 absl::StatusOr<std::string> MadeOf(const FineTuning& tuning, int64_t length) {
-  std::string text = absl::StrCat("model ", Absolute(tuning.model), "\nsequence length ", length,
+  std::error_code error;
+  Files model;
+  for (fs::directory_iterator it(tuning.model, error), end; !error && it != end;
+       it.increment(error)) {
+    model.Add(it->path());
+  }
+  std::string text = absl::StrCat(model.Line("model", tuning.model), "sequence length ", length,
                                   "\nadapters ", tuning.lora ? "yes" : "no", "\n");
   for (const std::string& path : tuning.data) {
-    std::error_code error;
-    const auto modified = fs::last_write_time(path, error);
-    if (error) {
-      return absl::InvalidArgumentError(absl::StrCat("--data: ", path, ": ", error.message()));
+    if (!fs::exists(path, error)) {
+      return absl::InvalidArgumentError(absl::StrCat("--data: there is no ", path));
     }
-    const bool file = fs::is_regular_file(path, error);
-    absl::StrAppend(&text, "data ", Absolute(path), " ", file ? fs::file_size(path, error) : 0, " ",
-                    modified.time_since_epoch().count(), "\n");
+    Files data;
+    data.Add(path);
+    for (fs::recursive_directory_iterator it(path, error), end; !error && it != end;
+         it.increment(error)) {
+      data.Add(it->path());
+    }
+    absl::StrAppend(&text, data.Line("data", path));
   }
   return text;
 }
@@ -95,7 +132,18 @@ absl::StatusOr<bool> IsMade(const std::string& folder, const std::string& made_o
                    ": name another folder with --out, or remove it"));
 }
 
-absl::Status CheckModel(const std::string& folder) {
+absl::Status CheckModel(const std::string& folder, const v1::ModelSpec& model, int64_t length) {
+  const ModelSizes sizes = SizesOf(model);
+  if (!model.has_gpt2() && !model.has_llama()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--model: ", folder, " is model.", sizes.family,
+                     ", which writes no text: write a spec (docs/use/job-spec.md)"));
+  }
+  if (length > sizes.context) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--sequence-length: ", length, " is more than the model's context, ", sizes.context,
+        "; a spec may give a Llama a longer one (model.llama.context)"));
+  }
   if (!HasTokenizer(folder)) return TokenizerFiles(folder).status();
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
     std::error_code error;
@@ -128,7 +176,13 @@ absl::StatusOr<TokenizeResult> Tokenize(const FineTuning& tuning, int64_t length
     job.validation_output = absl::StrCat(folder, "/", kValidation);
     job.validation_fraction = kValidationFraction;
   }
-  MP_ASSIGN_OR_RETURN(TokenizeResult result, TokenizeHuggingFace(job, tuning.model));
+  absl::StatusOr<TokenizeResult> made = TokenizeHuggingFace(job, tuning.model);
+  if (absl::IsInvalidArgument(made.status()) && !job.validation_output.empty()) {
+    // Nothing may be left for one of the parts; what is wrong otherwise is found again.
+    job.validation_output.clear();
+    made = TokenizeHuggingFace(job, tuning.model);
+  }
+  MP_ASSIGN_OR_RETURN(TokenizeResult result, std::move(made));
   if (result.train_tokens <= length) {
     return absl::InvalidArgumentError(
         absl::StrCat("--data: ", result.train_tokens, " tokens are less than a sample, which has ",
@@ -138,11 +192,16 @@ absl::StatusOr<TokenizeResult> Tokenize(const FineTuning& tuning, int64_t length
   return result;
 }
 
-// /dev/nvidia0, /dev/nvidia1, ...: what the driver offers here.
+// /dev/nvidia0, /dev/nvidia1, ...: what the driver offers here. In a container some may be missing.
 int CountGpus() {
   int count = 0;
   std::error_code error;
-  while (fs::exists(absl::StrCat("/dev/nvidia", count), error)) ++count;
+  for (fs::directory_iterator it("/dev", error), end; !error && it != end; it.increment(error)) {
+    const std::string file = it->path().filename().string();
+    absl::string_view number = file;
+    int index = 0;
+    if (absl::ConsumePrefix(&number, "nvidia") && absl::SimpleAtoi(number, &index)) ++count;
+  }
   return count;
 }
 
@@ -212,10 +271,10 @@ std::string TuningSpec(const TuningFacts& facts) {
 
 absl::StatusOr<std::string> PrepareFineTuning(const FineTuning& tuning) {
   MP_ASSIGN_OR_RETURN(const v1::ModelSpec model, models::ModelOfHfFolder(tuning.model));
-  MP_RETURN_IF_ERROR(CheckModel(tuning.model));
   const ModelSizes sizes = SizesOf(model);
   const int64_t length =
       tuning.sequence_length > 0 ? tuning.sequence_length : std::min(kUsualLength, sizes.context);
+  MP_RETURN_IF_ERROR(CheckModel(tuning.model, model, length));
   const std::string folder = tuning.folder.empty() ? NameOf(tuning) : tuning.folder;
   const std::string spec = absl::StrCat(folder, "/", kSpecFile);
   MP_ASSIGN_OR_RETURN(const std::string made_of, MadeOf(tuning, length));

@@ -162,8 +162,13 @@ TEST_F(FineTuningTest, IsMadeOnce) {
   std::ifstream file(Path("out/spec.yaml"));
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "name: mine");
   FineTuning other = Tuning();
+  fs::create_directory_symlink(folder_ / "tiny", folder_ / "by-another-name");
+  other.model = Path("by-another-name");
+  EXPECT_TRUE(PrepareFineTuning(other).ok());
   other.lora = true;
   EXPECT_EQ(PrepareFineTuning(other).status().code(), absl::StatusCode::kAlreadyExists);
+  Write("tiny/tokenizer.json", "{ }");
+  EXPECT_EQ(PrepareFineTuning(Tuning()).status().code(), absl::StatusCode::kAlreadyExists);
   Write("chats.jsonl", R"({"messages": []})");
   EXPECT_THAT(std::string(PrepareFineTuning(Tuning()).status().message()),
               HasSubstr("was made of another model, other data or other options"));
@@ -183,10 +188,15 @@ TEST_F(FineTuningTest, TextsHaveNoMasks) {
   const auto spec = LoadSpec({.path = *path});
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_FALSE(spec->data().has_loss_mask());
-  tuning.sequence_length = 100;
+  // A long line has no validation part of its own.
+  Write("book.txt", std::string(9000, 'a'));
+  tuning.folder = Path("line");
+  EXPECT_TRUE(PrepareFineTuning(tuning).ok());
+  EXPECT_FALSE(fs::exists(Path("line/validation.npy")));
+  Write("book.txt", std::string(50, 'a'));
   tuning.folder = Path("longer");
   EXPECT_THAT(std::string(PrepareFineTuning(tuning).status().message()),
-              HasSubstr("70 tokens are less than a sample, which has 100"));
+              HasSubstr("50 tokens are less than a sample, which has 64"));
   EXPECT_FALSE(fs::exists(Path("longer")));
 }
 
@@ -206,6 +216,10 @@ TEST_F(FineTuningTest, SaysWhatIsMissing) {
   FineTuning tuning = Tuning();
   tuning.data = {Path("none.jsonl")};
   EXPECT_THAT(std::string(PrepareFineTuning(tuning).status().message()), HasSubstr("--data: "));
+  tuning = Tuning();
+  tuning.sequence_length = 65;
+  EXPECT_THAT(std::string(PrepareFineTuning(tuning).status().message()),
+              HasSubstr("--sequence-length: 65 is more than the model's context, 64"));
   fs::remove(Path("tiny/model.safetensors"));
   EXPECT_THAT(std::string(PrepareFineTuning(Tuning()).status().message()),
               HasSubstr("has no weights"));

@@ -1,6 +1,7 @@
 #include "coordinator/store/epochs.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -302,7 +303,9 @@ absl::Status FillEpoch(const std::string& dir, int64_t newest, const std::string
     }
     MP_RETURN_IF_ERROR(CopyDatabase(from, epoch + "/db", before));
     // After the records: they may name none that are not there.
-    MP_RETURN_IF_ERROR(LinkFiles(fs::path(from).parent_path(), epoch));
+    for (const std::string& problem : LinkFiles(fs::path(from).parent_path(), epoch)) {
+      spdlog::error("{}: its jobs have to be submitted again", problem);
+    }
   }
   MP_RETURN_IF_ERROR(SyncPath(epoch));
   return before("rename");
@@ -383,7 +386,10 @@ absl::Status BackUp(const std::string& dir, const std::string& target) {
     status =
         CopyDatabase(from, unfinished + "/db", [](absl::string_view) { return absl::OkStatus(); });
   }
-  if (status.ok()) status = LinkFiles(fs::path(from).parent_path(), unfinished);
+  if (status.ok()) {
+    const auto problems = LinkFiles(fs::path(from).parent_path(), unfinished);
+    if (!problems.empty()) status = absl::DataLossError(problems.front());
+  }
   status.Update(SyncPath(unfinished));
   if (status.ok() && rename(unfinished.c_str(), to.c_str()) != 0) {
     status = absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", to));

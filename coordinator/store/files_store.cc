@@ -196,12 +196,16 @@ FilesStore::Usage FilesStore::CountBytes() const {
 
 absl::Status FilesStore::Damaged(const std::string& sha256, int file) {
   const auto again = Sha256OfFile(file);
-  if (again.ok() && *again == sha256) {
+  if (!again.ok() || *again == sha256) {
     return absl::UnavailableError("script.files: the archive was not read as it is: try again");
   }
   const absl::MutexLock lock(&mutex_);
   const auto found = stored_.find(sha256);
-  if (found != stored_.end()) {
+  // What was sent again since this reader began is another file.
+  struct stat read = {}, there = {};
+  const bool same = fstat(file, &read) == 0 && stat(PathOf(sha256).c_str(), &there) == 0 &&
+                    read.st_dev == there.st_dev && read.st_ino == there.st_ino;
+  if (found != stored_.end() && same) {
     unlink(PathOf(sha256).c_str());
     bytes_ -= found->second.bytes;
     stored_.erase(found);
@@ -265,22 +269,43 @@ absl::StatusOr<std::string> FilesReader::Next() {
   return piece;
 }
 
-absl::Status LinkFiles(const std::string& from_dir, const std::string& to_dir) {
-  const std::string from = from_dir + kFilesFolder, to = to_dir + kFilesFolder;
-  std::error_code error;
-  if (!fs::is_directory(from, error)) return absl::OkStatus();
-  MP_ASSIGN_OR_RETURN(const auto archives, ArchivesIn(from));
-  MP_RETURN_IF_ERROR(MakeFolder(to));
-  for (const auto& [sha256, bytes] : archives) {
-    const std::string source = absl::StrCat(from, "/", sha256);
-    const std::string target = absl::StrCat(to, "/", sha256);
-    if (link(source.c_str(), target.c_str()) == 0 || errno == EEXIST || errno == ENOENT) continue;
-    if (errno != EXDEV) return absl::ErrnoToStatus(errno, absl::StrCat("cannot link ", source));
-    fs::copy_file(source, target, error);
-    if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot copy ", source));
-    MP_RETURN_IF_ERROR(SyncPath(target));
+namespace {
+
+// Another disk, or one without hard links.
+bool MustCopy(int error) {
+  return error == EXDEV || error == EPERM || error == EOPNOTSUPP || error == EMLINK;
+}
+
+absl::Status LinkOrCopy(const std::string& source, const std::string& target) {
+  if (link(source.c_str(), target.c_str()) == 0 || errno == EEXIST || errno == ENOENT) {
+    return absl::OkStatus();
   }
-  return SyncPath(to);
+  if (!MustCopy(errno)) return absl::ErrnoToStatus(errno, absl::StrCat("cannot link ", source));
+  std::error_code error;
+  fs::copy_file(source, target, error);
+  if (!error) return SyncPath(target);
+  unlink(target.c_str());  // half of it
+  return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot copy ", source));
+}
+
+}  // namespace
+
+std::vector<std::string> LinkFiles(const std::string& from_dir, const std::string& to_dir) {
+  const std::string from = from_dir + kFilesFolder, to = to_dir + kFilesFolder;
+  std::vector<std::string> problems;
+  const auto note = [&](const absl::Status& status) {
+    if (!status.ok()) problems.emplace_back(status.message());
+    return status.ok();
+  };
+  std::error_code error;
+  if (!fs::is_directory(from, error)) return problems;
+  const auto archives = ArchivesIn(from);
+  if (!note(archives.status()) || !note(MakeFolder(to))) return problems;
+  for (const auto& [sha256, bytes] : *archives) {
+    note(LinkOrCopy(absl::StrCat(from, "/", sha256), absl::StrCat(to, "/", sha256)));
+  }
+  note(SyncPath(to));
+  return problems;
 }
 
 }  // namespace milepost::coordinator

@@ -149,8 +149,9 @@ class FilesReader {
 };
 
 // The archives of one coordinator's data directory, in another one too: as links, or copies where
-// that is on another disk. Synced. Nothing happens where there are none.
-absl::Status LinkFiles(const std::string& from_dir, const std::string& to_dir);
+// that is on another disk. Synced. Nothing happens where there are none. Returns what could not be
+// done, a line for each archive; the others are there.
+std::vector<std::string> LinkFiles(const std::string& from_dir, const std::string& to_dir);
 
 }  // namespace milepost::coordinator
 

@@ -191,16 +191,36 @@ TEST_F(FilesStoreTest, DamageIsFoundAndCanBeMended) {
   EXPECT_EQ(*Get(sha256), "text");
 }
 
+// What was sent again meanwhile is another file.
+TEST_F(FilesStoreTest, ASlowReaderOfDamageDoesNotTakeWhatWasMended) {
+  ASSERT_TRUE(Put("text").ok());
+  const std::string sha256 = DigestOfText("text");
+  std::ofstream(dir_ + "/files/" + sha256) << "tent";
+  auto slow = store_->Read(sha256);
+  ASSERT_TRUE(slow.ok()) << slow.status();
+  EXPECT_TRUE(absl::IsDataLoss(Get(sha256).status()));
+  ASSERT_TRUE(Put("text").ok());
+  while (true) {
+    const auto piece = (*slow)->Next();
+    if (piece.ok() && !piece->empty()) continue;
+    EXPECT_TRUE(absl::IsDataLoss(piece.status())) << piece.status();
+    break;
+  }
+  EXPECT_EQ(*Get(sha256), "text");
+}
+
 TEST_F(FilesStoreTest, AnotherDirectoryGetsThem) {
   ASSERT_TRUE(Put("text").ok());
   const auto under_way = store_->Begin(DigestOfText("c"), 300);
   const std::string to = dir_ + "/other";
   fs::create_directories(to);
-  ASSERT_TRUE(LinkFiles(dir_, to).ok());
-  ASSERT_TRUE(LinkFiles(dir_, to).ok()) << "again, after an attempt that failed";
+  ASSERT_THAT(LinkFiles(dir_, to), testing::IsEmpty());
+  ASSERT_THAT(LinkFiles(dir_, to), testing::IsEmpty()) << "again, after an attempt that failed";
   EXPECT_EQ(fs::hard_link_count(to + "/files/" + DigestOfText("text")), 2U);
   EXPECT_FALSE(fs::exists(to + "/files/incoming"));
-  EXPECT_TRUE(LinkFiles(dir_ + "/none", to).ok());
+  EXPECT_THAT(LinkFiles(dir_ + "/none", to), testing::IsEmpty());
+  std::ofstream(dir_ + "/taken") << "a file";
+  EXPECT_THAT(LinkFiles(dir_, dir_ + "/taken"), testing::SizeIs(1)) << "told, and no more";
 }
 
 // Of a standby's takeover and of backups, with what the records say.

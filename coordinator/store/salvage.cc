@@ -419,8 +419,9 @@ absl::StatusOr<std::vector<std::string>> Salvage(const std::string& from,
   absl::StatusOr<std::vector<std::string>> report = SalvageInto(db, unfinished);
   if (report.ok()) {
     // What jobs were sent with is verified whenever it is read.
-    const absl::Status linked = LinkFiles(fs::path(db).parent_path(), unfinished);
-    if (!linked.ok()) report = linked;
+    for (const std::string& problem : LinkFiles(fs::path(db).parent_path(), unfinished)) {
+      report->push_back(absl::StrCat(problem, ": its jobs have to be submitted again"));
+    }
   }
   if (report.ok() && std::rename(unfinished.c_str(), to.c_str()) != 0) {
     report = absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", to));

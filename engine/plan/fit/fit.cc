@@ -383,8 +383,9 @@ absl::Status HostIsTooSmall(const v1::JobSpec& spec, const StepPlan& plan, const
       to_disk ? "to a disk (train.offload.optimizer: nvme)" : "less (train.offload)"));
 }
 
-// "keep what adapters adapt in 4 bits (...), "; empty: they do, or it would not fit either.
-absl::StatusOr<std::string> In4Bits(const v1::JobSpec& spec, const RankPlace& place) {
+// "keep what adapters adapt in 4 bits (...), "; empty: they do, or it would not fit either, as far as
+// that can be told.
+std::string In4Bits(const v1::JobSpec& spec, const RankPlace& place) {
   const v1::LoraSpec& lora = spec.model().lora();
   if (!spec.model().has_lora() || lora.quantize_base() == v1::BASE_QUANTIZATION_NF4 ||
       spec.train().precision() == v1::PRECISION_FP8) {
@@ -394,11 +395,11 @@ absl::StatusOr<std::string> In4Bits(const v1::JobSpec& spec, const RankPlace& pl
   packed.mutable_model()->mutable_lora()->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
   Setting setting = SettingOf(packed);
   const Setting given = setting;
-  MP_RETURN_IF_ERROR(Assess(packed, place, /*exact=*/true, &setting));
+  if (!Assess(packed, place, /*exact=*/true, &setting).ok()) return "";
   if (!Fits(setting, place)) {
-    MP_ASSIGN_OR_RETURN(const std::vector<Setting> nearest, Nearest(packed, place));
-    if (nearest.empty()) return "";
-    setting = nearest.front();
+    const auto nearest = Nearest(packed, place);
+    if (!nearest.ok() || nearest->empty()) return "";
+    setting = nearest->front();
   }
   const std::string with = Difference(given, setting);
   return absl::StrCat("keep what adapters adapt in 4 bits (model.lora.quantize_base: nf4, ",
@@ -427,13 +428,12 @@ absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const Rank
                                   place.memory_of, " has ", shown(place.memory_bytes));
   MP_ASSIGN_OR_RETURN(const std::vector<Setting> nearest, Nearest(spec, place));
   if (nearest.empty()) {
-    MP_ASSIGN_OR_RETURN(const std::string in_4_bits, In4Bits(spec, place));
     return absl::InvalidArgumentError(
         absl::StrCat(text,
                      "; no micro-batch, stage or recomputation makes it fit: shorten "
                      "data.sequence_length, use more ranks with memory of their own, ",
-                     StoragesOf(spec).size() > 1 ? "let train.memory be low, " : "", in_4_bits,
-                     "or make the model smaller"));
+                     StoragesOf(spec).size() > 1 ? "let train.memory be low, " : "",
+                     In4Bits(spec, place), "or make the model smaller"));
   }
   return absl::InvalidArgumentError(
       absl::StrCat(text, "; what fits, bytes of a rank and expected time:", Rows(spec, nearest)));
