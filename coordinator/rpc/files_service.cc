@@ -57,13 +57,13 @@ class FilesServiceImpl : public v1::FilesService::Service {
 
   absl::Status Upload(GateCall& call, grpc::ServerReader<v1::UploadFilesRequest>* reader) {
     v1::UploadFilesRequest message;
+    call.EndAt(SteadyNow() + kLongestUpload);
     if (!reader->Read(&message)) {
       return absl::InvalidArgumentError("the stream ended before its first message");
     }
     const std::string project = ProjectGiven(message.project());
     call.About(absl::StrCat("files/", message.sha256().substr(0, 64)), project);
     MP_RETURN_IF_ERROR(call.Check(Subject::Project(project)));
-    call.EndAt(SteadyNow() + kLongestUpload);
     MP_ASSIGN_OR_RETURN(const std::unique_ptr<FilesUpload> upload,
                         files().Begin(message.sha256(), message.bytes()));
     do {
