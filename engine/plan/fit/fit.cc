@@ -383,8 +383,8 @@ absl::Status HostIsTooSmall(const v1::JobSpec& spec, const StepPlan& plan, const
       to_disk ? "to a disk (train.offload.optimizer: nvme)" : "less (train.offload)"));
 }
 
-// "keep what adapters adapt in 4 bits (...), "; empty: they do, or it would not fit either, as far as
-// that can be told.
+// "keep what adapters adapt in 4 bits (...), "; empty: they do, or it would not fit either, as far
+// as that can be told.
 std::string In4Bits(const v1::JobSpec& spec, const RankPlace& place) {
   const v1::LoraSpec& lora = spec.model().lora();
   if (!spec.model().has_lora() || lora.quantize_base() == v1::BASE_QUANTIZATION_NF4 ||
