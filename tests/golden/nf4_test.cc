@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "engine/dtype/nf4.h"
 #include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "tests/golden/curve.h"
@@ -10,17 +11,7 @@
 namespace milepost {
 namespace {
 
-class Nf4 : public GoldenCurve {
- protected:
-  static std::string Hex(const std::vector<uint8_t>& bytes) {
-    std::string hex;
-    for (const uint8_t byte : bytes) {
-      hex += "0123456789abcdef"[byte >> 4];
-      hex += "0123456789abcdef"[byte & 15];
-    }
-    return hex;
-  }
-};
+using Nf4 = GoldenCurve;
 
 TEST_F(Nf4, IsPackedAsBitsandbytesDoes) {
   Open("nf4.json");
@@ -37,7 +28,8 @@ TEST_F(Nf4, IsPackedAsBitsandbytesDoes) {
     ASSERT_EQ(kernels::PackNf4(elements, 0, Nf4Bytes(elements), read, packed.data()),
               absl::OkStatus());
     const std::string codes = tensor["codes"];
-    EXPECT_EQ(Hex({packed.begin(), packed.begin() + elements / 2}), codes);
+    const std::string bytes(packed.begin(), packed.begin() + elements / 2);
+    EXPECT_EQ(absl::BytesToHexString(bytes), codes);
     std::vector<float> scales(static_cast<size_t>(Nf4Blocks(elements)));
     std::memcpy(scales.data(), packed.data() + Nf4ScalesAt(elements), scales.size() * 4);
     EXPECT_EQ(scales, tensor["scales"].get<std::vector<float>>());

@@ -5,7 +5,6 @@
 
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "engine/runtime/session/parameter_store.h"
 
 namespace milepost::runtime {

@@ -5,17 +5,14 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_SESSION_FILL_INTERVAL_H_
 #define MILEPOST_ENGINE_RUNTIME_SESSION_FILL_INTERVAL_H_
 
-#include <cstdint>
-#include <functional>
-
 #include "absl/status/status.h"
+#include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "engine/runtime/executor/state_interval.h"
 #include "milepost/v1/checkpoint.pb.h"
 
 namespace milepost::runtime {
 
-// Writes elements [begin, end) of a tensor to `at`.
-using ReadElements = std::function<absl::Status(int64_t begin, int64_t end, float* at)>;
+using kernels::ReadElements;
 
 // `tensor`: the interval's, as a session lists it. Only elements that the interval needs are read,
 // in order. Returns what `read` does.

@@ -10,9 +10,9 @@
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/kernels/cpu/parallel.h"
 #include "engine/kernels/cpu/random.h"
-#include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "engine/runtime/executor/randomness.h"
 #include "engine/runtime/executor/shard_ranks.h"
+#include "engine/runtime/session/fill_interval.h"
 
 namespace milepost::runtime {
 
@@ -158,29 +158,14 @@ void ParameterStore::InitializeParameter(uint64_t seed, int parameter, int64_t b
   kernels::NormalInit(at, end - begin, 0.0F, static_cast<float>(p.stddev), seed, stream, first);
 }
 
-// As parameters that have masters begin: rounded to nearest.
-void ParameterStore::InitializeBf16(uint64_t seed, int parameter,
-                                    const StateInterval& interval) const {
-  constexpr int64_t kPiece = 1 << 20;
-  std::vector<float> values(std::min(kPiece, interval.end - interval.begin));
-  auto* out = reinterpret_cast<bf16*>(interval.data);
-  for (int64_t at = interval.begin; at < interval.end; at += kPiece) {
-    const int64_t count = std::min(kPiece, interval.end - at);
-    InitializeParameter(seed, parameter, at, at + count, values.data());
-    kernels::CastToBf16(values.data(), count, out + (at - interval.begin));
-  }
-}
-
-void ParameterStore::InitializeNf4(uint64_t seed, int parameter, int64_t begin, int64_t end,
-                                   char* at) const {
-  const auto read = [&](int64_t first, int64_t last, float* values) {
-    InitializeParameter(seed, parameter, first, last, values);
+void ParameterStore::InitializeInterval(uint64_t seed, int parameter, const v1::TensorInfo& tensor,
+                                        const StateInterval& interval) const {
+  const auto read = [&](int64_t begin, int64_t end, float* values) {
+    InitializeParameter(seed, parameter, begin, end, values);
     return absl::OkStatus();
   };
-  const int64_t elements = graph_.ElementsOf(graph_.parameters[parameter]);
-  const absl::Status packed =
-      kernels::PackNf4(elements, begin, end, read, reinterpret_cast<uint8_t*>(at));
-  MP_CHECK(packed.ok()) << packed;
+  const absl::Status filled = FillInterval(tensor, interval, read);
+  MP_CHECK(filled.ok()) << filled;
 }
 
 void ParameterStore::Initialize(uint64_t seed, const Tensors& of,
@@ -191,14 +176,9 @@ void ParameterStore::Initialize(uint64_t seed, const Tensors& of,
       std::memset(
           interval.data, 0,
           static_cast<size_t>((interval.end - interval.begin) * of.item_bytes[interval.tensor]));
-    } else if (of.tensors[interval.tensor].dtype() == kPackedDType) {
-      InitializeNf4(seed, parameter, interval.begin, interval.end, interval.data);
-    } else if (of.tensors[interval.tensor].dtype() == Name(DType::kBf16)) {
-      InitializeBf16(seed, parameter, interval);
-    } else {
-      InitializeParameter(seed, parameter, interval.begin, interval.end,
-                          reinterpret_cast<float*>(interval.data));
+      continue;
     }
+    InitializeInterval(seed, parameter, of.tensors[interval.tensor], interval);
   }
 }
 
@@ -225,7 +205,12 @@ void ParameterStore::WriteInitialBytes(uint64_t seed, const plan::FlatGroup& gro
     const int64_t from = std::max(p.begin, begin);
     const int64_t to = std::min(p.begin + p.elements, begin + bytes);
     if (from >= to) continue;
-    InitializeNf4(seed, p.parameter, from - p.begin, to - p.begin, at + (from - begin));
+    const int32_t tensor = base_.first[p.parameter];
+    InitializeInterval(seed, p.parameter, base_.tensors[tensor],
+                       {.tensor = tensor,
+                        .begin = from - p.begin,
+                        .end = to - p.begin,
+                        .data = at + (from - begin)});
   }
 }
 

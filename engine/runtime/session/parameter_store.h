@@ -79,9 +79,9 @@ class ParameterStore {
   // Elements [begin, end) of a parameter, of a group.
   void InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,
                            float* at) const;
-  void InitializeBf16(uint64_t seed, int parameter, const StateInterval& interval) const;
-  // Bytes [begin, end) of a packed parameter.
-  void InitializeNf4(uint64_t seed, int parameter, int64_t begin, int64_t end, char* at) const;
+  // Of its master, in the type that it is kept in.
+  void InitializeInterval(uint64_t seed, int parameter, const v1::TensorInfo& tensor,
+                          const StateInterval& interval) const;
   // Of a group of packed parameters.
   void WriteInitialBytes(uint64_t seed, const plan::FlatGroup& group, int64_t begin, int64_t bytes,
                          char* at) const;
