@@ -153,31 +153,16 @@ absl::Status CheckModel(const std::string& folder, const v1::ModelSpec& model, i
       "--model: ", folder, " has no weights: neither model.safetensors nor its shards"));
 }
 
-// Whether a validation part would have a sample, at four bytes to a token.
-bool EnoughToValidate(const FineTuning& tuning, int64_t length) {
-  int64_t bytes = 0;
-  for (const std::string& path : tuning.data) {
-    std::error_code error;
-    if (!fs::is_regular_file(path, error)) return true;  // a folder of tables
-    bytes += static_cast<int64_t>(fs::file_size(path, error));
-  }
-  constexpr double kBytesOfToken = 4;
-  return static_cast<double>(bytes) * kValidationFraction >
-         kBytesOfToken * static_cast<double>(length);
-}
-
 absl::StatusOr<TokenizeResult> Tokenize(const FineTuning& tuning, int64_t length,
                                         const std::string& folder) {
   TokenizeJob job = {.inputs = tuning.data,
                      .output = absl::StrCat(folder, "/", kTrain),
+                     .validation_output = absl::StrCat(folder, "/", kValidation),
+                     .validation_fraction = kValidationFraction,
                      .sequence_length = length,
                      .takes_texts = true};
-  if (EnoughToValidate(tuning, length)) {
-    job.validation_output = absl::StrCat(folder, "/", kValidation);
-    job.validation_fraction = kValidationFraction;
-  }
   absl::StatusOr<TokenizeResult> made = TokenizeHuggingFace(job, tuning.model);
-  if (absl::IsInvalidArgument(made.status()) && !job.validation_output.empty()) {
+  if (absl::IsInvalidArgument(made.status())) {
     // Nothing may be left for one of the parts; what is wrong otherwise is found again.
     job.validation_output.clear();
     made = TokenizeHuggingFace(job, tuning.model);
