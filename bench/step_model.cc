@@ -18,9 +18,11 @@ namespace {
 absl::Status WriteData(const std::string& path, const StepFlags& flags) {
   MP_ASSIGN_OR_RETURN(auto writer, data::NpyWriter::Create(path, data::TokenType::kUint32));
   std::vector<uint32_t> ids(static_cast<size_t>(64 * flags.context + 1));
+  const auto separator = static_cast<uint32_t>(flags.vocabulary - 1);
+  const auto answer = static_cast<size_t>(flags.context / 2);
   for (size_t i = 0; i < ids.size(); ++i) {
-    ids[i] = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {1, 2})[0] %
-             static_cast<uint32_t>(flags.vocabulary);
+    ids[i] = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {1, 2})[0] % separator;
+    if (flags.dpo && i % answer == answer - 1) ids[i] = separator;
   }
   MP_RETURN_IF_ERROR(writer->Append(ids));
   return writer->Finish();
@@ -64,6 +66,17 @@ void SetSizes(const StepFlags& flags, Family* model) {
   model->set_vocabulary(flags.vocabulary);
 }
 
+void SetAdapters(const StepFlags& flags, v1::JobSpec* spec) {
+  if (flags.lora == 0) return;
+  v1::LoraSpec* lora = spec->mutable_model()->mutable_lora();
+  lora->set_rank(flags.lora);
+  if (flags.nf4) lora->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
+  spec->mutable_train()->set_init_from("nowhere");  // the caller gives the parameters
+  if (!flags.dpo) return;
+  spec->mutable_train()->mutable_dpo();
+  spec->mutable_data()->set_document_separator(flags.vocabulary - 1);
+}
+
 v1::JobSpec Spec(const StepFlags& flags, const std::string& data) {
   v1::JobSpec spec;
   spec.set_name("bench");
@@ -100,6 +113,7 @@ v1::JobSpec Spec(const StepFlags& flags, const std::string& data) {
   if (flags.bf16_gradients) train->set_grad_dtype(v1::GRAD_DTYPE_BF16);
   train->mutable_batch()->set_micro(flags.batch);
   train->mutable_batch()->set_accumulation(flags.accumulation);
+  SetAdapters(flags, &spec);
   NormalizeJobSpec(&spec);
   return spec;
 }
@@ -128,6 +142,11 @@ void AddStepFlags(CLI::App& app, StepFlags* flags) {
   app.add_flag("--bf16-gradients", flags->bf16_gradients, "train.grad_dtype: bf16");
   app.add_option("--recompute-budget", flags->recompute_budget, "train.recompute: budget; bytes");
   app.add_flag("--fast", flags->fast, "train.determinism: fast");
+  CLI::Option* lora = app.add_option("--lora", flags->lora, "rank of adapters, which train alone");
+  lora->check(CLI::PositiveNumber);
+  app.add_flag("--nf4", flags->nf4, "the adapted matrices in 4 bits")->needs(lora);
+  app.add_flag("--dpo", flags->dpo, "the loss of preferences, of one pair to a sample")
+      ->needs(lora);
 }
 
 int64_t SampleSize(const StepFlags& flags) { return flags.family == "resnet" ? 1 : flags.context; }

@@ -36,6 +36,9 @@ struct StepFlags {
   bool bf16_gradients = false;
   bool fast = false;             // train.determinism
   int64_t recompute_budget = 0;  // bytes; 0: nothing is recomputed
+  int64_t lora = 0;              // rank of adapters of all layers; 0: none
+  bool nf4 = false;              // the adapted matrices in 4 bits
+  bool dpo = false;              // of pairs: two answers to a sample
 };
 
 void AddStepFlags(CLI::App& app, StepFlags* flags);

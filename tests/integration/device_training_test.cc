@@ -548,68 +548,86 @@ TEST(DeviceTraining, WhatIsNotGivenStaysAsItWasInitialised) {
   }
 }
 
-// A checkpoint of the CPU goes on on a device, and one of a device on the CPU.
+struct Adapted {
+  v1::Precision precision;
+  int ranks;
+  int stage;
+};
+
+void PrintTo(const Adapted& test, std::ostream* out) {
+  *out << v1::Precision_Name(test.precision) << ", " << test.ranks << " ranks, stage "
+       << test.stage;
+}
+
+class Adapters : public testing::TestWithParam<Adapted> {};
+
+// The state after `steps` steps, of which the first is saved too. `given`: what is adapted is not
+// what it was initialised with.
+Snapshot TrainAdapters(const v1::JobSpec& spec, bool given, const Snapshot* from, int64_t steps,
+                       const OptionsOfRank& options) {
+  Snapshot end;
+  std::mutex mutex;
+  RunRanks(
+      spec,
+      [&](int, TrainingSession& session) {
+        ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+        if (given) {
+          ASSERT_EQ(session.FetchState(), absl::OkStatus());
+          GiveBase(session);
+          if (from == nullptr) {
+            ASSERT_EQ(session.FinishRestore(session.trainer_state()), absl::OkStatus());
+          }
+        }
+        if (from != nullptr) {
+          ASSERT_EQ(Restore(session, *from), absl::OkStatus());
+        }
+        while (session.step() < steps) {
+          const auto report = session.Step(false);
+          ASSERT_TRUE(report.ok()) << report.status();
+          if (session.step() > 1) continue;
+          Snapshot on_the_way;  // each rank's own: another may be ahead
+          std::mutex alone;
+          Save(session, on_the_way, alone);
+        }
+        Save(session, end, mutex);
+      },
+      options);
+  return end;
+}
+
 // What is adapted stays on the device: a checkpoint has none of it, nor does a restore send it
 // again, unless it is given.
-TEST(DeviceTraining, AdaptersGoOnOverWhatTheyAdapt) {
+TEST_P(Adapters, GoOnOverWhatTheyAdapt) {
+  const auto& [precision, ranks, stage] = GetParam();
   const TinyJob job;
-  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
-    for (const auto& [ranks, stage] : {std::pair(1, 0), std::pair(2, 1), std::pair(2, 3)}) {
-      for (const bool given : {false, true}) {
-        const bool nf4 = given && precision == v1::PRECISION_BF16;
-        SCOPED_TRACE(absl::StrCat(v1::Precision_Name(precision), ", ", ranks, " ranks, stage ",
-                                  stage, given ? ", given" : ""));
-        const v1::JobSpec spec = job.Spec({.ranks = ranks,
-                                           .stage = stage,
-                                           .precision = precision,
-                                           .layers = 1,
-                                           .steps = 4,
-                                           .lora = 4,
-                                           .nf4 = nf4});
-        const auto run = [&](const Snapshot* from, int64_t steps, const OptionsOfRank& options) {
-          Snapshot end;
-          std::mutex mutex;
-          RunRanks(
-              spec,
-              [&](int, TrainingSession& session) {
-                ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
-                if (given) {
-                  ASSERT_EQ(session.FetchState(), absl::OkStatus());
-                  GiveBase(session);
-                  if (from == nullptr) {
-                    ASSERT_EQ(session.FinishRestore(session.trainer_state()), absl::OkStatus());
-                  }
-                }
-                if (from != nullptr) {
-                  ASSERT_EQ(Restore(session, *from), absl::OkStatus());
-                }
-                while (session.step() < steps) {
-                  const auto report = session.Step(false);
-                  ASSERT_TRUE(report.ok()) << report.status();
-                  if (session.step() > 1) continue;
-                  Snapshot on_the_way;  // each rank's own: another may be ahead
-                  std::mutex alone;
-                  Save(session, on_the_way, alone);
-                }
-                Save(session, end, mutex);
-              },
-              options);
-          return end;
-        };
-        for (const OptionsOfRank& options : {OptionsOfRank(OnCpu), OnDevice(4, true, ranks)}) {
-          const Snapshot whole = run(nullptr, 4, options);
-          for (const v1::TensorInfo& tensor : whole.tensors) {
-            EXPECT_THAT(tensor.name(), testing::HasSubstr(".lora_"));
-          }
-          const Snapshot half = run(nullptr, 2, options);
-          EXPECT_NE(half.data, whole.data);
-          EXPECT_EQ(run(&half, 4, options).data, whole.data);
-        }
+  for (const bool given : {false, true}) {
+    SCOPED_TRACE(given ? "given" : "initialised");
+    const v1::JobSpec spec = job.Spec({.ranks = ranks,
+                                       .stage = stage,
+                                       .precision = precision,
+                                       .layers = 1,
+                                       .steps = 4,
+                                       .lora = 4,
+                                       .nf4 = given && precision == v1::PRECISION_BF16});
+    for (const OptionsOfRank& options : {OptionsOfRank(OnCpu), OnDevice(4, true, ranks)}) {
+      const Snapshot whole = TrainAdapters(spec, given, nullptr, 4, options);
+      for (const v1::TensorInfo& tensor : whole.tensors) {
+        EXPECT_THAT(tensor.name(), testing::HasSubstr(".lora_"));
       }
+      const Snapshot half = TrainAdapters(spec, given, nullptr, 2, options);
+      EXPECT_NE(half.data, whole.data);
+      EXPECT_EQ(TrainAdapters(spec, given, &half, 4, options).data, whole.data);
     }
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(
+    All, Adapters,
+    testing::Values(Adapted{v1::PRECISION_FP32, 1, 0}, Adapted{v1::PRECISION_FP32, 2, 1},
+                    Adapted{v1::PRECISION_FP32, 2, 3}, Adapted{v1::PRECISION_BF16, 1, 0},
+                    Adapted{v1::PRECISION_BF16, 2, 1}, Adapted{v1::PRECISION_BF16, 2, 3}));
+
+// A checkpoint of the CPU goes on on a device, and one of a device on the CPU.
 TEST(DeviceTraining, CheckpointsMoveBetweenDevices) {
   const TinyJob job;
   const v1::JobSpec spec = job.Spec({.layers = 1, .steps = 6});

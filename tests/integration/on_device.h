@@ -8,9 +8,11 @@
 
 #include <cstdlib>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/check.h"
 #include "engine/comm/in_process.h"
 #include "engine/runtime/testing/tiny_job.h"
 #if defined(MILEPOST_ON_DEVICE)
@@ -29,13 +31,15 @@ namespace milepost::runtime {
 // Ranks of one process share a context here; in real jobs they do not. A kernel that is loaded on
 // first use waits for everything on the device, and two streams may share a queue. In both cases a
 // rank could wait for the peer that waits for it. The driver reads these settings at its first
-// call.
-inline const bool kRanksApart = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0 &&
+// call. Loading everything takes seconds, so scripts/gpu-check sets LAZY where a test has one rank.
+inline const bool kRanksApart = setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0 &&
                                 setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
 
 // Sessions are compared bit for bit. So none times algorithms, because each session could choose
 // others.
 inline OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool = false) {
+  MP_CHECK(ranks == 1 || std::string_view(std::getenv("CUDA_MODULE_LOADING")) == "EAGER")
+      << "several ranks: gpu-check's ONE_RANK must not name this test, which would hang";
   auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
       comm::MakeInProcessGroup(ranks));
   return [=](int rank) {
