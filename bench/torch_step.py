@@ -2,10 +2,13 @@
 Llama, a BERT or a ResNet in PyTorch.
 
 fp32, or bf16 by autocast (fp32 master parameters, which is what `precision: bf16` here means too);
-eager or torch.compile; fused AdamW where this PyTorch has it for the CPU; gradient clipping to 1.0.
+eager, torch.compile, or each block compiled (all have the same code); fused AdamW where this
+PyTorch has it for the CPU; gradient clipping to 1.0.
 BERT's logits are made at all positions, as transformers' BertForMaskedLM makes them; --gather makes
 those of the masked positions alone (eager only: their number varies). --pure-bf16: parameters,
-gradients and optimizer states are bf16.
+gradients and optimizer states are bf16. --lora N: PEFT's adapters of rank N, in fp32, beside every
+linear layer of the blocks train alone; the rest is bf16, and with --nf4 those layers' weights are
+bitsandbytes' in 4 bits.
 """
 
 import argparse
@@ -240,9 +243,40 @@ def make_model(args):
     return Gpt2(args.layers, args.width, args.heads, args.vocabulary, args.context)
 
 
+def add_adapters(model, args):
+    """In place; what is adapted is bf16, or in 4 bits."""
+    import peft
+
+    model = model.to(torch.bfloat16)
+    layers = [name for name, layer in model.named_modules()
+              if isinstance(layer, nn.Linear) and name.startswith("blocks.")]
+    if args.nf4:
+        import bitsandbytes
+
+        for name in layers:
+            layer = model.get_submodule(name)
+            packed = bitsandbytes.nn.Linear4bit(
+                layer.in_features, layer.out_features, bias=layer.bias is not None,
+                compute_dtype=torch.bfloat16, quant_type="nf4", compress_statistics=False)
+            packed.weight = bitsandbytes.nn.Params4bit(
+                layer.weight.data, requires_grad=False, quant_type="nf4",
+                compress_statistics=False).to(args.device)
+            model.set_submodule(name, packed)
+            del layer
+    config = peft.LoraConfig(r=args.lora, lora_alpha=args.lora, lora_dropout=0.0,
+                             target_modules=layers)
+    peft.inject_adapter_in_model(config, model)
+    for name, p in model.named_parameters():
+        p.requires_grad = "lora_" in name
+        if p.requires_grad:
+            p.data = p.data.float()
+    return model
+
+
 def make_optimizer(model):
-    decay = [p for p in model.parameters() if p.dim() >= 2]
-    rest = [p for p in model.parameters() if p.dim() < 2]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    decay = [p for p in trained if p.dim() >= 2]
+    rest = [p for p in trained if p.dim() < 2]
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
     arguments = dict(lr=6e-4, betas=(0.9, 0.95), eps=1e-8)
     try:
@@ -261,9 +295,11 @@ def parse():
     parser.add_argument("--family", choices=["gpt2", "llama", "bert", "resnet"], default="gpt2")
     parser.add_argument("--gather", action="store_true")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
-    parser.add_argument("--mode", choices=["eager", "compile"], default="eager")
+    parser.add_argument("--mode", choices=["eager", "compile", "blocks"], default="eager")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--pure-bf16", action="store_true")
+    parser.add_argument("--lora", type=int, default=0)
+    parser.add_argument("--nf4", action="store_true")
     return parser.parse_args()
 
 
@@ -290,8 +326,13 @@ def main():
     model = make_model(args)
     if args.pure_bf16:
         model = model.to(torch.bfloat16)
+    if args.lora > 0:
+        model = add_adapters(model, args)
     optimizer, kind = make_optimizer(model)
     forward = torch.compile(model) if args.mode == "compile" else model
+    if args.mode == "blocks":
+        for block in model.blocks:
+            block.compile()
     batch = make_batch(args)
     seconds = []
     loss, first = None, 0.0
@@ -303,7 +344,7 @@ def main():
         with torch.autocast(args.device, dtype=torch.bfloat16, enabled=autocast):
             loss = forward(*batch)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         finish(args)
