@@ -221,6 +221,19 @@ TEST(DiffEngine, NamesAnUpdateThatDoesNothing) {
   EXPECT_EQ(wrong, std::set<OpKind>{OpKind::kOptimizer});
 }
 
+// cuBLASLt rounds a product before it adds to 16 bits, which the CPU does not.
+TEST(OpDiff, WhatAddsTo16BitsIsRoundedOnceMore) {
+  graph::Op op = {.kind = OpKind::kLinearBackwardInput, .inputs = {1, 2}};
+  op.attributes.parts = 1;
+  const auto error = [&op](DType dtype) {
+    return BoundsOf(op, dtype, dtype, /*elements=*/1 << 20, /*changed=*/false).error;
+  };
+  EXPECT_EQ(error(DType::kBf16), 1.5e-3);
+  op.inputs.push_back(3);
+  EXPECT_EQ(error(DType::kBf16), 0x1p-8);
+  EXPECT_EQ(error(DType::kF32), 1e-5);
+}
+
 constexpr DiffBounds kBounds = {.error = 1e-3, .of_rms = 0.1, .of_own = 0.1};
 
 TEST(OpDiff, ErrorsAreOfTheNormAndWhatIsNoNumberIsFarAway) {

@@ -177,9 +177,12 @@ DiffBounds BoundsOf(const graph::Op& op, DType compute_dtype, DType dtype, int64
   const bool attention = op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionBackward ||
                          op.kind == OpKind::kCachedAttention;
   // Of few elements many may be rounded the other way. The CPU rounds what goes into a fused GELU,
-  // and what its gradient is multiplied by; a GPU a convolution's gradient, before it is added.
-  const bool rounds =
-      elements < kFew || op.attributes.gelu || op.kind == OpKind::kConvolutionBackwardWeights;
+  // and what its gradient is multiplied by; a GPU, before they are added to 16 bits, a
+  // convolution's gradient and products (cuBLASLt 13.1 on an H200).
+  const bool adds = op.kind == OpKind::kLinearBackwardInput &&
+                    static_cast<int>(op.inputs.size()) > 1 + op.attributes.parts;
+  const bool rounds = elements < kFew || adds || op.attributes.gelu ||
+                      op.kind == OpKind::kConvolutionBackwardWeights;
   if (rounds) bounds.error = 0x1p-8 * unit;
   if (attention) bounds.error = 6e-3 * unit;
   // A probability near 1/2 that is rounded the other way moves V's gradient by 2^-9 of an output's
