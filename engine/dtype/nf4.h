@@ -1,16 +1,17 @@
 // Numbers of 4 bits for weights that are only read (Dettmers et al., "QLoRA", 2023): NormalFloat4.
 // A matrix is cut into blocks of 64 elements, in row-major order. Each block has a scale, its
-// largest magnitude, and each element the nearest of 16 numbers between -1 and 1, times the scale.
+// largest magnitude, and each element the nearest of 16 numbers between -1 and 1, times the scale;
+// halfway between two, the smaller.
 //
 //   std::vector<uint8_t> packed(Nf4Bytes(n));   // codes, then scales: Nf4ScalesAt(n)
-//   int code = Nf4Code(0.5f);                   // 12
-//   Nf4Value(code);                             // 0.4407...
+//   Nf4Value(12);                               // 0.4407...
 //
 // The 16 numbers are the paper's (appendix E), and codes lie as bitsandbytes has them: two to a
 // byte, the first in its upper half. Making and reading whole tensors: ops/nf4/nf4_cpu_kernel.h.
 #ifndef MILEPOST_ENGINE_DTYPE_NF4_H_
 #define MILEPOST_ENGINE_DTYPE_NF4_H_
 
+#include <array>
 #include <cstdint>
 
 namespace milepost {
@@ -51,14 +52,13 @@ constexpr float Nf4Value(int code) {
   return kValues[code];
 }
 
-// Of the nearest number; halfway between two, the smaller.
-constexpr int Nf4Code(float value) {
-  int code = 0;
-  for (int above = 1; above < 16; ++above) {
-    code += value > (Nf4Value(above - 1) + Nf4Value(above)) / 2 ? 1 : 0;
-  }
-  return code;
+// Of all codes, for tables.
+constexpr std::array<float, 16> Nf4Values() {
+  std::array<float, 16> values = {};
+  for (int code = 0; code < 16; ++code) values[code] = Nf4Value(code);
+  return values;
 }
+
 inline constexpr int kNf4Zero = 7;
 
 }  // namespace milepost
