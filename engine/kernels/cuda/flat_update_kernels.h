@@ -12,14 +12,20 @@
 
 namespace milepost::kernels::cuda {
 
-// A thread has four times four elements. Where anything is rounded at random these are 16 apart
-// within a group of 64 of the tensor: those whose random words four Philox calls give.
+// A thread changes four times four elements, in accesses of whole lines of memory. Where values are
+// rounded at random, a warp has 512 neighbouring elements at a time. Four Philox calls give a
+// thread the words of sixteen elements that are 16 apart, within a group of 64 of the tensor. What
+// is used of the words goes to the threads that need it through shared memory.
 template <typename Rule, typename T, typename S, typename P = float, typename G = float>
 struct FlatUpdateKernel {
-  static constexpr int kThreads = 256;
+  static constexpr int kStates = Rule::kStates;
   static constexpr bool kRoundsMaster = sizeof(P) == 2;
   static constexpr bool kRoundsStates = sizeof(S) == 2;
-  static constexpr bool kRounds = kRoundsMaster || kRoundsStates;
+  // Random roundings of an element.
+  static constexpr int kRoundings = (kRoundsMaster ? 1 : 0) + (kRoundsStates ? kStates : 0);
+  static constexpr bool kRounds = kRoundings > 0;
+  static constexpr int kThreads = kRoundings > 4 ? 128 : 256;  // shared memory is at most 48 KiB
+  static constexpr int kWarps = kThreads / kWarp;
   FlatUpdate<T, S, P, G> a;
 
   Grid grid() const { return {.x = a.chunk_count}; }
@@ -34,33 +40,72 @@ struct FlatUpdateKernel {
     const int64_t begin = chunk.begin, end = begin + chunk.count;
     // Of the tensor's group of 64 in which the chunk begins.
     const int64_t group = begin - (begin + f.element_offset) % 64;
-    // Where nothing is rounded neighbours have neighbouring elements: whole lines of memory.
-    const int64_t first = kRounds ? c.thread() / 4 * 64 + c.thread() % 4 * 4 : c.thread() * 4;
-    constexpr int kApart = kRounds ? 16 : kThreads * 4;
+    // All threads of a warp go on, or none.
+    const int64_t first = kRounds ? c.warp() * 16 * kWarp : c.thread() * 4;
     for (int64_t at = group + first; at < end; at += kThreads * 16) {
-      Sixteen<kApart>(c, s, f, control.gradient_scale, at, begin, end);
+      DrawHalves(c, s, f, static_cast<uint64_t>(at + f.element_offset));
+      Sixteen(c, s, f, control.gradient_scale, at, begin, end);
     }
   }
 
  private:
-  // Words of a thread's elements: word j of call k is that of element 16 j + k.
-  struct Words {
-    RandomWords calls[4];
-  };
-  MP_DEVICE static Words WordsFrom(uint64_t element, uint64_t step, const RandomKey& key) {
-    Words words;
+  // The upper halves of the random words of four neighbouring elements.
+  using Halves = Pack<uint16_t, 4>;
+  // A warp's, for one rounding: 16 for each of 8 groups of 64 elements, apart so that the threads
+  // that write at once meet different banks.
+  static constexpr int kGroupHalves = 16 + 4;
+  static constexpr int kWarpHalves = 8 * kGroupHalves;
+
+  template <typename Context>
+  MP_DEVICE static auto Shared(Context& c) {
+    return c.template Shared<Halves, kWarps * kRoundings * kWarpHalves, 0>();
+  }
+
+  template <typename Context>
+  MP_DEVICE static void DrawHalves(Context& c, const StepFactors& s, const SegmentFactors& f,
+                                   uint64_t element) {
+    if constexpr (kRounds) {
+      c.SyncWarp();  // the last ones have been read
+      const int lane = c.lane();
+      element += lane / 4 * 64 + lane % 4 * 4;
+      const int at = lane / 4 * kGroupHalves + lane % 4;
+      if constexpr (kRoundsMaster) Draw(c, s, f.round_master, 0, at, element);
+      if constexpr (kRoundsStates) {
+        MP_UNROLL
+        for (int n = 0; n < kStates; ++n) {
+          Draw(c, s, f.round_states[n], n + (kRoundsMaster ? 1 : 0), at, element);
+        }
+      }
+      c.SyncWarp();
+    }
+  }
+
+  template <typename Context>
+  MP_DEVICE static void Draw(Context& c, const StepFactors& s, const RandomKey& key, int rounding,
+                             int at, uint64_t element) {
+    RandomWords calls[4];  // word j of call k is that of element 16 j + k
     MP_UNROLL
-    for (int k = 0; k < 4; ++k) words.calls[k] = WordsOf(element + k, step, key);
-    return words;
+    for (int k = 0; k < 4; ++k) calls[k] = WordsOf(element + k, s.step, key);
+    auto shared = Shared(c);
+    MP_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      Halves halves;
+      MP_UNROLL
+      for (int k = 0; k < 4; ++k) halves.v[k] = static_cast<uint16_t>(calls[k][j] >> 16);
+      shared.Set((c.warp() * kRoundings + rounding) * kWarpHalves + at + 4 * j, halves);
+    }
   }
 
   template <typename Context, typename V>
-  MP_DEVICE static void StoreRounded(Context& c, V* to, const float (&values)[4],
-                                     const Words& words, int j, int64_t count) {
+  MP_DEVICE static void StoreRounded(Context& c, V* to, const float (&values)[4], int rounding,
+                                     int j, int64_t count) {
     if constexpr (sizeof(V) == 2) {
+      const int group = 2 * j + c.lane() / 16;
+      const Halves halves = Shared(c).Get((c.warp() * kRoundings + rounding) * kWarpHalves +
+                                          group * kGroupHalves + c.lane() % 16);
       Pack<bf16, 4> rounded;
       MP_UNROLL
-      for (int k = 0; k < 4; ++k) rounded.v[k] = RoundAtRandom(values[k], words.calls[k][j]);
+      for (int k = 0; k < 4; ++k) rounded.v[k] = RoundAtRandom(values[k], halves.v[k]);
       if (count >= 4) {
         c.Store(reinterpret_cast<Pack<bf16, 4>*>(to), rounded);
       } else {
@@ -74,23 +119,13 @@ struct FlatUpdateKernel {
     }
   }
 
-  // Four times four elements, kApart from each other.
-  template <int kApart, typename Context>
+  // Four times four elements.
+  template <typename Context>
   MP_DEVICE void Sixteen(Context& c, const StepFactors& s, const SegmentFactors& f, float scale,
                          int64_t at, int64_t begin, int64_t end) const {
-    constexpr int kStates = Rule::kStates;
-    Words p_words, state_words[kStates];
-    const auto element = static_cast<uint64_t>(at + f.element_offset);
-    if constexpr (kRoundsMaster) p_words = WordsFrom(element, s.step, f.round_master);
-    if constexpr (kRoundsStates) {
-      MP_UNROLL
-      for (int n = 0; n < kStates; ++n) {
-        state_words[n] = WordsFrom(element, s.step, f.round_states[n]);
-      }
-    }
     MP_UNROLL
     for (int j = 0; j < 4; ++j) {
-      const int64_t i = at + kApart * j;
+      const int64_t i = at + 4 * (kRounds ? kWarp * j + c.lane() : kThreads * j);
       if (i < begin || i >= end) continue;
       const int64_t count = end - i;
       const auto g = ReadUpTo<4>(c, a.g + i, count);
@@ -109,9 +144,9 @@ struct FlatUpdateKernel {
       }
       MP_UNROLL
       for (int n = 0; n < kStates; ++n) {
-        StoreRounded(c, a.states[n] + i, states[n].v, state_words[n], j, count);
+        StoreRounded(c, a.states[n] + i, states[n].v, n + (kRoundsMaster ? 1 : 0), j, count);
       }
-      StoreRounded(c, a.p + i, p.v, p_words, j, count);
+      StoreRounded(c, a.p + i, p.v, 0, j, count);
       if (a.copy != nullptr) WriteUpTo(c, a.copy + i, p.v, count);
     }
   }

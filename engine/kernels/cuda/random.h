@@ -84,10 +84,10 @@ MP_DEVICE float MaskOfElement(const DropoutMask& mask, uint64_t element, uint64_
 }
 
 // To one of the two neighbouring bf16, up as often as what is cut off is large; infinities and NaNs
-// stay.
-MP_DEVICE bf16 RoundAtRandom(float value, uint32_t word) {
+// stay. `half`: the upper 16 bits of the element's random word.
+MP_DEVICE bf16 RoundAtRandom(float value, uint16_t half) {
   if (!(fabsf(value) < INFINITY)) return Narrow<bf16>(value);
-  const uint32_t bits = std::bit_cast<uint32_t>(value) + (word >> 16);
+  const uint32_t bits = std::bit_cast<uint32_t>(value) + half;
   return {static_cast<uint16_t>(bits >> 16)};
 }
 

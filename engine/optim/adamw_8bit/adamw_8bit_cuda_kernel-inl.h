@@ -115,7 +115,8 @@ struct AdamW8BitKernel {
       Pack<bf16, kEach> rounded;
       MP_UNROLL
       for (int k = 0; k < kEach; ++k) {
-        rounded.v[k] = RoundAtRandom(p.v[k], WordOf(element + k, s.step, f.round_master));
+        const uint32_t word = WordOf(element + k, s.step, f.round_master);
+        rounded.v[k] = RoundAtRandom(p.v[k], static_cast<uint16_t>(word >> 16));
       }
       if (count >= kEach) return c.Store(reinterpret_cast<Pack<bf16, kEach>*>(a.p + i), rounded);
       MP_UNROLL
