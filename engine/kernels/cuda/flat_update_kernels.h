@@ -24,7 +24,7 @@ struct FlatUpdateKernel {
   // Random roundings of an element.
   static constexpr int kRoundings = (kRoundsMaster ? 1 : 0) + (kRoundsStates ? kStates : 0);
   static constexpr bool kRounds = kRoundings > 0;
-  static constexpr int kThreads = kRoundings > 4 ? 128 : 256;  // shared memory is at most 48 KiB
+  static constexpr int kThreads = kRoundings > 4 ? 128 : 256;  // for the words to fit
   static constexpr int kWarps = kThreads / kWarp;
   FlatUpdate<T, S, P, G> a;
 
@@ -40,7 +40,7 @@ struct FlatUpdateKernel {
     const int64_t begin = chunk.begin, end = begin + chunk.count;
     // Of the tensor's group of 64 in which the chunk begins.
     const int64_t group = begin - (begin + f.element_offset) % 64;
-    // All threads of a warp go on, or none.
+    // Where anything is rounded, all threads of a warp go on, or none.
     const int64_t first = kRounds ? c.warp() * 16 * kWarp : c.thread() * 4;
     for (int64_t at = group + first; at < end; at += kThreads * 16) {
       DrawHalves(c, s, f, static_cast<uint64_t>(at + f.element_offset));
@@ -55,6 +55,8 @@ struct FlatUpdateKernel {
   // that write at once meet different banks.
   static constexpr int kGroupHalves = 16 + 4;
   static constexpr int kWarpHalves = 8 * kGroupHalves;
+  static_assert(kWarps * kRoundings * kWarpHalves * sizeof(Halves) <= 48 << 10,
+                "a block's static shared memory");
 
   template <typename Context>
   MP_DEVICE static auto Shared(Context& c) {

@@ -33,9 +33,11 @@ void Stored(const std::vector<float>& x, int state, std::vector<bf16>* out) {
                                {kAdanSeed, AdanStream(state), kAdanStep, 0}, out->data());
 }
 
-template <typename T, typename S>
+constexpr int kAdanMaster = -1;  // of its roundings; those of states have their numbers
+
+template <typename T, typename S, typename P>
 struct AdanAt {
-  std::vector<float> p = RandomVector<float>(kAdanElements, 1);
+  std::vector<P> p = RandomVector<P>(kAdanElements, 1);
   std::array<std::vector<S>, 4> states;
   std::vector<T> copy = std::vector<T>(kAdanElements, FromFloat<T>(-7.0f));
 
@@ -47,14 +49,17 @@ struct AdanAt {
   void UpdateOnCpu(const AdanParams& params, const std::vector<float>& g) {
     std::array<std::vector<float>, 4> own;
     for (int i = 0; i < 4; ++i) own[i] = InFloats(states[i]);
-    kernels::Adan<T>(params, kAdanElements, p.data(),
+    std::vector<float> own_p = InFloats(p);
+    kernels::Adan<T>(params, kAdanElements, own_p.data(),
                      {own[0].data(), own[1].data(), own[2].data(), own[3].data()}, g.data(),
                      copy.data());
     for (int i = 0; i < 4; ++i) Stored(own[i], i, &states[i]);
+    Stored(own_p, kAdanMaster, &p);
   }
 
   void UpdateByKernel(const AdanParams& params, const std::vector<float>& gradient) {
     SegmentFactors segment = SegmentFactorsOf(params);
+    segment.round_master = PhiloxKey(kAdanSeed, AdanStream(kAdanMaster));
     for (int i = 0; i < 4; ++i) segment.round_states[i] = PhiloxKey(kAdanSeed, AdanStream(i));
     StepFactors step_factors = StepFactorsOf(params);
     step_factors.step = kAdanStep;
@@ -62,31 +67,32 @@ struct AdanAt {
     HostArray<SegmentFactors> factors(std::vector<SegmentFactors>{segment});
     HostArray<StepFactors> step(std::vector<StepFactors>{step_factors});
     HostArray<UpdateControl> control(std::vector<UpdateControl>{{params.gradient_scale, 0}});
-    HostArray<float> own_p(p), g(gradient);
+    HostArray<P> own_p(p);
+    HostArray<float> g(gradient);
     HostArray<S> m(states[0]), v(states[1]), n(states[2]), before(states[3]);
     HostArray<T> own_copy(copy);
-    RunKernel(FlatUpdateKernel<AdanRule, T, S>{{chunks.data(),
-                                                chunks.size(),
-                                                factors.data(),
-                                                step.data(),
-                                                control.data(),
-                                                own_p.data(),
-                                                {m.data(), v.data(), n.data(), before.data()},
-                                                g.data(),
-                                                own_copy.data()}});
+    RunKernel(FlatUpdateKernel<AdanRule, T, S, P>{{chunks.data(),
+                                                   chunks.size(),
+                                                   factors.data(),
+                                                   step.data(),
+                                                   control.data(),
+                                                   own_p.data(),
+                                                   {m.data(), v.data(), n.data(), before.data()},
+                                                   g.data(),
+                                                   own_copy.data()}});
     p = own_p.values();
     states = {m.values(), v.values(), n.values(), before.values()};
     copy = own_copy.values();
   }
 };
 
-template <typename T, typename S>
+template <typename T, typename S, typename P>
 void ExpectAdanIsTheCpus(int64_t step) {
   SCOPED_TRACE(step);
   const AdanParams params = {
       .learning_rate = 3e-3f, .weight_decay = 0.1f, .gradient_scale = 0.37f, .step = step};
   const std::vector<float> g = RandomVector<float>(kAdanElements, 9);
-  AdanAt<T, S> want, got;
+  AdanAt<T, S, P> want, got;
   want.UpdateOnCpu(params, g);
   got.UpdateByKernel(params, g);
   EXPECT_TRUE(SameBits(got.p, want.p));
@@ -104,8 +110,9 @@ TYPED_TEST(AdanUpdates, AreTheCpus) {
     GTEST_SKIP() << "the CPU's kernels round between product and sum here";
   }
   for (const int64_t step : {1, 9}) {
-    ExpectAdanIsTheCpus<TypeParam, float>(step);
-    ExpectAdanIsTheCpus<TypeParam, bf16>(step);
+    ExpectAdanIsTheCpus<TypeParam, float, float>(step);
+    ExpectAdanIsTheCpus<TypeParam, bf16, float>(step);
+    ExpectAdanIsTheCpus<TypeParam, bf16, bf16>(step);
   }
 }
 
