@@ -232,6 +232,11 @@ TEST(OpDiff, WhatAddsTo16BitsIsRoundedOnceMore) {
   op.inputs.push_back(3);
   EXPECT_EQ(error(DType::kBf16), 0x1p-8);
   EXPECT_EQ(error(DType::kF32), 1e-5);
+  op.attributes.fp8 = true;  // codes and scalings of both
+  op.inputs = {1, 2, 3, 4};
+  EXPECT_EQ(error(DType::kBf16), 1.5e-3);
+  op.inputs.push_back(5);
+  EXPECT_EQ(error(DType::kBf16), 0x1p-8);
 }
 
 constexpr DiffBounds kBounds = {.error = 1e-3, .of_rms = 0.1, .of_own = 0.1};

@@ -179,8 +179,9 @@ DiffBounds BoundsOf(const graph::Op& op, DType compute_dtype, DType dtype, int64
   // Of few elements many may be rounded the other way. The CPU rounds what goes into a fused GELU,
   // and what its gradient is multiplied by; a GPU, before they are added to 16 bits, a
   // convolution's gradient and products (cuBLASLt 13.1 on an H200).
-  const bool adds = op.kind == OpKind::kLinearBackwardInput &&
-                    static_cast<int>(op.inputs.size()) > 1 + op.attributes.parts;
+  const int64_t operands = op.attributes.fp8 ? 4 : 1 + op.attributes.parts;
+  const bool adds =
+      op.kind == OpKind::kLinearBackwardInput && static_cast<int64_t>(op.inputs.size()) > operands;
   const bool rounds = elements < kFew || adds || op.attributes.gelu ||
                       op.kind == OpKind::kConvolutionBackwardWeights;
   if (rounds) bounds.error = 0x1p-8 * unit;
