@@ -1,7 +1,6 @@
 #include "engine/ops/nf4/nf4_cpu_kernel.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>

@@ -106,16 +106,34 @@ TEST(Nf4, ReadsOnlyWhatItNeeds) {
   EXPECT_EQ(PackNf4(kElements, 0, 4, fails, out.data()), absl::DataLossError("torn"));
 }
 
+// Halfway between two numbers it is the smaller; the last block may be a part of one.
+TEST(Nf4, ATieIsTheSmaller) {
+  std::vector<float> values = {1};
+  for (int code = 1; code < 16; ++code) {
+    const float middle = (Nf4Value(code - 1) + Nf4Value(code)) / 2;
+    values.push_back(middle);
+    values.push_back(std::nextafter(middle, 2.0F));
+  }
+  std::vector<float> got(values.size());
+  UnpackNf4(Packed(values).data(), static_cast<int64_t>(values.size()), got.data());
+  for (int code = 1; code < 16; ++code) {
+    EXPECT_EQ(got[2 * code - 1], Nf4Value(code - 1)) << code;
+    EXPECT_EQ(got[2 * code], Nf4Value(code)) << code;
+  }
+}
+
 TEST(Nf4, ZerosAndWhatIsNoNumber) {
-  std::vector<float> values(3 * kNf4Block, 0.0F);
+  std::vector<float> values(4 * kNf4Block, 0.0F);
   values[kNf4Block + 5] = std::numeric_limits<float>::quiet_NaN();
   values[2 * kNf4Block] = 1;
+  values[3 * kNf4Block + 9] = -std::numeric_limits<float>::infinity();
   std::vector<float> got(values.size(), 7.0F);
   UnpackNf4(Packed(values).data(), static_cast<int64_t>(values.size()), got.data());
   for (int64_t i = 0; i < kNf4Block; ++i) {
     EXPECT_EQ(got[i], 0);
     EXPECT_FALSE(std::isfinite(got[kNf4Block + i]));
     EXPECT_EQ(got[2 * kNf4Block + i], i == 0 ? 1 : 0);
+    EXPECT_FALSE(std::isfinite(got[3 * kNf4Block + i]));
   }
 }
 
