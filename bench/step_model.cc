@@ -21,7 +21,8 @@ absl::Status WriteData(const std::string& path, const StepFlags& flags) {
   const auto separator = static_cast<uint32_t>(flags.vocabulary - 1);
   const auto answer = static_cast<size_t>(flags.context / 2);
   for (size_t i = 0; i < ids.size(); ++i) {
-    ids[i] = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {1, 2})[0] % separator;
+    ids[i] = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {1, 2})[0] %
+             (flags.dpo ? separator : separator + 1);
     if (flags.dpo && i % answer == answer - 1) ids[i] = separator;
   }
   MP_RETURN_IF_ERROR(writer->Append(ids));
@@ -71,7 +72,7 @@ void SetAdapters(const StepFlags& flags, v1::JobSpec* spec) {
   v1::LoraSpec* lora = spec->mutable_model()->mutable_lora();
   lora->set_rank(flags.lora);
   if (flags.nf4) lora->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
-  spec->mutable_train()->set_init_from("nowhere");  // the caller gives the parameters
+  spec->mutable_train()->set_init_from("nowhere");  // not read: they begin at random
   if (!flags.dpo) return;
   spec->mutable_train()->mutable_dpo();
   spec->mutable_data()->set_document_separator(flags.vocabulary - 1);

@@ -262,7 +262,6 @@ def add_adapters(model, args):
                 layer.weight.data, requires_grad=False, quant_type="nf4",
                 compress_statistics=False).to(args.device)
             model.set_submodule(name, packed)
-            del layer
     config = peft.LoraConfig(r=args.lora, lora_alpha=args.lora, lora_dropout=0.0,
                              target_modules=layers)
     peft.inject_adapter_in_model(config, model)
@@ -331,6 +330,8 @@ def main():
     optimizer, kind = make_optimizer(model)
     forward = torch.compile(model) if args.mode == "compile" else model
     if args.mode == "blocks":
+        # Blocks that were not compiled after all would be no peer.
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
         for block in model.blocks:
             block.compile()
     batch = make_batch(args)

@@ -169,6 +169,8 @@ def check(args, folder, name):
     first, losses = tune(args, folder, name, STEPS)
     more, later = tune(args, folder, name, STEPS + EVERY)
     went_on = more.get("state") == "SUCCEEDED" and more.get("step") == STEPS + EVERY
+    # Not from the beginning.
+    went_on = went_on and bool(losses and later) and later[0] < losses[0] / 2
     learned = first.get("state") == "SUCCEEDED" and first.get("train_loss", 99) < 0.2
     wanted, texts = WAYS[name][-1], {}
     if wanted:
