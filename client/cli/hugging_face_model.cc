@@ -9,6 +9,7 @@
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/models/hugging_face.h"
+#include "engine/models/peft.h"
 #include "engine/state/safetensors.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -53,6 +54,12 @@ absl::StatusOr<bool> HasWeights(const std::string& folder) {
 absl::Status Fill(v1::JobSpec* spec) {
   const std::string folder = spec->model().hugging_face();
   if (folder.empty()) return absl::OkStatus();
+  if (HasFile(folder, models::kPeftConfig) && !HasFile(folder, "config.json")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, " holds adapters (", models::kPeftConfig,
+                     "), not a model: name the folder of the model that they adapt, or of both "
+                     "merged (`milepost checkpoint export --merge`, PEFT's merge_and_unload)"));
+  }
   MP_ASSIGN_OR_RETURN(v1::ModelSpec model, models::ModelOfHfFolder(folder));
   MP_RETURN_IF_ERROR(LayOver(spec->model(), &model));
   *spec->mutable_model() = std::move(model);

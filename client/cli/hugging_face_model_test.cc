@@ -64,6 +64,17 @@ TEST_F(HuggingFaceModelTest, TheFoldersModelIsTheSpecs) {
   EXPECT_EQ(spec->train().init_from(), "");
 }
 
+TEST_F(HuggingFaceModelTest, AdaptersAreNoModel) {
+  fs::create_directories(folder_ / "adapters");
+  Write("adapters/adapter_config.json", "{}");
+  EXPECT_THAT(Problem("{hugging_face: adapters}"),
+              HasSubstr("adapters holds adapters (adapter_config.json), not a model: name the "
+                        "folder of the model that they adapt"));
+  // As PEFT's users save both into one folder.
+  Write("tiny/adapter_config.json", "{}");
+  EXPECT_TRUE(Load("{hugging_face: tiny}").ok());
+}
+
 TEST_F(HuggingFaceModelTest, ItsWeightsAreTheFirst) {
   Write("tiny/model.safetensors", "");
   EXPECT_EQ(Load("{hugging_face: tiny}")->train().init_from(), folder_ / "tiny");

@@ -51,8 +51,14 @@ absl::Status ScriptFiles::PackOverrides(Overrides* overrides) {
       *changed.Add() = one;
       continue;
     }
+    v1::JobSpec given;  // the value as YAML has it: in quotes, or null
+    MP_RETURN_IF_ERROR(ApplyOverrides(Overrides(&one, &one + 1), "--set", &given));
+    if (given.script().files().empty()) {
+      set("script.sent_files", "null");
+      continue;
+    }
     std::error_code error;
-    const std::string folder = std::filesystem::absolute(one.value(), error).string();
+    const std::string folder = std::filesystem::absolute(given.script().files(), error).string();
     const absl::StatusOr<v1::SentFiles> sent = PackThis(folder);
     if (!sent.ok()) return Annotate(sent.status(), "--set script.files");
     set("script.folder", "null");

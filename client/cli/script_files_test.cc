@@ -72,6 +72,17 @@ TEST_F(ScriptFilesTest, AForkMayHaveOtherFiles) {
   EXPECT_EQ(spec.script().folder(), "");
   EXPECT_EQ(spec.script().sent_files().sha256(), PackFolder(folder_)->sha256);
   EXPECT_EQ(spec.script().sent_files().bytes(), PackFolder(folder_)->bytes);
+  overrides = ParseOverrides({"script.files='" + folder_ + "'"});
+  ASSERT_TRUE(overrides.ok() && files.PackOverrides(&*overrides).ok());
+  EXPECT_EQ(overrides->at(1).value(), PackFolder(folder_)->sha256);
+  // None: those that were sent are left out.
+  overrides = ParseOverrides({"script.files=null", "script.folder=/shared"});
+  ASSERT_TRUE(overrides.ok() && files.PackOverrides(&*overrides).ok());
+  ASSERT_TRUE(ApplyOverrides(*overrides, "overrides", &spec).ok());
+  EXPECT_FALSE(spec.script().has_sent_files());
+  EXPECT_EQ(spec.script().folder(), "/shared");
+  overrides = ParseOverrides({"script.files=[a]"});
+  EXPECT_THAT(files.PackOverrides(&*overrides).message(), HasSubstr("--set: script.files: "));
   overrides = ParseOverrides({"script.files=/none/such"});
   EXPECT_THAT(files.PackOverrides(&*overrides).message(),
               HasSubstr("--set script.files: /none/such is not there"));
