@@ -21,16 +21,14 @@ import sys
 import tempfile
 
 import peft
-import tokenizers
 import torch
 import transformers
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import tiny_tokenizer  # noqa: E402
+
 LENGTH, STEPS, EVERY = 128, 150, 50
 ANSWERS = {"alpha": "one two three", "beta": "four five six", "gamma": "seven eight nine"}
-TEMPLATE = (
-    "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n'}}"
-    "{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\n'}}{% endif %}"
-)
 # Name: model, data, what the flags add, and the answer to "beta" then.
 WAYS = {
     "whole": ("model", "chats", [], ANSWERS["beta"]),
@@ -46,23 +44,7 @@ WAYS = {
 
 
 def make_model(folder):
-    bytes_of = tokenizers.pre_tokenizers.ByteLevel
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = bytes_of(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer.train_from_iterator(
-        [" ".join([*ANSWERS, *ANSWERS.values()])],
-        tokenizers.trainers.BpeTrainer(
-            vocab_size=512,
-            special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-            initial_alphabet=bytes_of.alphabet(),
-        ),
-    )
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>"
-    )
-    fast.chat_template = TEMPLATE
-    fast.save_pretrained(folder)
+    tiny_tokenizer.save(folder, " ".join([*ANSWERS, *ANSWERS.values()]))
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=512,

@@ -30,18 +30,17 @@ import datasets
 import numpy
 import peft
 import safetensors.torch
-import tokenizers
 import torch
 import transformers
 import trl
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import tiny_tokenizer  # noqa: E402
+from tiny_tokenizer import TEMPLATE  # noqa: E402
+
 transformers.utils.logging.disable_progress_bar()
 STEPS, LENGTH, LIMIT = 20, 256, 1e-4
 WORDS = "alpha beta gamma delta the model train step loss spec field".split()
-TEMPLATE = (
-    "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n'}}"
-    "{% endfor %}{% if add_generation_prompt %}{{'<|im_start|>assistant\n'}}{% endif %}"
-)
 SHAPE = dict(vocab_size=512, hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=LENGTH, eos_token_id=2, pad_token_id=0)
 MODELS = {
@@ -68,17 +67,7 @@ resources: {{ranks: 1}}
 
 def make_folder(folder, make_model):
     """A model, a byte-level tokenizer and a chat template."""
-    bytes_of = tokenizers.pre_tokenizers.ByteLevel
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = bytes_of(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer.train_from_iterator([" ".join(WORDS) + __doc__], tokenizers.trainers.BpeTrainer(
-        vocab_size=512, special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=bytes_of.alphabet()))
-    fast = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
-    fast.chat_template = TEMPLATE
-    fast.save_pretrained(folder)
+    tiny_tokenizer.save(folder, " ".join(WORDS) + __doc__)
     torch.manual_seed(0)
     make_model().save_pretrained(folder)
 
