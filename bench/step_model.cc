@@ -18,11 +18,12 @@ namespace {
 absl::Status WriteData(const std::string& path, const StepFlags& flags) {
   MP_ASSIGN_OR_RETURN(auto writer, data::NpyWriter::Create(path, data::TokenType::kUint32));
   std::vector<uint32_t> ids(static_cast<size_t>(64 * flags.context + 1));
-  const auto separator = static_cast<uint32_t>(flags.vocabulary - 1);
+  const auto words = static_cast<uint32_t>(flags.vocabulary);
+  const uint32_t separator = words - 1;  // of preferences, which have it nowhere else
   const auto answer = static_cast<size_t>(flags.context / 2);
   for (size_t i = 0; i < ids.size(); ++i) {
     ids[i] = Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {1, 2})[0] %
-             (flags.dpo ? separator : separator + 1);
+             (flags.dpo ? separator : words);
     if (flags.dpo && i % answer == answer - 1) ids[i] = separator;
   }
   MP_RETURN_IF_ERROR(writer->Append(ids));

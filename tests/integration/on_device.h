@@ -31,7 +31,7 @@ namespace milepost::runtime {
 // Ranks of one process share a context here; in real jobs they do not. A kernel that is loaded on
 // first use waits for everything on the device, and two streams may share a queue. In both cases a
 // rank could wait for the peer that waits for it. The driver reads these settings at its first
-// call. Loading everything takes seconds, so scripts/gpu-check sets LAZY where a test has one rank.
+// call. Where a test has one rank, scripts/gpu-check sets LAZY: it loads only what it runs.
 inline const bool kRanksApart = setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0 &&
                                 setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1) == 0;
 
