@@ -8,6 +8,7 @@
 #include "common/philox.h"
 #include "common/proto_time.h"
 #include "coordinator/core/job_states.h"
+#include "coordinator/core/missing_ranks.h"
 #include "coordinator/core/productive_steps.h"
 #include "coordinator/core/transition.h"
 
@@ -166,6 +167,22 @@ void Transition::Settle(int64_t number) {
   }
 }
 
+// Where ranks of a script waited for others, the one whose patience ended first says less about it
+// than all of them together.
+void Transition::ExplainFailure(v1::JobRecord* record) {
+  v1::Job* job = record->mutable_job();
+  if (job->first_failure().generation() != job->generation()) return;
+  std::vector<RankWhere> ranks;
+  for (const v1::RankRecord& rank : record->ranks()) {
+    ranks.push_back({rank.rank(), rank.worker(), rank.position()});
+  }
+  v1::Failure* failure = job->mutable_first_failure();
+  const std::string missing = MissingRanks(ranks, failure->rank());
+  if (missing.empty()) return;
+  failure->set_message(
+      absl::StrCat(missing, ". Rank ", failure->rank(), " said: ", failure->message()));
+}
+
 void Transition::FinishAttempt(int64_t number) {
   v1::JobRecord& record = Change(number);
   v1::Job* job = record.mutable_job();
@@ -194,6 +211,7 @@ void Transition::FinishAttempt(int64_t number) {
   for (const v1::RankRecord& rank : record.ranks()) {
     if (comes_back) workers.insert(rank.worker());
   }
+  if (ending == v1::ATTEMPT_ENDING_FAILED) ExplainFailure(&record);
   record.mutable_last_workers()->Assign(workers.begin(), workers.end());
   record.clear_ranks();
   job->clear_placements();

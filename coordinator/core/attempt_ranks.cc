@@ -21,6 +21,20 @@ namespace {
 constexpr int kMaxLastLines = 100;
 constexpr size_t kMaxLineBytes = 1024;
 constexpr size_t kMaxMessageBytes = 4096;
+constexpr size_t kMaxPositionBytes = 256;
+constexpr int kMaxCollectives = 8;
+
+v1::RankPosition Bounded(v1::RankPosition position) {
+  position.set_place(CutUtf8(position.place(), kMaxPositionBytes));
+  while (position.collectives_size() > kMaxCollectives)
+    position.mutable_collectives()->RemoveLast();
+  for (v1::CollectivePosition& one : *position.mutable_collectives()) {
+    one.set_group(CutUtf8(one.group(), kMaxPositionBytes));
+    one.set_description(CutUtf8(one.description(), kMaxPositionBytes));
+    one.set_call(CutUtf8(one.call(), kMaxPositionBytes));
+  }
+  return position;
+}
 
 v1::Failure FailureOf(const v1::RankReport& report, const std::string& worker, absl::Time now) {
   v1::Failure failure;
@@ -131,6 +145,7 @@ void Transition::RankReported(int64_t number, int index, const v1::RankReport& r
   v1::JobRecord& record = Change(number);
   v1::RankRecord* rank = record.mutable_ranks(index);
   rank->set_state(report.state());
+  if (report.has_position()) *rank->mutable_position() = Bounded(report.position());
   if (index == 0 && report.has_progress()) NoteProgress(report.progress(), &record);
   if (!HasEnded(report.state())) return;
   rank->set_gone(true);

@@ -65,6 +65,34 @@ TEST_F(JobTest, RunsFromSubmitToSuccess) {
   EXPECT_TRUE(Job(job).has_end_time());
 }
 
+v1::RankPosition InCall(int64_t begun, bool timed_out, const std::string& place) {
+  v1::RankPosition position;
+  position.set_place(place);
+  v1::CollectivePosition* call = position.add_collectives();
+  call->set_group("gloo:0");
+  call->set_description("default_pg");
+  call->set_begun(begun);
+  call->set_completed(8);
+  call->set_timed_out(timed_out);
+  return position;
+}
+
+TEST_F(JobTest, ARankThatOthersWaitedForIsNamed) {
+  Connect("a", 2);
+  const std::string job = Submit(2);
+  v1::RankReport waited = Failed(job, 0, "timed out");
+  *waited.mutable_position() = InCall(9, true, "train.py:3 (main)");
+  Send(waited);
+  v1::RankReport aborted = Failed(job, 1, "another rank is lost", /*peer_lost=*/true);
+  *aborted.mutable_position() = InCall(8, false, std::string(5000, 'x'));
+  Send(aborted);
+  const std::string message = Job(job).first_failure().message();
+  EXPECT_THAT(message, HasSubstr("1 rank waited in a call (call 9 of default_pg) for rank 1 on "));
+  EXPECT_THAT(message, HasSubstr("xxx. Rank 0 said: timed out"));
+  EXPECT_LT(message.size(), 600u) << "what a worker says is bounded";
+  EXPECT_THAT(Job(job).reason_detail(), HasSubstr("waited in a call"));
+}
+
 TEST_F(JobTest, SameRequestIdGivesTheSameJob) {
   JobSubmitted submit{.request_id = "r1", .uid = "u", .spec = Spec(1)};
   EXPECT_EQ(Do(submit).job, "jobs/1");

@@ -157,6 +157,7 @@ class Transition {
   void FinishAttempt(int64_t number);
   void FinishEnding(v1::JobRecord* record, v1::AttemptEnding ending);
   void FinishFailed(v1::JobRecord* record);
+  static void ExplainFailure(v1::JobRecord* record);
   void EndJob(v1::JobRecord* record, JobCause cause, v1::JobReason reason,
               const std::string& detail);
 

@@ -118,6 +118,47 @@ TEST_F(ScriptTest, ItsFailureIsNamedByWhatItSaidLast) {
   EXPECT_THAT(absent.first_failure().message(), HasSubstr("no program no-such-program"));
 }
 
+// In place of PyTorch's: rank 0 has called a seventh time, and rank 1 has not.
+constexpr char kRecorder[] = R"(
+import os
+def _dump_fr_trace_json(entries, only_active, backend):
+    calls = 7 - int(os.environ["RANK"])
+    return b"{}" if backend != "gloo" else ('{"entries": [{"process_group": ["0", "default_pg"], '
+        '"collective_seq_id": %d, "profiling_name": "gloo:barrier", "time_created_ns": 1, '
+        '"timeout_ms": 1}], "pg_status": {"0": {"last_enqueued_collective": "%d", '
+        '"last_completed_collective": "6"}}}' % (calls, calls)).encode()
+)";
+
+TEST_F(ScriptTest, TheRankThatDidNotComeToACollectiveCallIsNamed) {
+  Cluster cluster(folder_, {.workers = 1, .slots = 2, .worker_flags = {"--allow-scripts"}});
+  cluster.Start();
+  for (const char* folder : {"/torch/distributed", "/torch/_C"}) {
+    std::filesystem::create_directories(folder_ + folder);
+  }
+  std::ofstream(folder_ + "/torch/distributed/distributed_c10d.py") << "_world = 1\n";
+  std::ofstream(folder_ + "/torch/_C/_distributed_c10d.py") << kRecorder;
+  std::ofstream(folder_ + "/train.py") << R"(
+import os, time, torch.distributed.distributed_c10d
+def batches():
+    open("there", "w").close()
+    while True: time.sleep(1000)
+if os.environ["RANK"] == "1":
+    batches()
+while not os.path.exists("there"): time.sleep(0.01)
+raise RuntimeError("Timed out")
+)";
+  const std::string job =
+      cluster.Submit(Shell("exec python3 -B train.py", /*ranks=*/2, /*max_failures=*/0));
+  const v1::Job end = cluster.Await(job, IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(end.first_failure().message(),
+              AllOf(HasSubstr("1 rank waited in barrier (call 7 of default_pg) for rank 1 on "),
+                    HasSubstr(", which was at train.py:5 (batches). Rank 0 said: the script ended: "
+                              "exit code 1: RuntimeError: Timed out")));
+  EXPECT_THAT(end.reason_detail(), HasSubstr("for rank 1 on "));
+  EXPECT_THAT(LogText(cluster, job), HasSubstr("train.py\", line 5 in batches"));
+}
+
 // As transformers' Trainer does where these variables are set.
 TEST_F(ScriptTest, ItsReportsAreTheJobsProgress) {
   Cluster cluster(folder_, {.workers = 1, .slots = 1, .worker_flags = {"--allow-scripts"}});

@@ -76,6 +76,7 @@ void DescribeFailureCode(const TrainerEnd& end, v1::RankReport& report) {
     }
     const std::string last = end.failure->with_last_line() ? LastLineOfScript(end.last_lines) : "";
     report.set_message(absl::StrCat(end.failure->message(), last.empty() ? "" : ": ", last));
+    if (end.failure->has_position()) *report.mutable_position() = end.failure->position();
   } else if (!end.last_lines.empty()) {
     report.set_message(absl::StrCat(end.exit.ToString(), ": ", end.last_lines.back()));
   } else {

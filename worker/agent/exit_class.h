@@ -22,7 +22,7 @@ struct TrainerEnd {
   std::vector<std::string> last_lines;
 };
 
-// Fills state, exit_code, signal, failure_class, message, last_lines and peer_lost.
+// Fills state, exit_code, signal, failure_class, message, last_lines, peer_lost and position.
 void DescribeEnd(const TrainerEnd& end, v1::RankReport& report);
 
 // The state of a process in words: "stopped (T)", "waiting for a disk or device (D)". Empty: not

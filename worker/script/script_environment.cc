@@ -28,6 +28,9 @@ std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const v1::Sta
   std::vector<std::pair<std::string, std::string>> environment;
   const auto& own = start.spec().script().environment();
   environment.assign(own.begin(), own.end());
+  for (const auto& variable : places.position) {
+    if (!own.contains(variable.first)) environment.push_back(variable);
+  }
   const auto set = [&](const char* name, auto value) {
     environment.emplace_back(name, absl::StrCat(value));
   };

@@ -25,6 +25,8 @@ struct ScriptPlaces {
   std::string token_file;
   std::string stop_file;    // stop_page.h
   std::string python_path;  // empty: no Python package is there
+  // For rank_position.h: variables that the spec may set otherwise.
+  std::vector<std::pair<std::string, std::string>> position;
 };
 
 // What the spec adds, then what Milepost sets.

@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -24,6 +25,7 @@
 #include "common/steady_time.h"
 #include "engine/comm/tcp.h"
 #include "worker/script/files_fetch.h"
+#include "worker/script/position/rank_position.h"
 #include "worker/script/rank_endpoint.h"
 #include "worker/script/scratch_folder.h"
 #include "worker/script/script_checkpoints.h"
@@ -49,6 +51,7 @@ constexpr absl::Duration kLook = absl::Milliseconds(100);    // whether it is to
 constexpr absl::Duration kSignOfLife = absl::Seconds(1);
 constexpr absl::Duration kBetweenReports = absl::Milliseconds(500);  // however often it reports
 constexpr absl::Duration kEnding = absl::Seconds(10);
+constexpr absl::Duration kPositionTime = absl::Seconds(1);  // to learn where a rank is
 constexpr size_t kMostErrorFileBytes = 1 << 20;
 
 absl::Time Now() { return Clock::Real()->Now(); }
@@ -80,6 +83,14 @@ std::string PythonPath(const v1::ScriptSpec& spec) {
   const fs::path package = program.parent_path() / "python";
   if (error || !fs::is_directory(package, error)) return path;
   return absl::StrCat(path, path.empty() ? "" : ":", package.string());
+}
+
+// Without what the worker's own environment has.
+std::vector<std::pair<std::string, std::string>> NotSetYet(
+    std::vector<std::pair<std::string, std::string>> variables) {
+  std::erase_if(variables,
+                [](const auto& one) { return std::getenv(one.first.c_str()) != nullptr; });
+  return variables;
 }
 
 // Without the folder that is only for workers which know of no files that are sent along.
@@ -118,7 +129,8 @@ class ScriptRank {
     if (const int left = ScriptProcess::EndDescendants(kEnding); left > 0) {
       spdlog::warn("the script left {} processes behind, which were killed", left);
     }
-    const TrainerExit exit = ExitOf(end, CgroupOomKills() > oom_kills, error_file);
+    TrainerExit exit = ExitOf(end, CgroupOomKills() > oom_kills, error_file);
+    if (!exit.message.empty()) exit.position = asked_.value_or(positions_->AtEnd());
     return AfterLastSave(exit);
   }
 
@@ -224,6 +236,8 @@ class ScriptRank {
 
   // For what the script asks and says.
   absl::Status Listen(const std::string& folder) {
+    MP_ASSIGN_OR_RETURN(RankPositions positions, RankPositions::Make(folder, folder_));
+    positions_.emplace(std::move(positions));
     MP_ASSIGN_OR_RETURN(StopPage page, StopPage::Make(folder));
     page_.emplace(std::move(page));
     agreement_ = std::make_unique<StopAgreement>(
@@ -256,7 +270,8 @@ class ScriptRank {
                                  .url = endpoint_->url(),
                                  .token_file = endpoint_->token_file(),
                                  .stop_file = page_->path(),
-                                 .python_path = PythonPath(spec)};
+                                 .python_path = PythonPath(spec),
+                                 .position = NotSetYet(positions_->Environment())};
     ScriptOptions options = {.command = {spec.command().begin(), spec.command().end()},
                              .environment = ScriptEnvironment(start_, layout_, places),
                              .folder = folder_,
@@ -276,11 +291,21 @@ class ScriptRank {
       }
       fenced_ = fenced_ || absl::IsAborted(checkpoints_->State().last);
       if ((fenced_ || AbortRequested()) && !std::exchange(killed, true)) {
+        if (!fenced_) NotePosition();
         script.Signal(SIGKILL).IgnoreError();
       } else if (StopRequested() && !std::exchange(told, true)) {
         TellToStop(script);
       }
     }
+  }
+
+  // Where it was when another rank failed.
+  void NotePosition() {
+    asked_ = positions_->Ask(kPositionTime);
+    const std::vector<std::string> lines = positions_->StackLines();
+    if (lines.empty()) return;
+    spdlog::info("another rank failed; this one's program was here:");
+    for (const std::string& line : lines) spdlog::info("{}", line);
   }
 
   void TellToStop(ScriptProcess& script) {
@@ -396,6 +421,8 @@ class ScriptRank {
   ScriptLayout layout_;
   v1::Progress progress_;     // as last told
   std::string said_problem_;  // of checkpoints
+  std::optional<RankPositions> positions_;
+  std::optional<v1::RankPosition> asked_;  // while it ran
   std::optional<StopPage> page_;
   std::unique_ptr<StopAgreement> agreement_;
   std::unique_ptr<ScriptCheckpoints> checkpoints_;

@@ -14,6 +14,7 @@ struct TrainerExit {
   v1::FailureClass failure_class = v1::FAILURE_CLASS_UNSPECIFIED;
   std::string message;          // empty: nothing went wrong
   bool with_last_line = false;  // of v1::TrainerFailure
+  v1::RankPosition position;    // likewise
 };
 
 // A failure before the first step: a bad spec or file is the user's to mend.

@@ -194,6 +194,7 @@ int EndRank(const TrainerExit& exit, MessageChannel* channel) {
   message.mutable_failure()->set_class_(exit.failure_class);
   message.mutable_failure()->set_message(exit.message);
   message.mutable_failure()->set_with_last_line(exit.with_last_line);
+  *message.mutable_failure()->mutable_position() = exit.position;
   (void)channel->Send(message, Clock::Real()->Now() + absl::Seconds(1));
   // What waits for a disk that is silent would never end.
   if (exit.failure_class == v1::FAILURE_CLASS_HOST) {
