@@ -1,13 +1,13 @@
 """Lets Milepost see where a rank's Python programs are, should the job fail or hang.
 
-Python imports this module when it starts, because PYTHONPATH has its folder. It does nothing but in a
-rank of a job (MILEPOST_POSITION_FOLDER is set there). There every Python process
+Python imports this module when it starts, because PYTHONPATH has its folder. It does nothing but
+in a rank of a job (MILEPOST_POSITION_FOLDER is set there). There every Python process
 
-- writes the stacks of its threads to <pid>.stacks when it gets a signal (faulthandler), and the stack
-  of the exception that ends it;
-- writes what torch.distributed has recorded of its collective calls to <pid>.collectives: when somebody
-  opens the FIFO <pid>.ask, and when an exception ends it. That needs a thread, which begins when
-  torch.distributed is imported, and never otherwise.
+- writes the stacks of its threads to <pid>.stacks when it gets a signal (faulthandler), and the
+  stack of the exception that ends it;
+- writes what torch.distributed has recorded of its collective calls to <pid>.collectives: when
+  somebody opens the FIFO <pid>.ask, and when an exception ends it. That needs a thread, which
+  begins when torch.distributed is imported, and never otherwise.
 
 worker/script/rank_position.h reads these files. A failure in here never reaches the program.
 """

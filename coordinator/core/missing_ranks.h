@@ -1,8 +1,8 @@
 // Which ranks of a script did not come to a collective call that others waited for.
 //
 //   MissingRanks({{0, "workers/a", position}, ...}, /*failed=*/0)
-//       == "rank 2 on workers/b did not come to all_reduce of Float[4, 3] (call 57 of default_pg), "
-//          "for which 3 ranks waited: it was at data.py:40 (batches)"
+//       == "3 ranks waited in all_reduce of Float[4, 3] (call 57 of default_pg) for rank 2 on "
+//          "workers/b, which was at data.py:40 (batches)"
 //
 // Pure and thread-safe.
 #ifndef MILEPOST_COORDINATOR_CORE_MISSING_RANKS_H_

@@ -3,8 +3,8 @@
 
     python3 tests/scripts/hangs.py BIN_FOLDER
 
-Needs a torch whose flight recorder knows Gloo (2.15 does) in the Python that runs this. Prints a line
-each, and exits with 1 where something misses.
+Needs a torch whose flight recorder knows Gloo (2.15 does) in the Python that runs this. Prints a
+line each, and exits with 1 where something misses.
 """
 
 import argparse
@@ -26,9 +26,10 @@ restart: {{max_failures: 0}}
 WAYS = (
     ("data", r"2 ranks waited in \S+ of Float\[\d+\] \(call \d+ of default_pg\) for rank 2 on "
              r"workers/\S+, which was at hangs\.py:15 \(load_batch\)\. Rank [01] said: "),
-    ("spins", r"2 ranks waited in .* for rank 2 on workers/\S+, which was at hangs\.py:3[01] \(main\)\. "),
-    ("other", r"ranks do not agree on call \d+ of default_pg: rank 0 on workers/\S+ called all_reduce "
-              r"of Float\[5\]; rank 2 on workers/\S+ called broadcast of Float\[5\]"),
+    ("spins", r"2 ranks waited in .* for rank 2 on workers/\S+, which was at "
+              r"hangs\.py:3[01] \(main\)\. "),
+    ("other", r"ranks do not agree on call \d+ of default_pg: rank 0 on workers/\S+ called "
+              r"all_reduce of Float\[5\]; rank 2 on workers/\S+ called broadcast of Float\[5\]"),
     ("raises", r"exit code 1: .*ValueError: a bad batch"),
 )
 

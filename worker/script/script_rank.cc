@@ -302,8 +302,8 @@ class ScriptRank {
   // Where it was when another rank failed.
   void NotePosition() {
     asked_ = positions_->Ask(kPositionTime);
+    if (asked_->place().empty()) return;  // it is only beginning, or ending
     const std::vector<std::string> lines = positions_->StackLines();
-    if (lines.empty()) return;
     spdlog::info("another rank failed; this one's program was here:");
     for (const std::string& line : lines) spdlog::info("{}", line);
   }

@@ -22,7 +22,8 @@ inline constexpr int kMostCollectiveGroups = 8;
 
 struct RecordTime {
   int64_t ns = 0;  // when it was written, as Unix time
-  // By a process that an exception ended. Gloo counts the call that raised it as one that has ended.
+  // By a process that an exception ended. Gloo counts the call that raised it as one that has
+  // ended.
   bool ended = false;
 };
 

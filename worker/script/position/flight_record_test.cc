@@ -13,9 +13,9 @@ namespace {
 
 using nlohmann::json;
 
-// What PyTorch 2.15's _dump_fr_trace(True, False, False) gave on rank 0 of 3, with Gloo and a time-out
-// of 8 s: three calls of all_reduce, one of broadcast in the group of ranks 0 and 1, and one more of
-// all_reduce, to which rank 2 did not come.
+// What PyTorch 2.15's _dump_fr_trace(True, False, False) gave on rank 0 of 3, with Gloo and a
+// time-out of 8 s: three calls of all_reduce, one of broadcast in the group of ranks 0 and 1, and
+// one more of all_reduce, to which rank 2 did not come.
 constexpr absl::string_view kPickle =
     "gAJ9KFgHAAAAdmVyc2lvbnEAWAQAAAAyLjEwcQFYCQAAAHBnX2NvbmZpZ3ECfShYAAAAAHEDfShYBAAAAG5hbWVxBG"
     "gDWAQAAABkZXNjcQVoA1gFAAAAcmFua3NxBlgGAAAAWzAsIDFdcQd1dVgQAAAAY29tbV9saWJfdmVyc2lvbnEIaANY"

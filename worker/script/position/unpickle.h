@@ -3,9 +3,9 @@
 //
 //   MP_ASSIGN_OR_RETURN(const nlohmann::json record, Unpickle(bytes));
 //
-// A pickle is a program that may call anything. Here it calls nothing: known are the operations that
-// make None, booleans, numbers, text, tuples, lists and dictionaries with texts as keys. Pure and
-// thread-safe. Any bytes are safe.
+// A pickle is a program that may call anything. Here it calls nothing: known are the operations
+// that make None, booleans, numbers, text, tuples, lists and dictionaries with texts as keys. Pure
+// and thread-safe. Any bytes are safe.
 #ifndef MILEPOST_WORKER_SCRIPT_POSITION_UNPICKLE_H_
 #define MILEPOST_WORKER_SCRIPT_POSITION_UNPICKLE_H_
 
