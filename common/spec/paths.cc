@@ -33,6 +33,7 @@ void ForEachPath(v1::JobSpec* spec, PathVisitor visit) {
   }
   if (spec->has_script()) {
     read("script.folder", spec->mutable_script()->mutable_folder());
+    read("script.wheels", spec->mutable_script()->mutable_wheels());
     read("script.files", spec->mutable_script()->mutable_files());
   }
   if (spec->has_report()) {

@@ -1,4 +1,5 @@
 // The checks of a spec's script.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -6,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/spec/checker.h"
 #include "common/spec/script.h"
 
@@ -14,6 +16,7 @@ namespace {
 
 constexpr int kMostArguments = 1024;
 constexpr size_t kMostArgumentBytes = 32 << 10;  // together
+constexpr size_t kMostPathBytes = 1024;
 constexpr int kMostVariables = 256;
 constexpr size_t kMostVariableBytes = 32 << 10;  // together
 
@@ -93,6 +96,28 @@ void CheckFiles(const v1::ScriptSpec& script, Checker* check) {
   }
 }
 
+// In the folder where the command runs, so that a job's requirements are part of what it was given.
+void CheckRequirements(const v1::ScriptSpec& script, Checker* check) {
+  const std::string& file = script.requirements();
+  if (file.empty()) {
+    if (!script.wheels().empty()) {
+      check->Add("script.wheels", "is for script.requirements, which the job has not");
+    }
+    return;
+  }
+  if (script.folder().empty() && !script.has_sent_files()) {
+    check->Add("script.requirements",
+               "is a file in script.files or script.folder: the job needs one of them");
+  }
+  const std::vector<std::string> parts = absl::StrSplit(file, '/');
+  const bool leaves = std::find(parts.begin(), parts.end(), "..") != parts.end();
+  if (file[0] == '/' || leaves || file.size() > kMostPathBytes || absl::StrContains(file, '\0')) {
+    check->Add("script.requirements", absl::StrCat("'", Shown(file),
+                                                   "' must be a path within the "
+                                                   "folder, such as requirements.txt"));
+  }
+}
+
 }  // namespace
 
 bool IsSha256Hex(absl::string_view text) {
@@ -131,7 +156,10 @@ void CheckScript(const v1::JobSpec& spec, Checker* check) {
   CheckEnvironment(spec.script(), check);
   const std::string& folder = spec.script().folder();
   if (!folder.empty()) CheckPath("script.folder", folder, check);
+  const std::string& wheels = spec.script().wheels();
+  if (!wheels.empty()) CheckPath("script.wheels", wheels, check);
   CheckFiles(spec.script(), check);
+  CheckRequirements(spec.script(), check);
 }
 
 }  // namespace milepost

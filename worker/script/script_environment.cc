@@ -31,6 +31,11 @@ std::vector<std::pair<std::string, std::string>> ScriptEnvironment(const v1::Sta
   for (const auto& variable : places.position) {
     if (!own.contains(variable.first)) environment.push_back(variable);
   }
+  for (const auto& variable : places.python) {
+    std::erase_if(environment,
+                  [&](const auto& own_one) { return own_one.first == variable.first; });
+    environment.push_back(variable);
+  }
   const auto set = [&](const char* name, auto value) {
     environment.emplace_back(name, absl::StrCat(value));
   };

@@ -27,6 +27,8 @@ struct ScriptPlaces {
   std::string python_path;  // empty: no Python package is there
   // For rank_position.h: variables that the spec may set otherwise.
   std::vector<std::pair<std::string, std::string>> position;
+  // Of python_environment.h, which has the spec's PATH at its end; empty: there is none.
+  std::vector<std::pair<std::string, std::string>> python;
 };
 
 // What the spec adds, then what Milepost sets.

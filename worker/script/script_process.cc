@@ -30,16 +30,6 @@ bool IsProgram(const std::string& path) {
   return fs::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
 }
 
-// The PATH that the script will have.
-std::string PathOf(const ScriptOptions& options) {
-  std::string path;
-  if (const char* own = std::getenv("PATH"); own != nullptr) path = own;
-  for (const auto& [name, value] : options.environment) {
-    if (name == "PATH") path = value;
-  }
-  return path.empty() ? kUsualPath : path;
-}
-
 absl::StatusOr<std::string> ProgramOf(const ScriptOptions& options) {
   const std::string& name = options.command[0];
   if (absl::StrContains(name, '/')) {
@@ -51,7 +41,7 @@ absl::StatusOr<std::string> ProgramOf(const ScriptOptions& options) {
                      fs::exists(path, error) ? " is no program that this worker's user may run"
                                              : " is not there on this host"));
   }
-  const std::string path = PathOf(options);
+  const std::string path = PathWith(options.environment);
   for (const absl::string_view folder : absl::StrSplit(path, ':', absl::SkipEmpty())) {
     std::string program = absl::StrCat(folder, "/", name);
     if (IsProgram(program)) return program;
@@ -94,6 +84,15 @@ std::vector<pid_t> Children() {
 }
 
 }  // namespace
+
+std::string PathWith(const std::vector<std::pair<std::string, std::string>>& environment) {
+  std::string path;
+  if (const char* own = std::getenv("PATH"); own != nullptr) path = own;
+  for (const auto& [name, value] : environment) {
+    if (name == "PATH") path = value;
+  }
+  return path.empty() ? kUsualPath : path;
+}
 
 absl::StatusOr<ScriptProcess> ScriptProcess::Start(ScriptOptions options) {
   MP_RETURN_IF_ERROR(CheckFolder(options.folder));

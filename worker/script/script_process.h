@@ -19,6 +19,9 @@
 
 namespace milepost::worker {
 
+// The PATH of a process whose environment is this one's and `environment`.
+std::string PathWith(const std::vector<std::pair<std::string, std::string>>& environment);
+
 struct ScriptOptions {
   std::vector<std::string> command;
   std::vector<std::pair<std::string, std::string>> environment;  // added to this process's

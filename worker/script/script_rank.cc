@@ -26,6 +26,7 @@
 #include "engine/comm/tcp.h"
 #include "worker/script/files_fetch.h"
 #include "worker/script/position/rank_position.h"
+#include "worker/script/python_environment.h"
 #include "worker/script/rank_endpoint.h"
 #include "worker/script/scratch_folder.h"
 #include "worker/script/script_checkpoints.h"
@@ -71,18 +72,23 @@ std::string TemporaryFiles() {
   return folder == nullptr || *folder == '\0' ? "/tmp" : folder;
 }
 
-// Where the Python package `milepost` lies beside this program, after what the script has already.
+// Beside this program: the folder that the Python package `milepost` is in. Empty: it is not there.
+std::string PackageFolder() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path package = program.parent_path() / "python";
+  return error || !fs::is_directory(package, error) ? "" : package.string();
+}
+
+// That folder after what the script has already.
 std::string PythonPath(const v1::ScriptSpec& spec) {
   const auto own = spec.environment().find("PYTHONPATH");
   const char* inherited = std::getenv("PYTHONPATH");
   std::string path = own != spec.environment().end() ? own->second
                      : inherited != nullptr          ? inherited
                                                      : "";
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  const fs::path package = program.parent_path() / "python";
-  if (error || !fs::is_directory(package, error)) return path;
-  return absl::StrCat(path, path.empty() ? "" : ":", package.string());
+  const std::string package = PackageFolder();
+  return package.empty() ? path : absl::StrCat(path, path.empty() ? "" : ":", package);
 }
 
 // Without what the worker's own environment has.
@@ -194,21 +200,42 @@ class ScriptRank {
     if (error) return absl::InternalError(absl::StrCat(scratch_, ": ", error.message()));
     folder_ = start_.spec().script().folder();
     if (folder_.empty()) folder_ = scratch_;
-    if (!start_.spec().script().has_sent_files()) return absl::OkStatus();
-    folder_ = absl::StrCat(scratch.path(), "/files");
-    return BringFiles(start_,
-                      {.coordinator = coordinator_,
-                       .temporary_files = TemporaryFiles(),
-                       .give_up = [] { return StopRequested() || AbortRequested(); }},
-                      folder_);
+    if (start_.spec().script().has_sent_files()) {
+      folder_ = absl::StrCat(scratch.path(), "/files");
+      MP_RETURN_IF_ERROR(BringFiles(
+          start_,
+          {.coordinator = coordinator_, .temporary_files = TemporaryFiles(), .give_up = MustLeave},
+          folder_));
+    }
+    return start_.spec().script().requirements().empty() ? absl::OkStatus() : MakePython();
+  }
+
+  static bool MustLeave() { return StopRequested() || AbortRequested(); }
+
+  absl::Status MakePython() {
+    const v1::ScriptSpec& script = start_.spec().script();
+    PythonEnvironmentOptions options;
+    options.program = absl::StrCat(PackageFolder(), "/milepost/_environment.py");
+    options.requirements = absl::StrCat(folder_, "/", script.requirements());
+    options.wheels = script.wheels();
+    options.cache = PythonEnvironmentsPath(TemporaryFiles());
+    options.variables = {script.environment().begin(), script.environment().end()};
+    options.give_up = MustLeave;
+    const absl::Time began = SteadyNow();
+    MP_ASSIGN_OR_RETURN(PythonEnvironment python, PythonEnvironment::Make(options));
+    spdlog::info("script.requirements are in {} ({})", python.path(),
+                 absl::FormatDuration(absl::Trunc(SteadyNow() - began, absl::Milliseconds(1))));
+    python_.emplace(std::move(python));
+    return absl::OkStatus();
   }
 
   absl::Status Meet() {
     // Another host may still fetch what this one has.
-    const bool files = start_.spec().script().has_sent_files();
-    const absl::Duration patience = kMeetingTime + (files ? kFetchPatience : absl::ZeroDuration());
-    RendezvousStore store(coordinator_, start_.job(), start_.generation(),
-                          [] { return StopRequested() || AbortRequested(); });
+    const v1::ScriptSpec& script = start_.spec().script();
+    absl::Duration patience = kMeetingTime;
+    if (script.has_sent_files()) patience += kFetchPatience;
+    if (!script.requirements().empty()) patience += kEnvironmentPatience;
+    RendezvousStore store(coordinator_, start_.job(), start_.generation(), MustLeave);
     // The worker has hidden all others from this process.
     const char* gpu = std::getenv("CUDA_VISIBLE_DEVICES");
     auto layout = MeetForLayout(&store, start_.rank(), start_.world(),
@@ -271,12 +298,19 @@ class ScriptRank {
                                  .token_file = endpoint_->token_file(),
                                  .stop_file = page_->path(),
                                  .python_path = PythonPath(spec),
-                                 .position = NotSetYet(positions_->Environment())};
+                                 .position = NotSetYet(positions_->Environment()),
+                                 .python = PythonVariables()};
     ScriptOptions options = {.command = {spec.command().begin(), spec.command().end()},
                              .environment = ScriptEnvironment(start_, layout_, places),
                              .folder = folder_,
                              .held = held_};
     return ScriptProcess::Start(std::move(options));
+  }
+
+  std::vector<std::pair<std::string, std::string>> PythonVariables() const {
+    if (!python_.has_value()) return {};
+    const auto& own = start_.spec().script().environment();
+    return python_->Variables(PathWith({own.begin(), own.end()}));
   }
 
   ExitResult Await(ScriptProcess& script) {
@@ -421,6 +455,7 @@ class ScriptRank {
   ScriptLayout layout_;
   v1::Progress progress_;     // as last told
   std::string said_problem_;  // of checkpoints
+  std::optional<PythonEnvironment> python_;
   std::optional<RankPositions> positions_;
   std::optional<v1::RankPosition> asked_;  // while it ran
   std::optional<StopPage> page_;

@@ -1,0 +1,129 @@
+"""Environments of script.requirements (milepost/_environment.py), from wheels alone."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import zipfile
+
+PROGRAM = pathlib.Path(__file__).resolve().parent.parent / "milepost/_environment.py"
+
+
+def has_pip():
+    return subprocess.run([sys.executable, "-c", "import pip"], stderr=subprocess.DEVNULL,
+                          check=False).returncode == 0
+
+
+def write_wheel(folder, name, version, text):
+    info = "%s-%s.dist-info" % (name, version)
+    with zipfile.ZipFile(folder / ("%s-%s-py3-none-any.whl" % (name, version)), "w") as wheel:
+        wheel.writestr(name + ".py", text)
+        wheel.writestr(info + "/METADATA",
+                       "Metadata-Version: 2.1\nName: %s\nVersion: %s\n" % (name, version))
+        wheel.writestr(info + "/WHEEL",
+                       "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\n"
+                       "Tag: py3-none-any\n")
+        wheel.writestr(info + "/RECORD", "")
+
+
+@unittest.skipUnless(has_pip(), "this Python has no pip")
+class EnvironmentTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.cache = self.folder / "cache"
+        self.wheels = self.folder / "wheels"
+        self.wheels.mkdir()
+        write_wheel(self.wheels, "milepost_tiny", "1.0", "VALUE = 7\n")
+
+    def start(self, requirements, wheels=True):
+        file = self.folder / "requirements.txt"
+        file.write_text(requirements)
+        command = [sys.executable, "-B", PROGRAM, "--requirements", file, "--cache", self.cache]
+        if wheels:
+            command += ["--wheels", self.wheels]
+        return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, universal_newlines=True)
+
+    def make(self, requirements, wheels=True):
+        process = self.start(requirements, wheels)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, err)
+        return json.loads(out.splitlines()[-1])
+
+    def value(self, path):
+        command = [path + "/bin/python", "-c", "import milepost_tiny as t; print(t.VALUE)"]
+        return subprocess.run(command, stdout=subprocess.PIPE, universal_newlines=True,
+                              check=True).stdout.strip()
+
+    def test_it_is_made_once_for_the_same(self):
+        first = self.make("milepost_tiny==1.0\n")["path"]
+        self.assertEqual(self.value(first), "7")
+        made = os.stat(first + "/pyvenv.cfg").st_mtime_ns
+        self.assertEqual(self.make("milepost_tiny==1.0\n")["path"], first)
+        self.assertEqual(os.stat(first + "/pyvenv.cfg").st_mtime_ns, made)
+        write_wheel(self.wheels, "milepost_tiny", "1.1", "VALUE = 8\n")
+        other = self.make("milepost_tiny\n")["path"]
+        self.assertEqual((self.value(other), self.value(first)), ("8", "7"))
+
+    def test_two_at_once_share_one(self):
+        both = [self.start("milepost_tiny\n") for _ in range(2)]
+        paths = {json.loads(one.communicate(timeout=120)[0])["path"] for one in both}
+        self.assertEqual(len(paths), 1)
+
+    def test_one_that_was_not_finished_is_made_anew(self):
+        path = self.make("milepost_tiny\n")["path"]
+        os.remove(path + "/ready")
+        for name in os.listdir(path):
+            if name.startswith("lib") and not os.path.islink(os.path.join(path, name)):
+                os.rename(os.path.join(path, name), self.folder / name)
+        self.assertEqual(self.make("milepost_tiny\n")["path"], path)
+        self.assertEqual(self.value(path), "7")
+
+    def test_what_cannot_be_had_is_said(self):
+        for requirements, said in (
+                ("no_such_package_of_ours\n", "No matching distribution found for no_such"),
+                ("milepost_tiny==2\n", "milepost_tiny==2"), ("a b c d\n", "Invalid requirement"),
+                ("-r other.txt\n", "line 1, '-r other.txt'"), ("six\n./mine\n", "line 2, './mine'"),
+                ("--requirement=x\n", "line 1"), ("mine @ file:///x\n", "line 1"),
+                ("/root/x.whl\n", "line 1")):
+            answer = self.make(requirements)
+            self.assertIn(said, answer["error"], requirements)
+            self.assertTrue(answer["for_good"], requirements)
+        self.wheels = self.folder / "none"
+        self.assertIn("No such file", self.make("milepost_tiny\n")["error"])
+
+    def test_the_longest_unused_go(self):
+        self.make("milepost_tiny\n")
+        old = time.time() - 7200
+        for number in range(9):
+            other = self.cache / ("%064x" % number)
+            other.mkdir()
+            (other / "ready").touch()
+            os.utime(other / "ready", (old + number, old + number))
+        used = (self.cache / ("%064x" % 0) / "ready").open()
+        self.addCleanup(used.close)
+        import fcntl
+        fcntl.flock(used, fcntl.LOCK_SH)
+        newest = self.make("milepost_tiny==1.0\n")["path"]
+        left = sorted(name for name in os.listdir(self.cache) if not name.startswith("lock"))
+        self.assertIn("%064x" % 0, left)  # it is in use
+        self.assertNotIn("%064x" % 1, left)
+        self.assertIn("%064x" % 8, left)
+        self.assertIn(os.path.basename(newest), left)
+
+    def test_a_cache_of_others_is_refused(self):
+        self.cache.mkdir()
+        self.cache.chmod(0o777)
+        answer = self.make("milepost_tiny\n")
+        self.assertIn("not this user's own", answer["error"])
+        self.assertFalse(answer["for_good"])
+
+
+if __name__ == "__main__":
+    unittest.main()
