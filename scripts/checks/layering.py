@@ -124,8 +124,10 @@ ALLOWED = {
                    | PURE_ENGINE,
     "worker/gpu": {"common"},
     "worker/gpu/testing": {"common", "worker/gpu"},
+    "worker/cgroup": {"common"},
     "worker/doctor": {"common", "worker/gpu"},
-    "worker/agent": {"common", "common/pki", "common/rpc", "common/spec", "worker/gpu"},
+    "worker/agent": {"common", "common/pki", "common/rpc", "common/spec", "worker/cgroup",
+                     "worker/gpu"},
     # The coordinator for its tests alone, which ask one.
     "worker/join": {"common", "common/pki", "common/rpc", "coordinator/rpc"},
     "worker/metrics": {"common", "common/http", "common/pki", "common/rpc", "worker/agent"},
@@ -136,7 +138,7 @@ ALLOWED = {
                        "engine/comm", "engine/data", "engine/data/training", "engine/optim",
                        "worker/memory_state"} | PURE_ENGINE,
     "worker/script": {"common", "common/files", "common/http", "common/pki", "common/spec",
-                      "common/rpc", "engine/comm", "engine/state", "worker/trainer"},
+                      "common/rpc", "engine/comm", "engine/state", "worker/cgroup", "worker/trainer"},
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
                "common/systemd", "worker/gpu", "worker/doctor", "worker/agent", "worker/join",
