@@ -141,7 +141,8 @@ ALLOWED = {
                       "common/rpc", "engine/comm", "engine/state", "worker/cgroup", "worker/trainer"},
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
-               "common/systemd", "worker/gpu", "worker/doctor", "worker/agent", "worker/join",
+               "common/systemd", "worker/gpu", "worker/cgroup", "worker/doctor", "worker/agent",
+               "worker/join",
                "worker/metrics", "worker/script", "worker/trainer",
                "engine/runtime/cpu", "engine/runtime/gpu/cuda", "engine/measure",
                "engine/measure/gpu"},
