@@ -351,6 +351,7 @@ absl::Status Agent::StartTrainer(const v1::StartRank& start) {
 // A rank's cores need no limit: its trainer is bound to them, and what that starts inherits this.
 std::vector<std::string> Agent::MakeCgroup(const v1::StartRank& start, int64_t processes) {
   if (!start.spec().has_script() || !settings().scripts_allowed) return {};
+  sweep_cgroups_ = absl::InfinitePast();  // an earlier worker may have left some
   const v1::Slot& slot = plan_.slots[static_cast<size_t>(start.slot())].slot;
   const bool gpu = slot.device() == v1::DEVICE_KIND_CUDA;
   return cgroups_.Make(KeyOf(start),
