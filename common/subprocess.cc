@@ -95,7 +95,8 @@ struct ChildPlan {
   unsigned long nodes[kMostNodes / kBitsPerWord] = {};
   const char* program = nullptr;
   const char* folder = nullptr;  // or null
-  int error_fd = -1;             // close-on-exec: closes when exec succeeds, else carries errno
+  std::vector<const char*> cgroup_files;
+  int error_fd = -1;  // close-on-exec: closes when exec succeeds, else carries errno
 };
 
 [[noreturn]] void FailInChild(int error_fd) {
@@ -117,6 +118,17 @@ void PlaceDescriptors(const ChildPlan& plan) {
   }
 }
 
+// What cannot be joined does not keep the program from running.
+void JoinCgroups(const ChildPlan& plan) {
+  for (const char* path : plan.cgroup_files) {
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) continue;
+    ssize_t ignored = write(fd, "0", 1);  // whoever writes it
+    (void)ignored;
+    close(fd);
+  }
+}
+
 [[noreturn]] void ExecChild(const ChildPlan& plan) {
   if (plan.own_process_group) setpgid(0, 0);
   if (plan.death_signal != 0) {
@@ -129,6 +141,7 @@ void PlaceDescriptors(const ChildPlan& plan) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  JoinCgroups(plan);
   PlaceDescriptors(plan);
   if (plan.set_cores && sched_setaffinity(0, sizeof plan.cores, &plan.cores) != 0) {
     FailInChild(plan.error_fd);
@@ -241,6 +254,7 @@ absl::StatusOr<Subprocess> Subprocess::Spawn(SpawnOptions options) {
   plan.death_signal = options.death_signal;
   plan.own_process_group = options.own_process_group;
   plan.folder = options.folder.empty() ? nullptr : options.folder.c_str();
+  for (const std::string& file : options.cgroup_files) plan.cgroup_files.push_back(file.c_str());
   plan.parent = getpid();
   MP_ASSIGN_OR_RETURN(auto error_pipe, MakePipe());
   // Above the places the child's descriptors take.

@@ -64,6 +64,9 @@ struct SpawnOptions {
   // refuses this, the child runs without it.
   int memory_node = -1;
   std::string folder;  // its current folder; empty: that of this process
+  // Files "cgroup.procs" of control groups, which the child joins before it runs the
+  // program. If the kernel refuses one, the child runs without it.
+  std::vector<std::string> cgroup_files;
   // When the child has ended, what is left of its process group is killed (SIGKILL). It needs
   // own_process_group.
   bool end_group = false;

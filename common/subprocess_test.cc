@@ -208,6 +208,20 @@ TEST(SubprocessTest, AMemoryNodeIsPreferredWhereThatIsAllowed) {
   }
 }
 
+// What the kernel takes as "whoever writes this". What cannot be joined does not matter.
+TEST(SubprocessTest, JoinsControlGroupsBeforeItRuns) {
+  const std::string path = testing::TempDir() + "/joins-" + std::to_string(getpid());
+  std::ofstream(path) << "";
+  SpawnOptions options = Shell("cat " + path);
+  options.cgroup_files = {path + "-absent", path};
+  options.out = Redirect::Pipe();
+  auto child = Subprocess::Spawn(std::move(options));
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_EQ(ReadAll(child->TakeOut()), "0");
+  EXPECT_TRUE(child->Wait(Soon())->success());
+  std::filesystem::remove(path);
+}
+
 TEST(SubprocessTest, AMemoryNodeThatIsNotThereIsNoReasonToFail) {
   SpawnOptions options = Shell("exit 4");
   options.memory_node = 1000;

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "common/exit_codes.h"
 #include "common/flags/number_range.h"
@@ -21,6 +22,7 @@
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "milepost/v1/job_spec.pb.h"
+#include "worker/cgroup/cgroup.h"
 #include "worker/script/script_rank.h"
 #include "worker/trainer/device.h"
 #include "worker/trainer/generate.h"
@@ -106,6 +108,8 @@ int Main(int argc, char** argv) {
   CLI::App* train = app.add_subcommand("train", "run one rank; started by milepost-worker");
   train->add_option("--channel-fd", channel_fd, "descriptor of the channel to the worker")
       ->required();
+  std::vector<std::string> cgroup_folders;
+  train->add_option("--cgroup", cgroup_folders, "folder of a control group for a script");
   GenerateRequest request;
   CLI::App* generate =
       app.add_subcommand("generate", "print text that a checkpoint's model writes");
@@ -134,13 +138,14 @@ int Main(int argc, char** argv) {
   if (generate->parsed()) return RunGenerate(request);
   if (check->parsed()) return RunCheck(device);
   if (measure->parsed()) return RunMeasure(device, name, measured_threads, disk_folder);
-  return RunRank(MessageChannel(UniqueFd(channel_fd)),
-                 [&](v1::TrainerStart start, MessageChannel* channel) {
-                   if (!start.start().spec().has_script()) {
-                     return Train(std::move(start), channel, device);
-                   }
-                   return EndRank(RunScript(start, channel, HeldDescriptor()), channel);
-                 });
+  return RunRank(MessageChannel(UniqueFd(channel_fd)), [&](v1::TrainerStart start,
+                                                           MessageChannel* channel) {
+    if (!start.start().spec().has_script()) {
+      return Train(std::move(start), channel, device);
+    }
+    return EndRank(RunScript(start, channel, HeldDescriptor(), Cgroup(std::move(cgroup_folders))),
+                   channel);
+  });
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ namespace milepost::worker {
 namespace {
 
 constexpr char kJoinTokenVariable[] = "MILEPOST_JOIN_TOKEN";
+constexpr int64_t kMostProcesses = 1 << 22;  // the kernel's own limit
 constexpr size_t kMostJoinTokenBytes = 1 << 20;
 
 void AddPlaceFlags(FlagTable* table, Flags* flags) {
@@ -119,6 +120,12 @@ void AddLiveFlags(FlagTable* table, Flags* flags) {
   table->Live(app.add_flag("--allow-scripts", flags->allow_scripts,
                            "jobs may run programs of their own (script:), with the rights of this "
                            "worker's user; default: they may not"));
+  table->Live(app.add_option("--script-processes", flags->script_processes,
+                             "processes and threads that each rank of a script may have at once, "
+                             "where the worker can make control groups; 0: any number; of ranks "
+                             "that start afterwards")
+                  ->check(CLI::Range(int64_t{0}, kMostProcesses))
+                  ->capture_default_str());
   table->Live(app.add_option("--stop-seconds", flags->stop_seconds,
                              "on SIGTERM: time for ranks to checkpoint")
                   ->check(NumberRange(0, kMostFlagSeconds))
@@ -222,6 +229,7 @@ absl::StatusOr<AgentSettings> SettingsOf(const Flags& flags) {
   settings.spot_time = absl::Seconds(flags.spot_seconds);
   settings.hang_time = absl::Seconds(flags.hang_seconds);
   settings.scripts_allowed = flags.allow_scripts;
+  settings.script_processes = flags.script_processes;
   MP_ASSIGN_OR_RETURN(settings.path_roots, MakePathRoots(flags.write_roots, flags.data_roots));
   return settings;
 }

@@ -23,6 +23,7 @@ struct Flags {
   WorkerPagesOptions pages;  // not served while `listen` is empty
   std::vector<std::string> labels, write_roots, data_roots;
   double stop_seconds = 60, spot_seconds = 0, hang_seconds = 0;
+  int64_t script_processes = AgentSettings().script_processes;
   bool spot_signal = false, allow_scripts = false;
 };
 

@@ -8,9 +8,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/e2e/cluster.h"
+#include "worker/cgroup/cgroup_tree.h"
 
 namespace milepost::e2e {
 namespace {
@@ -225,6 +227,136 @@ TEST_F(ScriptTest, NothingOutlivesItsRank) {
       cluster.Submit(Shell("setsid sleep 1000 & echo $! > child; sleep 0.1", 1));
   EXPECT_EQ(cluster.Await(leaving, IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_TRUE(Ends(std::stoi(AwaitText("child"))));
+}
+
+// What control groups add, where workers can make them.
+class LimitedScriptTest : public ScriptTest {
+ protected:
+  // Of a worker that may be skipped: it says when it starts whether it can.
+  static std::string LogOfWorker(const std::string& folder) {
+    std::ifstream file(folder + "/worker-0.log");
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+  bool HasLimits() const {
+    const absl::Time give_up = absl::Now() + absl::Minutes(1);
+    while (absl::Now() < give_up) {
+      const std::string log = LogOfWorker(folder_);
+      if (absl::StrContains(log, "scripts run without limits")) return false;
+      if (absl::StrContains(log, "in a control group below")) return true;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    ADD_FAILURE() << "the worker said nothing of control groups";
+    return false;
+  }
+  // Of the rank's groups, from what its script has seen in /proc/self/cgroup.
+  static bool GroupIsGone(const std::string& memberships) {
+    const size_t begin = memberships.find("milepost-");
+    if (begin == std::string::npos) {
+      ADD_FAILURE() << "it was in no group: " << memberships;
+      return false;
+    }
+    const std::string name = memberships.substr(begin, memberships.find('\n', begin) - begin);
+    const absl::Time give_up = absl::Now() + absl::Minutes(1);
+    while (absl::Now() < give_up) {
+      bool there = false;
+      for (const worker::CgroupPlace& place : worker::FindCgroupPlaces()) {
+        there = there || std::filesystem::exists(place.folder + "/" + name);
+      }
+      if (!there) return true;
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    return false;
+  }
+};
+
+TEST_F(LimitedScriptTest, MoreMemoryThanItsSlotHasIsNamedWithTheFigures) {
+  Cluster cluster(folder_, {.workers = 1,
+                            .slots = 1,
+                            .worker_flags = {"--allow-scripts", "--memory-bytes", "67108864"}});
+  cluster.Start();
+  if (!HasLimits()) GTEST_SKIP() << LogOfWorker(folder_);
+  // Of the script only a child is killed, and the script ends as it likes.
+  const std::string job = cluster.Submit(
+      Shell("cat /proc/self/cgroup > group; head -c 300000000 /dev/zero | tail -c 200000000 > "
+            "/dev/null; echo a child is gone; exit 7",
+            1, /*max_failures=*/0));
+  const v1::Failure failure = cluster.Await(job, IsTerminal).first_failure();
+  EXPECT_EQ(failure.class_(), v1::FAILURE_CLASS_OUT_OF_MEMORY) << failure.message();
+  EXPECT_THAT(failure.message(),
+              AllOf(HasSubstr("out of memory: the kernel killed "),
+                    HasSubstr("which may use 64.0 MiB of host memory and had used "),
+                    HasSubstr("--memory-bytes")));
+  EXPECT_TRUE(GroupIsGone(TextOf("group")));
+  // What fits, fits.
+  const std::string fits = cluster.Submit(
+      Shell("head -c 30000000 /dev/zero | tail -c 20000000 > /dev/null", 1, /*max_failures=*/0));
+  EXPECT_EQ(cluster.Await(fits, IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+// It starts only inside of a group, which has room for 64, and ends by itself after 30 seconds.
+constexpr char kForkBomb[] = R"(
+import os, sys, time
+groups = open('/proc/self/cgroup').read()
+if 'milepost-' not in groups: sys.exit(9)
+with open('group', 'w') as file: file.write(groups)
+first, end = os.getpid(), time.monotonic() + 30
+while time.monotonic() < end:
+    try:
+        if os.fork() == 0: os.setsid()
+    except OSError:
+        if os.getpid() == first: sys.exit(3)
+os._exit(0)
+)";
+
+TEST_F(LimitedScriptTest, AForkBombEndsWithItsRankAndTheWorkerGoesOn) {
+  Cluster cluster(
+      folder_,
+      {.workers = 1, .slots = 1, .worker_flags = {"--allow-scripts", "--script-processes", "64"}});
+  cluster.Start();
+  if (!HasLimits()) GTEST_SKIP() << LogOfWorker(folder_);
+  std::ofstream(folder_ + "/bomb.py") << kForkBomb;
+  const std::string job = cluster.Submit(Shell("exec python3 bomb.py", 1, /*max_failures=*/0));
+  const v1::Failure failure = cluster.Await(job, IsTerminal).first_failure();
+  EXPECT_EQ(failure.class_(), v1::FAILURE_CLASS_SCRIPT);
+  EXPECT_THAT(failure.message(),
+              AllOf(HasSubstr("may have 64 processes and threads"), HasSubstr("--script-processes"),
+                    HasSubstr("the script ended: exit code 3")));
+  EXPECT_TRUE(GroupIsGone(TextOf("group"))) << "so no process of it is left";
+  cluster.CheckAllRun();
+  const std::string next = cluster.Submit(Shell("exit 0", 1, /*max_failures=*/0));
+  EXPECT_EQ(cluster.Await(next, IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+// Neither its session nor its parent ties it to the rank then.
+TEST_F(LimitedScriptTest, WhatHasLeftItsSessionEndsWhoeverWasKilled) {
+  Cluster cluster(folder_, {.workers = 1, .slots = 1, .worker_flags = {"--allow-scripts"}});
+  cluster.Start();
+  if (!HasLimits()) GTEST_SKIP() << LogOfWorker(folder_);
+  const std::string text =
+      "[ $MILEPOST_ATTEMPT = 1 ] || exit 0; cat /proc/self/cgroup > group; "
+      "setsid sh -c 'trap \"\" TERM HUP; sleep 1000 & echo $! > child; wait' & "
+      "echo $$ > pid; wait; sleep 1000";
+  const std::string job = cluster.Submit(Shell(text, 1));
+  AwaitText("pid");
+  const int child = std::stoi(AwaitText("child"));
+  ASSERT_TRUE(cluster.KillTrainer(0));
+  EXPECT_TRUE(Ends(child));
+  EXPECT_TRUE(GroupIsGone(TextOf("group")));
+  EXPECT_EQ(cluster.Await(job, IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
+
+  for (const char* name : {"/child", "/pid"}) std::filesystem::remove(folder_ + name);
+  const std::string next = cluster.Submit(Shell(text, 1));
+  AwaitText("pid");
+  const int orphan = std::stoi(AwaitText("child"));
+  cluster.KillWorker(0);
+  EXPECT_TRUE(Ends(std::stoi(TextOf("pid"))));
+  EXPECT_EQ(kill(orphan, 0), 0) << "nobody is there to end it";
+  cluster.StartWorker(0);
+  EXPECT_TRUE(Ends(orphan));
+  EXPECT_TRUE(GroupIsGone(TextOf("group")));
+  EXPECT_EQ(cluster.Await(next, IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
 }
 
 // Trains in lockstep, as ranks that reduce gradients do. The sum depends on every step, once.

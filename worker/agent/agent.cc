@@ -79,7 +79,8 @@ Agent::Agent(AgentOptions options, Endpoint coordinator, Identity identity, Slot
       health_(options_.health,
               [this](v1::HealthReport report) { outbox_.SetHealthReport(std::move(report)); }),
       memory_(options_.memory_dir, identity_.id()),
-      leftovers_(options_.data_dir) {}
+      leftovers_(options_.data_dir),
+      cgroups_(options_.data_dir) {}
 
 void Agent::RequestStop() {
   stop_requested_ = true;
@@ -157,6 +158,7 @@ void Agent::NoteSpot(const std::string& why) {
 
 void Agent::Run() {
   TellOfLeftovers();
+  if (settings().scripts_allowed) cgroups_.Prepare();
   WatchGpus();
   SpotWatch spot(options_.spot, [this](const std::string& why) { NoteSpot(why); });
   Session session(
@@ -184,6 +186,7 @@ void Agent::Run() {
       // It may have ended because its GPU did, which the next placement should know.
       if (ended && monitor_) monitor_->MeasureSoon();
       if (ended) leftovers_.Ended(it->first);
+      if (ended) cgroups_.Ended(it->first);
       it = ended ? ranks_.erase(it) : std::next(it);
     }
     for (v1::RankReport& report : leftovers_.TakeEnded()) outbox_.SetReport(std::move(report));
@@ -191,6 +194,9 @@ void Agent::Run() {
       check_monitor_ = monitor_->CheckProgress(SteadyNow(), kDriverPatience);
     }
     if (any_ended || SteadyNow() >= sweep_time_) SweepMemory(JobMemory::kKeep);
+    if (any_ended || SteadyNow() >= sweep_cgroups_) {
+      sweep_cgroups_ = cgroups_.Sweep(SteadyNow());
+    }
     if (stop_requested_ && !leaving_) BeginLeaving();
     if (SteadyNow() >= abort_time_) {
       for (auto& [key, rank] : ranks_) rank->Abort();
@@ -198,6 +204,7 @@ void Agent::Run() {
     }
     if (SteadyNow() >= kill_time_) {
       for (auto& [key, rank] : ranks_) rank->Kill();
+      cgroups_.Release();
       kill_time_ = absl::InfiniteFuture();
     }
   }
@@ -234,8 +241,8 @@ void Agent::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
   leftovers_.AddPollEntries(entries);
-  absl::Time next = std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, check_alive_,
-                              SteadyNow() + options_.longest_turn});
+  absl::Time next = std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, sweep_cgroups_,
+                              check_alive_, SteadyNow() + options_.longest_turn});
   if (leftovers_.HasUnseen()) next = std::min(next, SteadyNow() + kLookForUnseen);
   poll(entries.data(), entries.size(), PollTimeoutMillis(next - SteadyNow()));
 }
@@ -332,10 +339,24 @@ absl::Status Agent::StartTrainer(const v1::StartRank& start) {
   SweepMemory(JobMemory::kKeepFromOthers, trainer.memory_folder);
   MP_ASSIGN_OR_RETURN(const UniqueFd held, leftovers_.Hold(start));
   trainer.held = held.get();
-  MP_ASSIGN_OR_RETURN(auto rank, RankProcess::Start(start, trainer, &outbox_));
-  leftovers_.Started(start, planned.slot.uuid(), rank->pid());
-  ranks_[KeyOf(start)] = std::move(rank);
+  trainer.cgroup_folders = MakeCgroup(start, now.script_processes);
+  auto rank = RankProcess::Start(start, trainer, &outbox_);
+  if (!rank.ok()) cgroups_.Ended(KeyOf(start));
+  MP_RETURN_IF_ERROR(rank.status());
+  leftovers_.Started(start, planned.slot.uuid(), (*rank)->pid());
+  ranks_[KeyOf(start)] = *std::move(rank);
   return absl::OkStatus();
+}
+
+// A rank's cores need no limit: its trainer is bound to them, and what that starts inherits this.
+std::vector<std::string> Agent::MakeCgroup(const v1::StartRank& start, int64_t processes) {
+  if (!start.spec().has_script() || !settings().scripts_allowed) return {};
+  sweep_cgroups_ = absl::InfinitePast();  // an earlier worker may have left some
+  const v1::Slot& slot = plan_.slots[static_cast<size_t>(start.slot())].slot;
+  const bool gpu = slot.device() == v1::DEVICE_KIND_CUDA;
+  return cgroups_.Make(KeyOf(start),
+                       {.memory_bytes = gpu ? slot.host_memory_bytes() : slot.memory_bytes(),
+                        .processes = processes});
 }
 
 // `starting`: the folder of a rank that is about to start.

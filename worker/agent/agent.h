@@ -31,6 +31,7 @@
 #include "worker/agent/job_memory.h"
 #include "worker/agent/leftovers.h"
 #include "worker/agent/outbox.h"
+#include "worker/agent/rank_cgroups.h"
 #include "worker/agent/rank_process.h"
 #include "worker/agent/slots.h"
 #include "worker/agent/spot_watch.h"
@@ -53,6 +54,9 @@ struct AgentSettings {
   PathRoots path_roots;  // where jobs that start later may write and read
   // Whether jobs that start later may run programs of their own, with this process's rights.
   bool scripts_allowed = false;
+  // The processes and threads that a rank of a script may have, where control groups can be made
+  // (worker/agent/rank_cgroups.h). 0: any number. Applies to ranks that start later.
+  int64_t script_processes = 4096;
 };
 
 struct AgentOptions {
@@ -137,6 +141,7 @@ class Agent {
   void HandleStart(const v1::StartRank& start);
   absl::Status CheckSlot(const v1::StartRank& start) const;
   absl::Status StartTrainer(const v1::StartRank& start);
+  std::vector<std::string> MakeCgroup(const v1::StartRank& start, int64_t processes);
   void KillOlderRanks(const RankKey& key);
   void SweepMemory(absl::Duration keep, const std::string& starting = "");
   void RefuseStart(const v1::StartRank& start, v1::RankState state, const absl::Status& why);
@@ -163,7 +168,9 @@ class Agent {
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
   JobMemory memory_;
   Leftovers leftovers_;
+  RankCgroups cgroups_;
   absl::Time sweep_time_ = absl::InfinitePast();
+  absl::Time sweep_cgroups_ = absl::InfinitePast();
   bool leaving_ = false;
   absl::Time abort_time_ = absl::InfiniteFuture();
   absl::Time kill_time_ = absl::InfiniteFuture();

@@ -60,6 +60,9 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
   MP_ASSIGN_OR_RETURN(auto channel, MessageChannel::CreatePair());
   SpawnOptions spawn;
   spawn.argv = {options.binary, "train", "--channel-fd", absl::StrCat(kChannelFd)};
+  for (const std::string& folder : options.cgroup_folders) {
+    spawn.argv.insert(spawn.argv.end(), {"--cgroup", folder});
+  }
   spawn.env = ShortOpenMpSpins();
   spawn.env.emplace_back("OMP_NUM_THREADS", absl::StrCat(options.threads));
   // Empty hides them all: a CPU rank takes no GPU's memory.

@@ -33,9 +33,10 @@ struct TrainerOptions {
   std::string state_folder;   // of v1::TrainerStart
   std::string memory_folder;  // likewise
   PathRoots path_roots;       // likewise
-  bool scripts_allowed = false;  // likewise
-  absl::Duration hang_time;      // of v1::TrainerStart; zero: a hang or silence does not end it
-  absl::Duration silence;        // longest time without a sign of life; then it is killed
+  bool scripts_allowed = false;             // likewise
+  std::vector<std::string> cgroup_folders;  // of the processes of a script; empty: no limits
+  absl::Duration hang_time;  // of v1::TrainerStart; zero: a hang or silence does not end it
+  absl::Duration silence;    // longest time without a sign of life; then it is killed
 };
 
 class RankProcess {

@@ -1,10 +1,12 @@
 #include "worker/script/script_process.h"
 
 #include <signal.h>
+#include <spdlog/spdlog.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -55,6 +57,16 @@ absl::Status CheckFolder(const std::string& folder) {
   if (fs::is_directory(folder, error)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("script.folder: ", folder, " is not there on this host, or is no folder"));
+}
+
+// The kernel may have refused it.
+void CheckJoined(const Cgroup& cgroup, Subprocess& process) {
+  for (const std::string& folder : cgroup.folders()) {
+    const std::vector<pid_t> inside = Cgroup({folder}).Processes();
+    if (std::find(inside.begin(), inside.end(), process.pid()) != inside.end()) continue;
+    if (process.Wait(absl::InfinitePast()).ok()) return;  // it has ended already
+    spdlog::warn("the script is not in its control group {}: its limits do not count", folder);
+  }
 }
 
 // The parent of a process; 0: it has gone.
@@ -108,8 +120,12 @@ absl::StatusOr<ScriptProcess> ScriptProcess::Start(ScriptOptions options) {
   // In this process's group, which the worker ends as a whole.
   spawn.own_process_group = false;
   if (options.held >= 0) spawn.fds = {{options.held, options.held}};
+  spawn.cgroup_files = options.cgroup.JoinFiles();
   auto process = Subprocess::Spawn(std::move(spawn));
-  if (process.ok()) return ScriptProcess(*std::move(process));
+  if (process.ok()) {
+    CheckJoined(options.cgroup, *process);
+    return ScriptProcess(*std::move(process));
+  }
   // Such as a script without "#!", or an interpreter that is not there.
   const absl::Status& status = process.status();
   const bool users = absl::IsNotFound(status) || absl::IsPermissionDenied(status) ||

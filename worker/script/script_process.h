@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/subprocess.h"
+#include "worker/cgroup/cgroup.h"
 
 namespace milepost::worker {
 
@@ -27,6 +28,7 @@ struct ScriptOptions {
   std::vector<std::pair<std::string, std::string>> environment;  // added to this process's
   std::string folder;                                            // where it runs
   int held = -1;  // a descriptor that the script keeps open under the same number; -1: none
+  Cgroup cgroup;  // that its processes are in from the beginning
 };
 
 class ScriptProcess {

@@ -32,6 +32,7 @@
 #include "worker/script/script_checkpoints.h"
 #include "worker/script/script_environment.h"
 #include "worker/script/script_layout.h"
+#include "worker/script/script_limits.h"
 #include "worker/script/script_process.h"
 #include "worker/script/stop_agreement.h"
 #include "worker/script/stop_page.h"
@@ -108,8 +109,12 @@ v1::StartRank OwnStart(v1::StartRank start) {
 
 class ScriptRank {
  public:
-  ScriptRank(const v1::TrainerStart& start, MessageChannel* channel, int held)
-      : message_(start), start_(OwnStart(start.start())), channel_(channel), held_(held) {}
+  ScriptRank(const v1::TrainerStart& start, MessageChannel* channel, int held, Cgroup cgroup)
+      : message_(start),
+        start_(OwnStart(start.start())),
+        channel_(channel),
+        held_(held),
+        cgroup_(std::move(cgroup)) {}
 
   TrainerExit Run() {
     const std::jthread alive([this](const std::stop_token& ends) { SayAlive(ends); });
@@ -132,10 +137,13 @@ class ScriptRank {
     const int64_t oom_kills = CgroupOomKills();
     const ExitResult end = Await(*script);
     SayProgress();
+    const CgroupRecord used = cgroup_.Read();
+    cgroup_.End(kEnding);
     if (const int left = ScriptProcess::EndDescendants(kEnding); left > 0) {
       spdlog::warn("the script left {} processes behind, which were killed", left);
     }
-    TrainerExit exit = ExitOf(end, CgroupOomKills() > oom_kills, error_file);
+    const bool out_of_memory = used.oom_kills > 0 || CgroupOomKills() > oom_kills;
+    TrainerExit exit = NamedByLimits(ExitOf(end, out_of_memory, error_file), used);
     if (!exit.message.empty()) exit.position = asked_.value_or(positions_->AtEnd());
     return AfterLastSave(exit);
   }
@@ -303,7 +311,8 @@ class ScriptRank {
     ScriptOptions options = {.command = {spec.command().begin(), spec.command().end()},
                              .environment = ScriptEnvironment(start_, layout_, places),
                              .folder = folder_,
-                             .held = held_};
+                             .held = held_,
+                             .cgroup = cgroup_};
     return ScriptProcess::Start(std::move(options));
   }
 
@@ -447,6 +456,7 @@ class ScriptRank {
   const v1::StartRank start_;
   MessageChannel* const channel_;
   const int held_;
+  const Cgroup cgroup_;
   Endpoint coordinator_;
   std::string folder_;   // where it runs
   std::string scratch_;  // where it may write
@@ -466,8 +476,9 @@ class ScriptRank {
 
 }  // namespace
 
-TrainerExit RunScript(const v1::TrainerStart& start, MessageChannel* channel, int held) {
-  return ScriptRank(start, channel, held).Run();
+TrainerExit RunScript(const v1::TrainerStart& start, MessageChannel* channel, int held,
+                      Cgroup cgroup) {
+  return ScriptRank(start, channel, held, std::move(cgroup)).Run();
 }
 
 }  // namespace milepost::worker

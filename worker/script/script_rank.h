@@ -6,6 +6,7 @@
 
 #include "common/message_channel.h"
 #include "milepost/v1/trainer.pb.h"
+#include "worker/cgroup/cgroup.h"
 #include "worker/trainer/failure.h"
 
 namespace milepost::worker {
@@ -14,8 +15,10 @@ namespace milepost::worker {
 // InstallTrainerSignals must have been called. A request to stop is passed on as SIGTERM to the
 // script's own process: a script that ends then, however it ends, has been stopped. A request to
 // abort ends it at once. Nothing that the script started outlives the call, save what waits in the
-// kernel. Blocks. `held`: a descriptor for ScriptOptions; -1: none.
-TrainerExit RunScript(const v1::TrainerStart& start, MessageChannel* channel, int held);
+// kernel. Blocks. `held`: a descriptor for ScriptOptions; -1: none. The script's processes
+// join `cgroup`, whose limits may be why it failed; the caller removes it.
+TrainerExit RunScript(const v1::TrainerStart& start, MessageChannel* channel, int held,
+                      Cgroup cgroup);
 
 }  // namespace milepost::worker
 
