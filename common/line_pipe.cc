@@ -9,6 +9,17 @@
 #include "common/poll.h"
 
 namespace milepost {
+namespace {
+
+// False: `ends` is readable, and nothing will come from `fd`.
+bool MayCome(int fd, int ends) {
+  pollfd fds[] = {{fd, POLLIN, 0}, {ends, POLLIN, 0}};  // a negative one is left out
+  while (poll(fds, 2, -1) < 0 && errno == EINTR) {
+  }
+  return fds[0].revents != 0 || fds[1].revents == 0;
+}
+
+}  // namespace
 
 absl::StatusOr<std::string> LineReader::Next() {
   size_t searched = 0;
@@ -23,6 +34,9 @@ absl::StatusOr<std::string> LineReader::Next() {
     if (searched > most_bytes_) {
       return absl::ResourceExhaustedError(
           absl::StrCat("a line is longer than ", most_bytes_, " bytes"));
+    }
+    if (ends_ >= 0 && !MayCome(fd_.get(), ends_)) {
+      return absl::OutOfRangeError("the other process has ended");
     }
     char part[16 << 10];
     const ssize_t got = read(fd_.get(), part, sizeof part);

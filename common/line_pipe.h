@@ -1,11 +1,10 @@
 // Lines of text over pipes, between a process and its child.
 //
-//   LineReader answers(child.TakeOut(), /*most_bytes=*/1 << 20);
+//   LineReader answers(child.TakeOut(), /*most_bytes=*/1 << 20, child.pidfd());
 //   MP_RETURN_IF_ERROR(WriteLine(child_in.get(), "ask"));
 //   MP_ASSIGN_OR_RETURN(const std::string answer, answers.Next());
 //
-// SIGPIPE must be ignored in a process that writes. Not thread-safe. A wait ends when the other
-// process does, so killing it ends the wait.
+// SIGPIPE must be ignored in a process that writes. Not thread-safe.
 #ifndef MILEPOST_COMMON_LINE_PIPE_H_
 #define MILEPOST_COMMON_LINE_PIPE_H_
 
@@ -22,10 +21,13 @@ namespace milepost {
 
 class LineReader {
  public:
-  LineReader(UniqueFd fd, size_t most_bytes) : fd_(std::move(fd)), most_bytes_(most_bytes) {}
+  // `ends`: readable once the other process has ended, whoever else has the pipe open; it must stay
+  // open. -1: only the pipe's end counts.
+  LineReader(UniqueFd fd, size_t most_bytes, int ends = -1)
+      : fd_(std::move(fd)), most_bytes_(most_bytes), ends_(ends) {}
 
-  // The next line, without its end. Blocks. OUT_OF_RANGE: the other end is closed, and its whole
-  // lines have been read. RESOURCE_EXHAUSTED: the line is longer than most_bytes. Otherwise errno's
+  // The next line, without its end. Blocks. OUT_OF_RANGE: the other end is closed or its process
+  // has ended, and its whole lines have been read. RESOURCE_EXHAUSTED: the line is longer than most_bytes. Otherwise errno's
   // error.
   absl::StatusOr<std::string> Next();
   // True when something has come, a whole line or the end. Then Next waits at most for the rest of
@@ -35,6 +37,7 @@ class LineReader {
  private:
   UniqueFd fd_;
   size_t most_bytes_;
+  int ends_;
   std::string read_;
 };
 

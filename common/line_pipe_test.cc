@@ -43,6 +43,17 @@ TEST(LinePipe, LinesComeOneByOne) {
   EXPECT_EQ(reader.Next().status().code(), absl::StatusCode::kOutOfRange);
 }
 
+// A process that left the pipe to another one.
+TEST(LinePipe, EndsWithTheOtherProcess) {
+  PipeEnds ends;
+  PipeEnds process;
+  LineReader reader(std::move(ends.out), 10, process.out.get());
+  ASSERT_EQ(WriteLine(ends.in.get(), "last"), absl::OkStatus());
+  ASSERT_EQ(write(process.in.get(), "x", 1), 1);
+  EXPECT_EQ(*reader.Next(), "last");
+  EXPECT_EQ(reader.Next().status().code(), absl::StatusCode::kOutOfRange);
+}
+
 TEST(LinePipe, LongLinesAndClosedEndsAreErrors) {
   signal(SIGPIPE, SIG_IGN);
   PipeEnds ends;
