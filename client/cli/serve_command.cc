@@ -175,12 +175,12 @@ int ServeCommand(const GlobalOptions& global, const ServeOptions& options) {
   signal(SIGPIPE, SIG_IGN);  // a process or a client that ends is an error of its own write
   ServeEnd end;
   const InterruptGuard guard([&] { end.Ask(); });
-  const absl::Status there = CheckTrainerBinary(options.device == "cuda");
-  if (!there.ok()) return Fail(there);
   auto api = ApiOptionsFor(options);
   if (!api.ok()) return Fail(api.status());
   auto listener = ApiListener::Open(*api);
   if (!listener.ok()) return Fail(listener.status());
+  const absl::Status there = CheckTrainerBinary(options.device == "cuda");
+  if (!there.ok()) return Fail(there);
   const auto model = LoadModel(global, options, &end, &*api);
   const absl::Cleanup forget = [&end] { end.OnAsk(nullptr); };
   if (end.asked()) return kExitOk;

@@ -96,7 +96,7 @@ TEST_F(ModelProcessesTest, WhatCannotBeLoadedIsExplained) {
     return std::string(model.Load().message());
   };
   EXPECT_THAT(error("exit 3", ""), HasSubstr("milepost-trainer: exit code 3"));
-  EXPECT_THAT(error("echo model 1000 8; sleep 100", ""), HasSubstr("--tokenizer FOLDER"));
+  EXPECT_THAT(error("echo model 1000 8; exec sleep 100", ""), HasSubstr("--tokenizer FOLDER"));
   EXPECT_THAT(error(kTrainer, "echo '{\"missing\": \"tokenizers\"}'"),
               HasSubstr("pip install 'tokenizers'"));
   EXPECT_THAT(error(kTrainer, "echo '{\"error\": \"no such file\"}'"), HasSubstr("no such file"));
@@ -114,7 +114,7 @@ TEST_F(ModelProcessesTest, AProcessThatEndsIsUnavailable) {
 }
 
 TEST_F(ModelProcessesTest, CancelEndsWaits) {
-  ModelProcesses loads({.trainer = Shell("sleep 100"), .tokenizer = {}});
+  ModelProcesses loads({.trainer = Shell("exec sleep 100"), .tokenizer = {}});
   std::thread cancels([&] { loads.Cancel(); });
   EXPECT_EQ(loads.Load().code(), absl::StatusCode::kCancelled);
   cancels.join();
