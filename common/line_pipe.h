@@ -27,8 +27,8 @@ class LineReader {
       : fd_(std::move(fd)), most_bytes_(most_bytes), ends_(ends) {}
 
   // The next line, without its end. Blocks. OUT_OF_RANGE: the other end is closed or its process
-  // has ended, and its whole lines have been read. RESOURCE_EXHAUSTED: the line is longer than most_bytes. Otherwise errno's
-  // error.
+  // has ended, and its whole lines have been read. RESOURCE_EXHAUSTED: the line is longer than
+  // most_bytes. Otherwise errno's error.
   absl::StatusOr<std::string> Next();
   // True when something has come, a whole line or the end. Then Next waits at most for the rest of
   // a line. Does not block.

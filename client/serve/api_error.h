@@ -16,8 +16,8 @@
 
 namespace milepost::client {
 
-// INVALID_ARGUMENT about a parameter, "messages[0].content". `code`: what programs tell errors apart
-// by; empty: none.
+// INVALID_ARGUMENT about a parameter, "messages[0].content". `code`: what programs tell errors
+// apart by; empty: none.
 absl::Status BadParameter(absl::string_view param, absl::string_view message,
                           absl::string_view code = "");
 // A code for another error.

@@ -3,8 +3,8 @@
 //   MP_ASSIGN_OR_RETURN(const TextRequest request, ParseChatRequest(http.body));
 //
 // A parameter that changes the answer and is not honoured here is refused by its name, unless its
-// value is the one that changes nothing. Other parameters are ignored. `null` is the same as leaving
-// a parameter out. Pure; thread-safe.
+// value is the one that changes nothing. Other parameters are ignored. `null` is the same as
+// leaving a parameter out. Pure; thread-safe.
 #ifndef MILEPOST_CLIENT_SERVE_API_REQUEST_H_
 #define MILEPOST_CLIENT_SERVE_API_REQUEST_H_
 

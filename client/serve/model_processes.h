@@ -33,9 +33,9 @@ class ModelProcesses : public TextModel {
  public:
   explicit ModelProcesses(ModelProcessOptions options) : options_(std::move(options)) {}
 
-  // Starts both, and blocks until they are ready. Once. FAILED_PRECONDITION: Python lacks a package.
-  // INVALID_ARGUMENT: the tokenizer cannot be read, or the model needs one. INTERNAL: the trainer
-  // has ended; it has said on stderr why. CANCELLED.
+  // Starts both, and blocks until they are ready. Once. FAILED_PRECONDITION: Python lacks a
+  // package. INVALID_ARGUMENT: the tokenizer cannot be read, or the model needs one. INTERNAL: the
+  // trainer has ended; it has said on stderr why. CANCELLED.
   absl::Status Load();
   // Kills both processes. Calls that wait for them end with UNAVAILABLE, Load with CANCELLED.
   // Thread-safe.

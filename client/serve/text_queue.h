@@ -35,8 +35,8 @@ class TextQueue {
   TextQueue(const TextQueue&) = delete;
   TextQueue& operator=(const TextQueue&) = delete;
 
-  // False, and `one` is as it was: most_waiting others wait, besides the one that is answered. Those
-  // whose clients have left do not count, and are dropped.
+  // False, and `one` is as it was: most_waiting others wait, besides the one that is answered.
+  // Those whose clients have left do not count, and are dropped.
   bool Add(Waiting&& one);
   size_t waiting();
 

@@ -1,6 +1,6 @@
-// Any body as a request to `milepost serve`: refused with an error that is JSON, or a request within
-// its bounds. And the same bytes as what a model writes: the client gets valid UTF-8, up to the stop
-// text, however they are cut.
+// Any body as a request to `milepost serve`: refused with an error that is JSON, or a request
+// within its bounds. And the same bytes as what a model writes: the client gets valid UTF-8, up to
+// the stop text, however they are cut.
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
