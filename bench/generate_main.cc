@@ -145,6 +145,7 @@ absl::Status Write(const Flags& flags, runtime::Generator& generator, Texts* tex
         (first ? texts->prompt_seconds : texts->token_seconds).push_back(now - last);
         first = false;
         last = now;
+        return true;
       });
 }
 

@@ -1,7 +1,8 @@
 // milepost-trainer, milepost-trainer-cuda: one rank of a training attempt (started by
-// milepost-worker), or text generation from a checkpoint, or a measurement of the machine (for
-// `milepost bench device`).
+// milepost-worker), or text generation from a checkpoint (one text, or for `milepost serve`), or a
+// measurement of the machine (for `milepost bench device`).
 #include <fcntl.h>
+#include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -27,6 +28,7 @@
 #include "worker/trainer/device.h"
 #include "worker/trainer/generate.h"
 #include "worker/trainer/measure.h"
+#include "worker/trainer/serve_texts.h"
 #include "worker/trainer/signals.h"
 #include "worker/trainer/train.h"
 
@@ -44,16 +46,36 @@ absl::Status FindCredentials(Endpoint* coordinator) {
 }
 
 int RunGenerate(GenerateRequest request) {
-  absl::Status status = FindCredentials(&request.coordinator);
+  absl::Status status = FindCredentials(&request.source.coordinator);
   if (status.ok()) status = Generate(request);
   if (!status.ok()) spdlog::error("{}", std::string(status.message()));
   return ExitCodeOf(status);
 }
 
+int RunServe(ModelSource source, int64_t window) {
+  signal(SIGPIPE, SIG_IGN);
+  absl::Status status = FindCredentials(&source.coordinator);
+  if (status.ok()) status = ServeTexts(source, window);
+  if (!status.ok()) spdlog::error("{}", std::string(status.message()));
+  return ExitCodeOf(status);
+}
+
+void AddSourceOptions(CLI::App* command, ModelSource* source) {
+  command->add_option("--coordinator", source->coordinator.address, "host:port")->required();
+  command->add_option("--checkpoint", source->checkpoint, "checkpoints/<number>")->required();
+  command->add_option("--base", source->base, "of adapters: the folder of what they adapt");
+  const std::map<std::string, v1::Precision> precisions = {
+      {"fp32", v1::PRECISION_FP32}, {"bf16", v1::PRECISION_BF16}, {"fp16", v1::PRECISION_FP16}};
+  command->add_option("--precision", source->precision)
+      ->transform(CLI::CheckedTransformer(precisions))
+      ->default_str("fp32");
+  command->add_option("--threads", source->threads)
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+}
+
 void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
-  generate->add_option("--coordinator", request->coordinator.address, "host:port")->required();
-  generate->add_option("--checkpoint", request->checkpoint, "checkpoints/<number>")->required();
-  generate->add_option("--base", request->base, "of adapters: the folder of what they adapt");
+  AddSourceOptions(generate, &request->source);
   generate->add_option("--prompt", request->prompt, "text, for a byte-level model");
   generate->add_option("--prompt-ids", request->prompt_ids, "token ids: 1,2,3");
   generate->add_option("--tokens", request->options.tokens, "how many to generate")
@@ -69,14 +91,6 @@ void AddGenerateOptions(CLI::App* generate, GenerateRequest* request) {
       ->check(NumberRange(1e-9, 1.0))
       ->capture_default_str();
   generate->add_option("--seed", request->options.seed)->capture_default_str();
-  const std::map<std::string, v1::Precision> precisions = {
-      {"fp32", v1::PRECISION_FP32}, {"bf16", v1::PRECISION_BF16}, {"fp16", v1::PRECISION_FP16}};
-  generate->add_option("--precision", request->precision)
-      ->transform(CLI::CheckedTransformer(precisions))
-      ->default_str("fp32");
-  generate->add_option("--threads", request->threads)
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
 }
 
 int RunMeasure(const TrainerDevice& device, const std::string& name, int threads,
@@ -113,10 +127,19 @@ int Main(int argc, char** argv) {
   GenerateRequest request;
   CLI::App* generate =
       app.add_subcommand("generate", "print text that a checkpoint's model writes");
-  request.threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  const int all_threads = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  request.source.threads = all_threads;
   AddGenerateOptions(generate, &request);
+  ModelSource served;
+  served.threads = all_threads;
+  int64_t window = 0;
+  CLI::App* serve = app.add_subcommand("serve", "generate texts; started by `milepost serve`");
+  AddSourceOptions(serve, &served);
+  serve->add_option("--window", window, "tokens of a prompt and its answer")
+      ->required()
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
   std::string name = "host";
-  int measured_threads = request.threads;
+  int measured_threads = all_threads;
   CLI::App* measure = app.add_subcommand("measure", "print what this machine can do, as JSON");
   measure->add_option("--name", name)->capture_default_str();
   measure->add_option("--threads", measured_threads)
@@ -132,10 +155,13 @@ int Main(int argc, char** argv) {
   }
   if (train->parsed()) InstallTrainerSignals();
   // These are commands' own: what they say is read by people as it is.
-  if (generate->parsed() || measure->parsed()) spdlog::set_pattern("milepost: %v");
+  if (generate->parsed() || serve->parsed() || measure->parsed())
+    spdlog::set_pattern("milepost: %v");
   const TrainerDevice device = DeviceOfThisBinary();
-  request.engine = device.generation;
+  request.source.engine = device.generation;
+  served.engine = device.generation;
   if (generate->parsed()) return RunGenerate(request);
+  if (serve->parsed()) return RunServe(served, window);
   if (check->parsed()) return RunCheck(device);
   if (measure->parsed()) return RunMeasure(device, name, measured_threads, disk_folder);
   return RunRank(MessageChannel(UniqueFd(channel_fd)), [&](v1::TrainerStart start,

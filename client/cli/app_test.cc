@@ -51,6 +51,9 @@ TEST(MainTest, WrongCommandLinesSayWhatWasMeant) {
       {"job", "A subcommand is required"},
       {"job wait 7 --timeout soon", "expected a length of time such as 30s, 5m or 1h"},
       {"generate --checkpoint 1 --job 2 --prompt x", "excludes"},
+      {"serve --checkpoint 1 --job 2", "excludes"},
+      {"serve --port 65536", "--port"},
+      {"serve --host 192.0.2.1 --port 0", "give --api-key-file FILE"},
       {"completion tcsh", "expected one of bash, zsh, fish, got 'tcsh'"},
       {"dataset tokenize --tokenizer bytes --output no/a.npy --validation-output ./no/../no/a.npy "
        "--validation-fraction 0.1 --input in.txt",

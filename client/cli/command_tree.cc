@@ -33,6 +33,7 @@ CommandTree::CommandTree()
   AddDoctor();
   AddDataset();
   AddGenerate();
+  AddServe();
   AddJob();
   AddTemplate();
   AddQueue();

@@ -70,6 +70,7 @@ class CommandTree {
   void AddDoctor();
   void AddDataset();
   void AddGenerate();
+  void AddServe();
   void AddWeb();
   void AddVersionAndCompletion();
 
@@ -101,6 +102,7 @@ class CommandTree {
   DoctorOptions doctor_;
   TokenizeOptions tokenize_;
   GenerateOptions generate_;
+  ServeOptions serve_;
   SubmitOptions submit_;
   ForkOptions fork_;
   ListOptions list_;

@@ -1,5 +1,5 @@
-// Commands that work on this machine: run, plan, bench, doctor, dataset, generate, web, version,
-// completion.
+// Commands that work on this machine: run, plan, bench, doctor, dataset, generate, serve, web,
+// version, completion.
 #include <CLI/CLI.hpp>
 #include <string>
 
@@ -194,6 +194,54 @@ void CommandTree::AddGenerate() {
   generate->add_option("--coordinator", global_.coordinator, "HOST:PORT")
       ->envname("MILEPOST_COORDINATOR");
   AddDataDir(generate);
+}
+
+void CommandTree::AddServe() {
+  CLI::App* serve =
+      Command(&app_, "serve", "Answer programs over HTTP with a trained model, as OpenAI's API",
+              [this] { return ServeCommand(global_, serve_); });
+  CLI::Option* checkpoint =
+      serve->add_option("--checkpoint", serve_.checkpoint, "checkpoints/4 or 4");
+  serve
+      ->add_option("--job", serve_.job,
+                   "use this job's newest checkpoint (default: the newest job's)")
+      ->excludes(checkpoint);
+  File(serve->add_option("--tokenizer", serve_.tokenizer,
+                         "a Hugging Face folder or tokenizer.json (default: train.init_from of "
+                         "the job, where it is here; else bytes)"));
+  File(serve->add_option("--base", serve_.base,
+                         "of adapters: the folder of the model that they adapt (default: "
+                         "train.init_from of the job)"));
+  serve
+      ->add_option("--context", serve_.context,
+                   "tokens that a prompt and its answer may have, at most the model's; memory is "
+                   "taken for all of them")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 24))
+      ->capture_default_str();
+  serve
+      ->add_option("--precision", serve_.precision,
+                   "what the weights are rounded to; half the bytes are twice the speed")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  serve->add_option("--device", serve_.device, "cpu, or cuda: the first GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  serve
+      ->add_option("--host", serve_.host,
+                   "the address to listen on; other than loopback only with --api-key-file")
+      ->capture_default_str();
+  serve->add_option("--port", serve_.port, "the port to listen on; 0: a free one")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  File(serve->add_option("--api-key-file", serve_.key_file,
+                         "a file with the key that clients must send: Authorization: Bearer KEY"));
+  serve->add_option("--tls-dir", serve_.tls_dir,
+                    "folder with tls.crt, tls.key and ca.crt: serve over TLS");
+  serve->add_option("--model-name", serve_.model_name,
+                    "what clients call the model (default: the checkpoint's name)");
+  serve->add_option("--coordinator", global_.coordinator, "HOST:PORT")
+      ->envname("MILEPOST_COORDINATOR");
+  AddDataDir(serve);
 }
 
 void CommandTree::AddWeb() {

@@ -89,6 +89,23 @@ struct GenerateOptions {
 };
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
 
+struct ServeOptions {
+  std::string checkpoint;  // one of these two
+  std::string job;
+  std::string tokenizer;  // as of GenerateOptions
+  std::string base;
+  std::string precision = "fp32";
+  std::string device = "cpu";
+  int64_t context = 8192;  // tokens of a prompt and its answer; at most the model's
+  std::string host = "127.0.0.1";
+  int port = 8000;  // 0: a free one
+  std::string tls_dir;
+  std::string key_file;
+  std::string model_name;  // empty: the checkpoint's name
+};
+// Serves until it is interrupted.
+int ServeCommand(const GlobalOptions& global, const ServeOptions& options);
+
 struct SubmitOptions {
   std::string spec;           // may be empty with a template
   std::string template_name;  // the spec is laid over it; empty: none

@@ -1,13 +1,25 @@
-"""Between text and token ids. `milepost generate` runs it on both sides of the model.
+"""Between text and token ids. `milepost generate` runs it on both sides of the model, and
+`milepost serve` beside it.
 
     python3 generate_text.py ids TOKENIZER PROMPT MESSAGE   writes the prompt's ids: 1,2,3
     python3 generate_text.py text TOKENIZER COUNT MESSAGE   reads ids with blanks between them
+    python3 generate_text.py serve TOKENIZER                answers line by line, in JSON
 
 TOKENIZER is a folder, or a tokenizer.json. MESSAGE is 1 where the prompt is a message of a chat,
 which the tokenizer's template renders, else 0. `text` writes text as ids come. The first COUNT are
 the prompt's, which are not shown of a chat. Behind them it ends at a token that ends answers. Exit
 code 3: a package is missing, which stderr names. 4: a message for the user is on stderr. 5: it has
 ended before the ids: at such a token, or because nobody reads the text.
+
+`serve` first says {"ids": [those that end answers], "no_chat": why there are no chats, or ""}, or
+{"missing": package} or {"error": message}, and ends. Then it answers each line of stdin:
+
+    {"text": TEXT}                            {"ids": [...]}
+    {"messages": [...], "arguments": {...}}   {"ids": [...]}: rendered by the template
+    {"begin": IDS}                            {}: a new text, behind these ids
+    {"id": ID}                                {"text": what it adds to the text}
+
+{"error": message} instead: this cannot be done.
 """
 
 import json
@@ -15,14 +27,20 @@ import os
 import sys
 
 
+class Failed(Exception):
+    """A message for the user."""
+
+
+class Missing(Exception):
+    """A package that is not installed."""
+
+
 def fail(message):
-    sys.stderr.write(message + "\n")
-    sys.exit(4)
+    raise Failed(message)
 
 
 def missing(package):
-    sys.stderr.write(package)
-    sys.exit(3)
+    raise Missing(package)
 
 
 def folder_of(path):
@@ -81,6 +99,98 @@ def rendered(path, prompt):
         fail(f"{folder_of(path)}: its chat template cannot render the prompt: {error}")
 
 
+def has_template(path):
+    templates = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
+    return "chat_template" in settings(path, "tokenizer_config.json") or any(
+        os.path.exists(os.path.join(folder_of(path), name)) for name in templates)
+
+
+def chat_of(path):
+    """What renders chats; or None, and why."""
+    folder = folder_of(path)
+    if not has_template(path):
+        return None, (f"{folder} has no chat template, which a chat needs: start `milepost serve` "
+                      "with --tokenizer of a folder that has one, or use /v1/completions")
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        return None, ("a chat needs the Python package `transformers`: pip install 'transformers' "
+                      "(in the environment of the python3 on PATH), and start `milepost serve` "
+                      "again; or use /v1/completions")
+    try:
+        return AutoTokenizer.from_pretrained(folder), ""
+    except Exception as error:
+        return None, f"{folder}: its chat template cannot be read: {error}"
+
+
+class Answers:
+    """To the lines of `serve`."""
+
+    def __init__(self, path):
+        self.path, self.tokenizer = path, tokenizer_at(path)
+        try:
+            from tokenizers.decoders import DecodeStream
+        except ImportError:
+            missing("tokenizers>=0.21")
+        self.new_stream = lambda: DecodeStream(skip_special_tokens=True)
+        self.stream = self.new_stream()
+        self.chat, self.no_chat = chat_of(path)
+
+    def first(self):
+        return {"ids": sorted(ends(self.path, self.tokenizer)), "no_chat": self.no_chat}
+
+    def ids(self, text, special):
+        ids = self.tokenizer.encode(text, add_special_tokens=special).ids
+        return {"ids": ids} if ids else {"error": "the prompt gives no tokens: give some text"}
+
+    def rendered(self, messages, arguments):
+        try:
+            return self.chat.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **arguments)
+        except Exception as error:
+            fail(f"the chat template cannot render these messages: {error}")
+
+    def begin(self, ids):
+        self.stream = self.new_stream()
+        # Those before do not change how the next one is written.
+        for number in ids[-64:]:
+            self.stream.step(self.tokenizer, number)
+        return {}
+
+    def answer(self, line):
+        if "id" in line:
+            return {"text": self.stream.step(self.tokenizer, line["id"]) or ""}
+        if "begin" in line:
+            return self.begin(line["begin"])
+        if "text" in line:
+            return self.ids(line["text"], special=True)
+        return self.ids(self.rendered(line["messages"], line["arguments"]), special=False)
+
+
+def serve(path):
+    # What packages print is not ours to answer with.
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def say(answer):
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+
+    try:
+        answers = Answers(path)
+    except Missing as package:
+        return say({"missing": str(package)})
+    except Failed as error:
+        return say({"error": str(error)})
+    say(answers.first())
+    for line in sys.stdin:
+        try:
+            answer = answers.answer(json.loads(line))
+        except Exception as error:
+            answer = {"error": str(error) or type(error).__name__}
+        say(answer)
+
+
 def write_ids(path, prompt, message):
     tokenizer = tokenizer_at(path)
     try:
@@ -137,17 +247,26 @@ def write_text(path, count, message):
 
 
 def main():
-    mode, path, given, message = sys.argv[1:5]
+    mode, path = sys.argv[1:3]
     try:
-        if mode == "ids":
-            write_ids(path, given, message == "1")
+        if mode == "serve":
+            serve(path)
+        elif mode == "ids":
+            write_ids(path, sys.argv[3], sys.argv[4] == "1")
         else:
-            write_text(path, int(given), message == "1")
+            write_text(path, int(sys.argv[3]), sys.argv[4] == "1")
+    except Missing as package:
+        sys.stderr.write(str(package))
+        sys.exit(3)
+    except Failed as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(4)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing is flushed at the end
         sys.exit(5)  # nobody reads on
     except OSError as error:
-        fail(f"cannot write to stdout: {error.strerror}")
+        sys.stderr.write(f"cannot write to stdout: {error.strerror}\n")
+        sys.exit(4)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/http/http_peer.h"
 
 namespace milepost {
 namespace {
@@ -69,16 +70,21 @@ void AddHeaders(MHD_Response* response, const HttpResponse& answer) {
 }  // namespace
 
 struct HttpAnswer::Once {
+  explicit Once(std::function<bool()> its_left) : left(std::move(its_left)) {}
   ~Once() {
     if (take) take({.status = MHD_HTTP_INTERNAL_SERVER_ERROR, .body = "no answer\n"});
   }
+  const std::function<bool()> left;
   absl::Mutex mutex;
   std::function<void(HttpResponse)> take;
 };
 
-HttpAnswer::HttpAnswer(std::function<void(HttpResponse)> take) : once_(std::make_shared<Once>()) {
+HttpAnswer::HttpAnswer(std::function<void(HttpResponse)> take, std::function<bool()> left)
+    : once_(std::make_shared<Once>(std::move(left))) {
   once_->take = std::move(take);
 }
+
+bool HttpAnswer::ClientLeft() const { return once_->left && once_->left(); }
 
 void HttpAnswer::operator()(HttpResponse response) const {
   std::function<void(HttpResponse)> take;
@@ -87,6 +93,11 @@ void HttpAnswer::operator()(HttpResponse response) const {
     take.swap(once_->take);
   }
   if (take) take(std::move(response));
+}
+
+MHD_Result HttpExchange::Refuse(int status, const std::string& why) {
+  if (options.refusal) return Queue(options.refusal(status, why));
+  return Queue({.status = status, .body = why + "\n"});
 }
 
 MHD_Result HttpExchange::Queue(const HttpResponse& answer) {
@@ -173,7 +184,11 @@ MHD_Result HttpExchange::End(const char* method, const char* path) {
   if (!handled) {
     handled = true;
     options.handler(Request(method, path),
-                    HttpAnswer([self = shared_from_this()](HttpResponse its) { self->Take(its); }));
+                    HttpAnswer([self = shared_from_this()](HttpResponse its) { self->Take(its); },
+                               [weak = weak_from_this()] {
+                                 const auto self = weak.lock();
+                                 return self != nullptr && self->ClientLeft();
+                               }));
   }
   HttpResponse answer;
   {
@@ -205,6 +220,11 @@ void HttpExchange::Take(HttpResponse its_response) {
     }
   }
   if (unread != nullptr) unread->Close();
+}
+
+bool HttpExchange::ClientLeft() {
+  absl::MutexLock lock(&mutex);
+  return abandoned || (suspended && PeerHasLeft(connection));
 }
 
 void HttpExchange::Abandon() {

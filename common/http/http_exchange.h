@@ -26,14 +26,14 @@ struct HttpExchange : std::enable_shared_from_this<HttpExchange> {
 
   // Takes the answer. May be called from any thread.
   void Take(HttpResponse its_response);
+  // Whether the client has closed the connection, as far as is known. From any thread.
+  bool ClientLeft();
   // For a server that ends: nothing of this exchange waits any longer.
   void Abandon();
 
  private:
   MHD_Result Queue(const HttpResponse& answer);
-  MHD_Result Refuse(int status, const std::string& why) {
-    return Queue({.status = status, .body = why + "\n"});
-  }
+  MHD_Result Refuse(int status, const std::string& why);
   HttpRequest Request(const char* method, const char* path);
 
   const HttpOptions& options;

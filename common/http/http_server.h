@@ -65,8 +65,12 @@ struct HttpResponse {
 // When all copies are gone without an answer, the answer is 500.
 class HttpAnswer {
  public:
-  explicit HttpAnswer(std::function<void(HttpResponse)> take);
+  // `left`: whether the client has left; nullptr: it is not known.
+  explicit HttpAnswer(std::function<void(HttpResponse)> take, std::function<bool()> left = nullptr);
   void operator()(HttpResponse response) const;
+  // True when the client is known to have closed the connection before there was an answer. Does
+  // not block.
+  bool ClientLeft() const;
 
  private:
   struct Once;
@@ -79,6 +83,9 @@ struct HttpOptions {
   // Called on threads of the server, also on several at once. Must not block for long, and must not
   // throw. Work that takes long answers later.
   std::function<void(HttpRequest request, HttpAnswer answer)> handler;
+  // What is answered where the server itself refuses a request (405, 411, 413, ...); by default the
+  // reason as plain text. As `handler`, and without a stream.
+  std::function<HttpResponse(int status, const std::string& why)> refusal;
   size_t most_body_bytes = 0;            // the limit for a POST; 0: POST is refused
   unsigned connections = 256;            // at a time, for each socket
   unsigned connections_of_address = 64;  // for one client address

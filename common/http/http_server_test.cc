@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -21,6 +22,7 @@
 namespace milepost {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 size_t Append(char* data, size_t size, size_t count, void* text) {
@@ -389,6 +391,41 @@ TEST_F(HttpBodiesTest, AnswersMayComeLater) {
   for (const UniqueFd& fd : asked) EXPECT_THAT(ReadUntil(fd.get(), "first"), HasSubstr("first"));
 }
 
+TEST_F(HttpBodiesTest, AClientThatLeftBeforeItsAnswerShows) {
+  Start();
+  UniqueFd leaves = AskFor("/later");
+  const UniqueFd stays = AskFor("/later");
+  std::vector<HttpAnswer> answers;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&] { return later_.size() == 2; };
+    mutex_.Await(absl::Condition(&there));
+    answers.swap(later_);
+  }
+  const auto left = [&] {
+    return std::count_if(answers.begin(), answers.end(),
+                         [](const HttpAnswer& answer) { return answer.ClientLeft(); });
+  };
+  EXPECT_EQ(left(), 0);
+  leaves = UniqueFd();
+  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  while (left() == 0 && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_EQ(left(), 1);
+  for (const HttpAnswer& answer : answers) answer({.body = "first"});
+  EXPECT_THAT(ReadUntil(stays.get(), "first"), HasSubstr("first"));
+}
+
+TEST_F(HttpBodiesTest, RefusalsHaveTheFormThatIsWanted) {
+  options_.refusal = [](int status, const std::string& why) {
+    return HttpResponse{.status = status, .content_type = "text/x-mine", .body = "no: " + why};
+  };
+  Start();
+  EXPECT_THAT(Ask("PUT /x HTTP/1.1\r\nHost: a\r\n\r\n"),
+              AllOf(HasSubstr(" 405 "), HasSubstr("text/x-mine"), HasSubstr("no: GET, HEAD")));
+  EXPECT_THAT(Ask("POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 1048577\r\n\r\n"),
+              AllOf(HasSubstr(" 413 "), HasSubstr("no: at most 1048576 bytes")));
+}
+
 TEST_F(HttpBodiesTest, NoAnswerIsAnError) {
   Start();
   EXPECT_EQ(Get("/never").status, 500);
@@ -458,6 +495,19 @@ TEST_F(HttpBodiesTest, ThatAReaderHasGoneShows) {
   fd = UniqueFd();
   while (streams[0]->Write("more")) absl::SleepFor(absl::Milliseconds(1));
   AwaitClosed(1);
+}
+
+TEST_F(HttpBodiesTest, ThatAReaderHasGoneIsSeenWithoutWriting) {
+  Start();
+  UniqueFd fd = AskFor("/stream");
+  const auto streams = AwaitStreams(1);
+  ASSERT_TRUE(streams[0]->Write("one"));
+  ReadUntil(fd.get(), "one");
+  EXPECT_FALSE(streams[0]->ReaderLeft());
+  fd = UniqueFd();
+  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  while (!streams[0]->ReaderLeft() && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(streams[0]->ReaderLeft());
 }
 
 }  // namespace

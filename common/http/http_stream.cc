@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/http/http_peer.h"
+
 namespace milepost {
 
 bool HttpStream::Write(absl::string_view text) {
@@ -31,6 +33,12 @@ void HttpStream::End() {
 bool HttpStream::open() const {
   absl::MutexLock lock(&mutex_);
   return !closed_ && !cut_ && !ended_;
+}
+
+bool HttpStream::ReaderLeft() const {
+  absl::MutexLock lock(&mutex_);
+  if (closed_ || cut_ || ended_) return true;
+  return suspended_ && PeerHasLeft(connection_);
 }
 
 void HttpStream::OnClose(std::function<void()> closed) {

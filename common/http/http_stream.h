@@ -7,8 +7,8 @@
 //   stream->End();
 //
 // It is bounded: a slow reader, for whom more than `most_bytes` wait, is cut off. Only the next
-// Write shows that a reader has gone, so write something now and then. Thread-safe. No thread waits
-// for it.
+// Write, or a look (ReaderLeft), shows that a reader has gone, so write something now and then.
+// Thread-safe. No thread waits for it.
 #ifndef MILEPOST_COMMON_HTTP_HTTP_STREAM_H_
 #define MILEPOST_COMMON_HTTP_HTTP_STREAM_H_
 
@@ -41,6 +41,9 @@ class HttpStream {
   // Only one may wait at a time.
   void OnRoom(std::function<void()> room);
   bool open() const;
+  // True when nobody reads the stream any more: it is not open, or all of it was sent and the
+  // reader has closed the connection since. Does not block.
+  bool ReaderLeft() const;
   // Calls `closed` once, on the thread that notices it; at once if the stream is already closed.
   // Only one may be set.
   void OnClose(std::function<void()> closed);

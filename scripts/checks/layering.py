@@ -150,9 +150,10 @@ ALLOWED = {
     # The coordinator for its tests alone, which ask one.
     "client/web": {"common", "common/http", "common/pki", "common/rpc", "common/spec", "client/api",
                    "coordinator/rpc"},
+    "client/serve": {"common", "common/http", "common/pki", "common/rpc", "client/web"},
     # `dataset tokenize` writes token files; `plan` plans. Neither touches a device.
     "client/cli": {"common", "common/files", "common/flags", "common/spec", "common/rpc",
-                   "common/systemd", "client/api", "client/web", "engine/data",
+                   "common/systemd", "client/api", "client/serve", "client/web", "engine/data",
                    "engine/data/images"}
                   | PURE_ENGINE,
     "client": {"common", "common/rpc", "client/api", "client/cli"},

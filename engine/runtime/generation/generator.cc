@@ -143,7 +143,7 @@ absl::Span<const int32_t> Generator::Add(int32_t token) {
 }
 
 absl::Status Generator::Generate(absl::Span<const int32_t> prompt, const GenerateOptions& options,
-                                 const std::function<void(int32_t)>& emit) {
+                                 const std::function<bool(int32_t)>& emit) {
   MP_RETURN_IF_ERROR(CheckRequest(prompt, options));
   engine_->UseThread();
   Sampler sampler(options, vocabulary_);
@@ -155,7 +155,7 @@ absl::Status Generator::Generate(absl::Span<const int32_t> prompt, const Generat
   for (int64_t i = 0; i < options.tokens; ++i) {
     MP_RETURN_IF_ERROR(Run(unseen));
     const int32_t token = sampler.Next({logits_, static_cast<size_t>(vocabulary_)}, i);
-    emit(token);
+    if (!emit(token)) break;
     unseen = Add(token);
   }
   return absl::OkStatus();

@@ -3,7 +3,10 @@
 //   MP_ASSIGN_OR_RETURN(auto generator, Generator::Create(model, {.threads = 8}));
 //   for (const StateInterval& target : generator->LoadTargets()) ...   // fill
 //   MP_RETURN_IF_ERROR(generator->FinishLoad());
-//   MP_RETURN_IF_ERROR(generator->Generate(prompt, options, [](int32_t token) { ... }));
+//   MP_RETURN_IF_ERROR(generator->Generate(prompt, options, [](int32_t token) {
+//     ...
+//     return true;  // go on
+//   }));
 //
 // Keys and values of the text are kept, so that each token is run through the model once. The same
 // prompt, options and weights give the same tokens, with any number of threads as long as oneDNN's
@@ -64,15 +67,16 @@ class Generator {
   // Of the tensors: what adapters adapt, which a checkpoint of adapters does not hold.
   bool IsBase(int32_t tensor) const { return Graph().parameters[tensor].base; }
   absl::Status FinishLoad();
-  // Calls `emit` with each new token id as it is made. INVALID_ARGUMENT for an empty prompt, an id
-  // outside the vocabulary or an option out of range. FAILED_PRECONDITION before FinishLoad.
+  // Calls `emit` with each new token id as it is made, until it returns false or all are made.
+  // INVALID_ARGUMENT for an empty prompt, an id outside the vocabulary or an option out of range.
+  // FAILED_PRECONDITION before FinishLoad.
   //
   // What the model sees, with a window of W tokens: at first the prompt, or its last W tokens;
   // then each new token besides. When the window is full, it becomes the newest W / 2 tokens (at
   // least one), the new one included, and is run through the model again from position 0: positions
   // do not slide.
   absl::Status Generate(absl::Span<const int32_t> prompt, const GenerateOptions& options,
-                        const std::function<void(int32_t)>& emit);
+                        const std::function<bool(int32_t)>& emit);
   const plan::StepPlan& plan() const { return engine_->plan(); }
 
  private:

@@ -70,7 +70,11 @@ std::unique_ptr<Generator> MakeGenerator(const GeneratorOptions& options, bool f
 std::vector<int32_t> Generate(Generator& generator, const std::vector<int32_t>& prompt,
                               const GenerateOptions& options) {
   std::vector<int32_t> tokens;
-  EXPECT_EQ(generator.Generate(prompt, options, [&](int32_t t) { tokens.push_back(t); }),
+  EXPECT_EQ(generator.Generate(prompt, options,
+                               [&](int32_t t) {
+                                 tokens.push_back(t);
+                                 return true;
+                               }),
             absl::OkStatus());
   return tokens;
 }
@@ -197,10 +201,25 @@ TEST(Generator, AWindowTakesTheMemoryOfItsOwnTokens) {
   EXPECT_EQ(bytes(4096) - bytes(1024), 3072 * kBytesPerToken);
 }
 
+TEST(Generator, EndsWhereNoMoreIsWanted) {
+  auto generator = MakeGenerator({});
+  const GenerateOptions options = {.tokens = 6, .temperature = 0};
+  const std::vector<int32_t> whole = Generate(*generator, {1, 2}, options);
+  std::vector<int32_t> part;
+  EXPECT_EQ(generator->Generate(std::vector<int32_t>{1, 2}, options,
+                                [&](int32_t token) {
+                                  part.push_back(token);
+                                  return part.size() < 3;
+                                }),
+            absl::OkStatus());
+  EXPECT_EQ(part, std::vector<int32_t>(whole.begin(), whole.begin() + 3));
+  EXPECT_EQ(Generate(*generator, {1, 2}, options), whole);  // nothing is left of the part
+}
+
 TEST(Generator, SaysWhatIsWrong) {
   auto generator = MakeGenerator({});
   auto error = [&](const std::vector<int32_t>& prompt, const GenerateOptions& options) {
-    const absl::Status status = generator->Generate(prompt, options, [](int32_t) {});
+    const absl::Status status = generator->Generate(prompt, options, [](int32_t) { return true; });
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
@@ -208,7 +227,9 @@ TEST(Generator, SaysWhatIsWrong) {
   EXPECT_THAT(error({1, 37}, {}), HasSubstr("prompt token 1 has id 37"));
   EXPECT_THAT(error({1}, {.temperature = -1}), HasSubstr("temperature"));
   EXPECT_THAT(error({1}, {.top_k = -1}), HasSubstr("top_k"));
-  EXPECT_EQ(MakeGenerator({}, false)->Generate(std::vector<int32_t>{1}, {}, [](int32_t) {}).code(),
+  EXPECT_EQ(MakeGenerator({}, false)
+                ->Generate(std::vector<int32_t>{1}, {}, [](int32_t) { return true; })
+                .code(),
             absl::StatusCode::kFailedPrecondition);
   v1::ModelSpec model;
   model.mutable_bert();

@@ -51,7 +51,10 @@ std::vector<int32_t> Text(Generator& generator, int64_t prompt, const GenerateOp
     text.push_back(static_cast<int32_t>((i * i + 3 * i + 1) % TinyJob::kVocabulary));
   }
   EXPECT_EQ(generator.Generate(std::vector<int32_t>(text), options,
-                               [&](int32_t token) { text.push_back(token); }),
+                               [&](int32_t token) {
+                                 text.push_back(token);
+                                 return true;
+                               }),
             absl::OkStatus());
   return text;
 }

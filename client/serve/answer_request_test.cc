@@ -1,0 +1,191 @@
+#include "client/serve/answer_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "client/serve/api_error.h"
+#include "client/serve/fake_text_model.h"
+
+namespace milepost::client {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+class KeptReply : public TextReply {
+ public:
+  bool Left() const override { return left_after_ >= 0 && writes_ >= left_after_; }
+  void Fail(const absl::Status& status) override { failed = status; }
+  void Whole(std::string text) override { whole = json::parse(text); }
+  void Write(const std::string& chunk) override {
+    ++writes_;
+    text += chunk;
+  }
+  void End() override { ended = true; }
+  void LeaveAfter(int writes) { left_after_ = writes; }
+
+  // The events, without the last.
+  std::vector<json> Events() const {
+    std::vector<json> events;
+    std::vector<std::string> parts = absl::StrSplit(text, "\n\n");
+    EXPECT_GE(parts.size(), 2U) << text;
+    EXPECT_EQ(parts.back(), "");
+    EXPECT_EQ(parts[parts.size() - 2], "data: [DONE]");
+    for (size_t i = 0; i + 2 < parts.size(); ++i) {
+      absl::string_view data = parts[i];
+      EXPECT_TRUE(absl::ConsumePrefix(&data, "data: ")) << data;
+      EXPECT_EQ(data.find('\n'), absl::string_view::npos);
+      events.push_back(json::parse(data));
+    }
+    return events;
+  }
+
+  absl::Status failed;
+  json whole;
+  std::string text;
+  bool ended = false;
+
+ private:
+  int writes_ = 0;
+  int left_after_ = -1;
+};
+
+const AnswerContext kContext = {.id = "id-1", .created = 5, .model = "m", .seed = 9};
+
+TextRequest Chat(bool stream) {
+  return {.chat = true, .messages = "[]", .template_arguments = "{}", .stream = stream};
+}
+
+TEST(AnswerRequest, AWholeCompletion) {
+  FakeTextModel model("Hello there");
+  KeptReply reply;
+  ASSERT_EQ(AnswerRequest({.prompt = "abc", .tokens = 5, .temperature = 0.5, .top_k = 3}, kContext,
+                          model, reply),
+            absl::OkStatus());
+  EXPECT_EQ(reply.whole, json::parse(R"({
+      "id": "id-1", "object": "text_completion", "created": 5, "model": "m",
+      "choices": [{"index": 0, "text": "Hello", "logprobs": null, "finish_reason": "length"}],
+      "usage": {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}})"));
+  EXPECT_EQ(model.asked(), (TextLine{.tokens = 5,
+                                     .temperature = 0.5,
+                                     .top_k = 3,
+                                     .top_p = 1,
+                                     .seed = 9,
+                                     .prompt = {'a', 'b', 'c'}}));
+}
+
+TEST(AnswerRequest, AWholeChatEndsWhereTheModelEndsIt) {
+  FakeTextModel model("Hi");
+  KeptReply reply;
+  ASSERT_EQ(AnswerRequest(Chat(false), kContext, model, reply), absl::OkStatus());
+  EXPECT_EQ(reply.whole, json::parse(R"({
+      "id": "id-1", "object": "chat.completion", "created": 5, "model": "m",
+      "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi", "refusal": null},
+                   "logprobs": null, "finish_reason": "stop"}],
+      "usage": {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}})"));
+  EXPECT_EQ(model.asked().tokens, 60);  // what there is room for
+}
+
+TEST(AnswerRequest, AChatsStream) {
+  FakeTextModel model("H\xc3\xa9");
+  KeptReply reply;
+  TextRequest request = Chat(true);
+  request.include_usage = true;
+  ASSERT_EQ(AnswerRequest(request, kContext, model, reply), absl::OkStatus());
+  EXPECT_TRUE(reply.ended);
+  const std::vector<json> events = reply.Events();
+  ASSERT_EQ(events.size(), 5U);
+  const auto choice = [](const char* delta, const char* finish) {
+    return json::parse(absl::StrCat(R"([{"index": 0, "delta": )", delta,
+                                    R"(, "logprobs": null, "finish_reason": )", finish, "}]"));
+  };
+  EXPECT_EQ(events[0]["choices"], choice(R"({"role": "assistant", "content": ""})", "null"));
+  EXPECT_EQ(events[1]["choices"], choice(R"({"content": "H"})", "null"));
+  EXPECT_EQ(events[2]["choices"], choice("{\"content\": \"\xc3\xa9\"}", "null"));
+  EXPECT_EQ(events[3]["choices"], choice("{}", "\"stop\""));
+  EXPECT_EQ(events[4]["choices"], json::array());
+  EXPECT_EQ(events[4]["usage"]["completion_tokens"], 4);
+  for (const json& event : events) {
+    EXPECT_EQ(event["object"], "chat.completion.chunk");
+    EXPECT_EQ(event["id"], "id-1");
+    EXPECT_TRUE(event.contains("usage"));
+  }
+}
+
+TEST(AnswerRequest, ACompletionsStreamStopsAtAText) {
+  FakeTextModel model("one. two. three");
+  KeptReply reply;
+  ASSERT_EQ(
+      AnswerRequest({.prompt = "p", .tokens = 40, .stop = {". t"}, .echo = true, .stream = true},
+                    kContext, model, reply),
+      absl::OkStatus());
+  std::string text;
+  for (const json& event : reply.Events()) {
+    EXPECT_EQ(event["object"], "text_completion");
+    EXPECT_FALSE(event.contains("usage"));
+    text += event["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, "pone");
+  EXPECT_EQ(reply.Events().back()["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(model.made(), 6);  // none behind the stop text
+}
+
+TEST(AnswerRequest, WhatIsHeldBackComesAtTheEnd) {
+  FakeTextModel model("ab\xc3");
+  KeptReply reply;
+  ASSERT_EQ(AnswerRequest({.prompt = "p", .tokens = 3, .stop = {"bx"}}, kContext, model, reply),
+            absl::OkStatus());
+  EXPECT_EQ(reply.whole["choices"][0]["text"], "ab\xef\xbf\xbd");
+}
+
+TEST(AnswerRequest, WhoeverLeavesEndsTheText) {
+  FakeTextModel model("x");
+  model.set_ends_itself(false);
+  KeptReply reply;
+  reply.LeaveAfter(3);
+  ASSERT_EQ(AnswerRequest({.prompt = "p", .tokens = 60, .stream = true}, kContext, model, reply),
+            absl::OkStatus());
+  EXPECT_EQ(model.made(), 4);
+  EXPECT_THAT(reply.text, testing::Not(HasSubstr("DONE")));
+}
+
+TEST(AnswerRequest, WhatDoesNotFitIsRefused) {
+  FakeTextModel model("x");
+  const auto refused = [&](const TextRequest& request) {
+    KeptReply reply;
+    EXPECT_EQ(AnswerRequest(request, kContext, model, reply), absl::OkStatus());
+    return json::parse(ErrorJson(reply.failed))["error"];
+  };
+  const json long_answer = refused({.prompt = "abc", .tokens = 62});
+  EXPECT_EQ(long_answer["param"], "max_tokens");
+  EXPECT_EQ(long_answer["code"], "context_length_exceeded");
+  EXPECT_THAT(long_answer["message"].get<std::string>(), HasSubstr("room for 64 tokens"));
+  EXPECT_EQ(refused({.prompt = std::string(64, 'x'), .tokens = 1})["param"], "prompt");
+  EXPECT_EQ(refused({.prompt = "", .tokens = 1})["param"], "prompt");
+  EXPECT_EQ(refused({.prompt_ids = {{1, 257}}, .tokens = 1})["param"], "prompt");
+  TextRequest chat = Chat(false);
+  chat.messages = R"([{"role": "system"}])";
+  EXPECT_EQ(refused(chat)["param"], "messages");
+  EXPECT_EQ(model.made(), 0);
+}
+
+TEST(AnswerRequest, AModelThatEndsIsAnError) {
+  FakeTextModel model("x");
+  model.set_error(absl::UnavailableError("the model has ended"));
+  KeptReply whole;
+  EXPECT_EQ(AnswerRequest({.prompt = "p", .tokens = 2}, kContext, model, whole).code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(whole.failed.message(), "the model has ended");
+  KeptReply stream;
+  EXPECT_FALSE(
+      AnswerRequest({.prompt = "p", .tokens = 2, .stream = true}, kContext, model, stream).ok());
+  EXPECT_THAT(stream.text, HasSubstr(R"(data: {"error":{"message":"the model has ended")"));
+  EXPECT_TRUE(stream.ended);
+}
+
+}  // namespace
+}  // namespace milepost::client

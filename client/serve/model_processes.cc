@@ -1,0 +1,201 @@
+#include "client/serve/model_processes.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace milepost::client {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMostTokenizerLine = 64 << 20;  // the ids of a text, and JSON around them
+
+std::string DumpLine(const json& line) {
+  return line.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+}
+
+absl::StatusOr<std::vector<int32_t>> IdsIn(const std::string& answer) {
+  const json read = json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  std::vector<int32_t> ids;
+  const auto list = read.is_object() ? read.find("ids") : read.end();
+  if (list == read.end() || !list->is_array()) {
+    return absl::InternalError("the tokenizer's answer has no ids");
+  }
+  for (const json& id : *list) {
+    if (!id.is_number_integer()) return absl::InternalError("the tokenizer's ids are no integers");
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+}  // namespace
+
+absl::Status ModelProcesses::Spawn(SpawnOptions options, std::optional<Talk>* talk) {
+  options.in = Redirect::Pipe();
+  options.out = Redirect::Pipe();
+  MP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Spawn(std::move(options)));
+  UniqueFd in = process.TakeIn();
+  UniqueFd out = process.TakeOut();
+  LineReader lines(std::move(out), kMostTokenizerLine, process.pidfd());
+  talk->emplace(Talk{std::move(process), std::move(in), std::move(lines)});
+  absl::MutexLock lock(&mutex_);
+  running_.push_back(&(*talk)->process);
+  if (!cancelled_) return absl::OkStatus();
+  return absl::CancelledError("interrupted");
+}
+
+void ModelProcesses::Cancel() {
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = true;
+  for (Subprocess* process : running_) process->Signal(SIGKILL).IgnoreError();
+}
+
+std::vector<int> ModelProcesses::ends() const {
+  std::vector<int> fds;
+  if (trainer_.has_value()) fds.push_back(trainer_->process.pidfd());
+  if (tokenizer_.has_value()) fds.push_back(tokenizer_->process.pidfd());
+  return fds;
+}
+
+absl::Status ModelProcesses::Load() {
+  const bool tokenizer = !options_.tokenizer.argv.empty();
+  // Python reads its files while the trainer reads the model.
+  if (tokenizer) MP_RETURN_IF_ERROR(Spawn(options_.tokenizer, &tokenizer_));
+  MP_RETURN_IF_ERROR(Spawn(options_.trainer, &trainer_));
+  absl::Status loaded = tokenizer ? LoadTokenizer() : absl::OkStatus();
+  if (loaded.ok()) loaded = LoadTrainer();
+  absl::MutexLock lock(&mutex_);
+  return cancelled_ ? absl::CancelledError("interrupted") : loaded;
+}
+
+absl::Status ModelProcesses::LoadTrainer() {
+  const auto line = NextOfTrainer();
+  if (absl::IsUnavailable(line.status())) {
+    MP_ASSIGN_OR_RETURN(const ExitResult end, trainer_->process.Wait());
+    return absl::InternalError(
+        absl::StrCat("the model was not loaded (milepost-trainer: ", end.ToString(), ")"));
+  }
+  MP_RETURN_IF_ERROR(line.status());
+  facts_.vocabulary = line->vocabulary;
+  facts_.window = line->window;
+  if (tokenizer_.has_value()) return absl::OkStatus();
+  facts_.chat = absl::InvalidArgumentError(
+      "a chat needs a tokenizer with a chat template: start `milepost serve` with --tokenizer "
+      "FOLDER, or use /v1/completions");
+  if (facts_.vocabulary == 256) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "this model's tokens are not bytes: name its tokenizer with --tokenizer FOLDER");
+}
+
+absl::Status ModelProcesses::LoadTokenizer() {
+  const auto line = tokenizer_->out.Next();
+  if (!line.ok()) {
+    MP_ASSIGN_OR_RETURN(const ExitResult end, tokenizer_->process.Wait());
+    return absl::InvalidArgumentError(absl::StrCat("the tokenizer ended with ", end.ToString()));
+  }
+  const json read = json::parse(*line, nullptr, /*allow_exceptions=*/false);
+  const auto text = [&](const char* name) {
+    const auto found = read.is_object() ? read.find(name) : read.end();
+    return found != read.end() && found->is_string() ? found->get<std::string>() : "";
+  };
+  if (const std::string package = text("missing"); !package.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("text needs the Python package `", package, "`: pip install '", package,
+                     "' (in the environment of the python3 on PATH)"));
+  }
+  if (const std::string error = text("error"); !error.empty()) {
+    return absl::InvalidArgumentError(error);
+  }
+  MP_ASSIGN_OR_RETURN(facts_.ends, IdsIn(*line));
+  std::sort(facts_.ends.begin(), facts_.ends.end());
+  if (const std::string why = text("no_chat"); !why.empty()) {
+    facts_.chat = absl::InvalidArgumentError(why);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ModelProcesses::AskTokenizer(const std::string& line) {
+  absl::Status asked = WriteLine(tokenizer_->in.get(), line);
+  absl::StatusOr<std::string> answer = absl::UnavailableError("");
+  if (asked.ok()) answer = tokenizer_->out.Next();
+  if (!answer.ok()) return absl::UnavailableError("the tokenizer has ended");
+  const json read = json::parse(*answer, nullptr, /*allow_exceptions=*/false);
+  const auto error = read.is_object() ? read.find("error") : read.end();
+  if (error == read.end() || !error->is_string()) return answer;
+  return absl::InvalidArgumentError(error->get<std::string>());
+}
+
+absl::StatusOr<std::vector<int32_t>> ModelProcesses::Encode(const std::string& text) {
+  if (!tokenizer_.has_value()) {
+    std::vector<int32_t> ids;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    if (ids.empty()) ids.push_back('\n');  // as `milepost generate` begins
+    return ids;
+  }
+  MP_ASSIGN_OR_RETURN(const std::string answer, AskTokenizer(DumpLine({{"text", text}})));
+  return IdsIn(answer);
+}
+
+absl::StatusOr<std::vector<int32_t>> ModelProcesses::EncodeChat(const std::string& messages,
+                                                                const std::string& arguments) {
+  MP_RETURN_IF_ERROR(facts_.chat);
+  MP_ASSIGN_OR_RETURN(
+      const std::string answer,
+      AskTokenizer(absl::StrCat("{\"messages\":", messages, ",\"arguments\":", arguments, "}")));
+  return IdsIn(answer);
+}
+
+absl::StatusOr<TrainerLine> ModelProcesses::NextOfTrainer() {
+  const auto line = trainer_->out.Next();
+  if (!line.ok()) return absl::UnavailableError("the model has ended");
+  auto parsed = ParseTrainerLine(*line);
+  if (!parsed.ok()) return absl::UnavailableError(parsed.status().message());
+  return parsed;
+}
+
+absl::StatusOr<std::string> ModelProcesses::BytesOf(int32_t token) {
+  if (!tokenizer_.has_value()) return std::string(1, static_cast<char>(token));
+  MP_ASSIGN_OR_RETURN(const std::string answer, AskTokenizer(DumpLine({{"id", token}})));
+  const json read = json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  const auto text = read.is_object() ? read.find("text") : read.end();
+  if (text == read.end() || !text->is_string()) {
+    return absl::InternalError("the tokenizer's answer has no text");
+  }
+  return text->get<std::string>();
+}
+
+absl::Status ModelProcesses::Generate(const TextLine& text, bool whole_text,
+                                      const std::function<bool(int32_t, absl::string_view)>& emit) {
+  if (tokenizer_.has_value()) {
+    const std::vector<int32_t> before = whole_text ? text.prompt : std::vector<int32_t>();
+    MP_RETURN_IF_ERROR(AskTokenizer(DumpLine({{"begin", before}})).status());
+  }
+  if (!WriteLine(trainer_->in.get(), FormatTextLine(text)).ok()) {
+    return absl::UnavailableError("the model has ended");
+  }
+  absl::Status broken;
+  bool stopped = false;
+  while (true) {
+    MP_ASSIGN_OR_RETURN(const TrainerLine line, NextOfTrainer());
+    if (line.kind == TrainerLine::kRefused) return absl::InvalidArgumentError(line.message);
+    if (line.kind == TrainerLine::kEnd) return broken;
+    if (stopped) continue;  // tokens that were made before the trainer read of it
+    const auto bytes = BytesOf(line.token);
+    if (!bytes.ok()) {
+      broken = absl::IsUnavailable(bytes.status()) ? bytes.status()
+                                                   : absl::InternalError(bytes.status().message());
+    }
+    if (bytes.ok() && emit(line.token, *bytes)) continue;
+    stopped = true;
+    // The trainer's own end shows at the next line.
+    WriteLine(trainer_->in.get(), kStopLine).IgnoreError();
+  }
+}
+
+}  // namespace milepost::client

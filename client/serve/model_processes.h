@@ -1,0 +1,80 @@
+// A model in a process of its own, `milepost-trainer serve`, which has the device; and beside it
+// Python, which has the tokenizer.
+//
+//   ModelProcesses model({.trainer = trainer, .tokenizer = python});
+//   MP_RETURN_IF_ERROR(model.Load());     // blocks until the model is in memory
+//   ... model.Generate(...) ...
+//   model.Cancel();                       // from any thread: kills both
+#ifndef MILEPOST_CLIENT_SERVE_MODEL_PROCESSES_H_
+#define MILEPOST_CLIENT_SERVE_MODEL_PROCESSES_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "client/serve/text_model.h"
+#include "common/line_pipe.h"
+#include "common/subprocess.h"
+
+namespace milepost::client {
+
+struct ModelProcessOptions {
+  SpawnOptions trainer;
+  // `generate_text.py serve`, which says what its lines are. An empty argv: there is no tokenizer,
+  // and tokens are bytes.
+  SpawnOptions tokenizer;
+};
+
+// SIGPIPE must be ignored.
+class ModelProcesses : public TextModel {
+ public:
+  explicit ModelProcesses(ModelProcessOptions options) : options_(std::move(options)) {}
+
+  // Starts both, and blocks until they are ready. Once. FAILED_PRECONDITION: Python lacks a
+  // package. INVALID_ARGUMENT: the tokenizer cannot be read, or the model needs one. INTERNAL: the
+  // trainer has ended; it has said on stderr why. CANCELLED.
+  absl::Status Load();
+  // Kills both processes. Calls that wait for them end with UNAVAILABLE, Load with CANCELLED.
+  // Thread-safe.
+  void Cancel();
+  // Descriptors that become readable when a process has ended, once Load has returned.
+  std::vector<int> ends() const;
+
+  const TextModelFacts& facts() const override { return facts_; }
+  absl::StatusOr<std::vector<int32_t>> Encode(const std::string& text) override;
+  absl::StatusOr<std::vector<int32_t>> EncodeChat(const std::string& messages,
+                                                  const std::string& arguments) override;
+  absl::Status Generate(const TextLine& text, bool whole_text,
+                        const std::function<bool(int32_t, absl::string_view)>& emit) override;
+
+ private:
+  struct Talk {
+    Subprocess process;
+    UniqueFd in;
+    LineReader out;
+  };
+  // CANCELLED: Cancel was called.
+  absl::Status Spawn(SpawnOptions options, std::optional<Talk>* talk);
+  absl::Status LoadTrainer();
+  absl::Status LoadTokenizer();
+  // A line of JSON to the tokenizer, and its answer. INVALID_ARGUMENT: it refuses.
+  absl::StatusOr<std::string> AskTokenizer(const std::string& line);
+  absl::StatusOr<TrainerLine> NextOfTrainer();
+  absl::StatusOr<std::string> BytesOf(int32_t token);
+
+  const ModelProcessOptions options_;
+  TextModelFacts facts_;
+  // Of the processes: set by Load, signalled by Cancel.
+  absl::Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Subprocess*> running_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Talk> trainer_;
+  std::optional<Talk> tokenizer_;
+};
+
+}  // namespace milepost::client
+
+#endif  // MILEPOST_CLIENT_SERVE_MODEL_PROCESSES_H_

@@ -1,0 +1,130 @@
+// Before shell scripts in the places of milepost-trainer and Python.
+#include "client/serve/model_processes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+namespace milepost::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+SpawnOptions Shell(const std::string& script) {
+  SpawnOptions options;
+  options.argv = {"/bin/sh", "-c", script};
+  return options;
+}
+
+// Says "Hi!" for ever, or as many tokens as it is asked for; `stop` ends it.
+constexpr char kTrainer[] = R"sh(
+echo model 256 64
+while read -r word tokens rest; do
+  [ "$word" = stop ] && continue
+  [ "$tokens" = 13 ] && { echo refused no thirteen; continue; }
+  [ "$tokens" = 99 ] && exit 3
+  i=0
+  while [ $i -lt "$tokens" ]; do
+    case $((i % 3)) in 0) echo token 72;; 1) echo token 105;; 2) echo token 33;; esac
+    i=$((i + 1))
+  done
+  echo end
+done
+)sh";
+// Ids of any text are 1, 2; a token is written as <>.
+constexpr char kTokenizer[] = R"sh(
+echo '{"ids": [9, 7], "no_chat": ""}'
+while read -r line; do
+  case $line in
+    *wrong*) echo '{"error": "it is wrong"}';;
+    *messages*) echo '{"ids": [3, 4]}';;
+    *text*) echo '{"ids": [1, 2]}';;
+    *begin*) echo '{}';;
+    *) echo '{"text": "<>"}';;
+  esac
+done
+)sh";
+
+std::string TextOf(ModelProcesses& model, const TextLine& asked, int most = 1'000'000) {
+  std::string text;
+  const absl::Status made =
+      model.Generate(asked, true, [&](int32_t token, absl::string_view bytes) {
+        text.append(bytes.data(), bytes.size());
+        return --most > 0;
+      });
+  return made.ok() ? text : std::string(made.message());
+}
+
+class ModelProcessesTest : public testing::Test {
+ protected:
+  ModelProcessesTest() { signal(SIGPIPE, SIG_IGN); }
+};
+
+TEST_F(ModelProcessesTest, BytesNeedNoTokenizer) {
+  ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = {}});
+  ASSERT_EQ(model.Load(), absl::OkStatus());
+  EXPECT_EQ(model.facts().vocabulary, 256);
+  EXPECT_EQ(model.facts().window, 64);
+  EXPECT_THAT(model.facts().chat.message(), HasSubstr("--tokenizer FOLDER"));
+  EXPECT_THAT(*model.Encode("a\xc3\xa9"), ElementsAre('a', 0xc3, 0xa9));
+  EXPECT_THAT(*model.Encode(""), ElementsAre('\n'));
+  EXPECT_EQ(TextOf(model, {.tokens = 4, .prompt = {1}}), "Hi!H");
+  EXPECT_EQ(TextOf(model, {.tokens = 13}), "no thirteen");
+  // Nothing is left of a text that ends early.
+  EXPECT_EQ(TextOf(model, {.tokens = 5000, .prompt = {1}}, 2), "Hi");
+  EXPECT_EQ(TextOf(model, {.tokens = 3, .prompt = {1}}), "Hi!");
+}
+
+TEST_F(ModelProcessesTest, ATokenizerIsAskedForAllText) {
+  ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = Shell(kTokenizer)});
+  ASSERT_EQ(model.Load(), absl::OkStatus());
+  EXPECT_THAT(model.facts().ends, ElementsAre(7, 9));
+  EXPECT_EQ(model.facts().chat, absl::OkStatus());
+  EXPECT_THAT(*model.Encode("a"), ElementsAre(1, 2));
+  EXPECT_THAT(*model.EncodeChat("[]", "{}"), ElementsAre(3, 4));
+  EXPECT_EQ(model.Encode("wrong").status(), absl::InvalidArgumentError("it is wrong"));
+  EXPECT_EQ(TextOf(model, {.tokens = 2, .prompt = {1}}), "<><>");
+}
+
+TEST_F(ModelProcessesTest, WhatCannotBeLoadedIsExplained) {
+  const auto error = [](const std::string& trainer, const std::string& tokenizer) {
+    ModelProcesses model({.trainer = Shell(trainer),
+                          .tokenizer = tokenizer.empty() ? SpawnOptions() : Shell(tokenizer)});
+    return std::string(model.Load().message());
+  };
+  EXPECT_THAT(error("exit 3", ""), HasSubstr("milepost-trainer: exit code 3"));
+  EXPECT_THAT(error("echo model 1000 8; exec sleep 100", ""), HasSubstr("--tokenizer FOLDER"));
+  EXPECT_THAT(error(kTrainer, "echo '{\"missing\": \"tokenizers\"}'"),
+              HasSubstr("pip install 'tokenizers'"));
+  EXPECT_THAT(error(kTrainer, "echo '{\"error\": \"no such file\"}'"), HasSubstr("no such file"));
+  EXPECT_THAT(error(kTrainer, "exit 7"), HasSubstr("exit code 7"));
+  EXPECT_THAT(error(kTrainer, "echo hello"), HasSubstr("no ids"));
+}
+
+TEST_F(ModelProcessesTest, AProcessThatEndsIsUnavailable) {
+  ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = {}});
+  ASSERT_EQ(model.Load(), absl::OkStatus());
+  EXPECT_EQ(
+      model.Generate({.tokens = 99}, true, [](int32_t, absl::string_view) { return true; }).code(),
+      absl::StatusCode::kUnavailable);
+  EXPECT_EQ(model.ends().size(), 1U);
+}
+
+TEST_F(ModelProcessesTest, CancelEndsWaits) {
+  ModelProcesses loads({.trainer = Shell("exec sleep 100"), .tokenizer = {}});
+  std::thread cancels([&] { loads.Cancel(); });
+  EXPECT_EQ(loads.Load().code(), absl::StatusCode::kCancelled);
+  cancels.join();
+  ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = {}});
+  ASSERT_EQ(model.Load(), absl::OkStatus());
+  model.Cancel();
+  EXPECT_EQ(
+      model.Generate({.tokens = 1}, true, [](int32_t, absl::string_view) { return true; }).code(),
+      absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace milepost::client

@@ -1,0 +1,333 @@
+// `milepost serve` as its clients have it: a checkpoint of a run, asked over HTTP.
+#include <arpa/inet.h>
+#include <curl/curl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "client/serve/text_pieces.h"
+#include "common/exit_codes.h"
+#include "common/line_pipe.h"
+#include "common/spec/to_yaml.h"
+#include "common/subprocess.h"
+#include "tests/e2e/cluster.h"
+
+namespace milepost::e2e {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+constexpr absl::Duration kServePatience = absl::Seconds(120);
+
+// Stand-ins for the Python packages. A token is a character's code.
+constexpr char kServeTokenizers[] = R"py(
+import sys, types
+class Encoding:
+    def __init__(self, ids): self.ids = ids
+class Tokenizer:
+    @staticmethod
+    def from_file(path):
+        open(path)
+        return Tokenizer()
+    def no_truncation(self): pass
+    def no_padding(self): pass
+    def token_to_id(self, name): return ord(name)
+    def encode(self, text, add_special_tokens):
+        return Encoding([ord(c) % 256 for c in text])
+decoders = types.ModuleType("tokenizers.decoders")
+class DecodeStream:
+    def __init__(self, skip_special_tokens): pass
+    def step(self, tokenizer, number): return chr(number)
+decoders.DecodeStream = DecodeStream
+sys.modules["tokenizers.decoders"] = decoders
+)py";
+constexpr char kServeTransformers[] = R"py(
+class AutoTokenizer:
+    @staticmethod
+    def from_pretrained(folder): return AutoTokenizer()
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt, loud=False):
+        if loud:
+            print("what a package prints is no answer")
+        if messages[0]["role"] == "assistant":
+            raise ValueError("a user speaks first")
+        text = "".join("u:" + one["content"] + "|" for one in messages) + "a:"
+        return text.upper() if loud else text
+)py";
+
+struct Answered {
+  long status = 0;  // NOLINT: curl's type
+  std::string body;
+  json Json() const { return json::parse(body, nullptr, false); }
+  // A stream's texts, put together.
+  std::string Streamed() const {
+    std::string text;
+    for (absl::string_view event : absl::StrSplit(body, "\n\n")) {
+      if (!absl::ConsumePrefix(&event, "data: ") || event == "[DONE]") continue;
+      const json chunk = json::parse(event, nullptr, false);
+      if (chunk.is_discarded()) return absl::StrCat("no JSON: ", event);
+      for (const json& choice : chunk["choices"]) {
+        text += choice.contains("text") ? choice["text"].get<std::string>()
+                                        : choice["delta"].value("content", "");
+      }
+    }
+    return text;
+  }
+};
+
+size_t AppendBody(char* data, size_t size, size_t count, void* text) {
+  static_cast<std::string*>(text)->append(data, size * count);
+  return size * count;
+}
+
+class ServeTest : public testing::Test {
+ protected:
+  ServeTest() { setenv("PYTHONPATH", folder_.c_str(), 1); }
+  ~ServeTest() override {
+    serves_.reset();
+    unsetenv("PYTHONPATH");
+    if (!HasFailure()) std::filesystem::remove_all(folder_);
+  }
+
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
+  void Write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(Path(name)).parent_path());
+    std::ofstream(Path(name), std::ios::binary) << text;
+  }
+  std::string TextOf(const std::string& name) const {
+    std::ifstream file(Path(name));
+    std::stringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  SpawnOptions Command(std::vector<std::string> argv) const {
+    SpawnOptions options;
+    argv.insert(argv.begin(), std::string(getenv("MILEPOST_BIN_DIR")) + "/milepost");
+    argv.insert(argv.end(), {"--data-dir", Path("data")});
+    options.argv = std::move(argv);
+    options.env = {{"HOME", folder_}, {"XDG_CONFIG_HOME", ""}, {"MILEPOST_COORDINATOR", ""}};
+    options.err = Redirect::File(Path("err"));
+    return options;
+  }
+  // What a command prints.
+  std::string Milepost(std::vector<std::string> argv, int exit_code = kExitOk) const {
+    SpawnOptions options = Command(std::move(argv));
+    std::filesystem::remove(Path("out"));
+    options.out = Redirect::File(Path("out"));
+    auto process = Subprocess::Spawn(std::move(options));
+    EXPECT_TRUE(process.ok()) << process.status();
+    const auto end = process->Wait(absl::Now() + kServePatience);
+    EXPECT_TRUE(end.ok()) << end.status();
+    EXPECT_EQ(end->exit_code, exit_code) << TextOf("err");
+    return TextOf("out");
+  }
+  // A job whose samples are shorter than the context that there is for texts.
+  void Train(int64_t vocabulary = 256) {
+    v1::JobSpec spec = SmallJob(folder_, 30);
+    spec.mutable_model()->mutable_gpt2()->set_context(2048);
+    spec.mutable_model()->mutable_gpt2()->set_vocabulary(vocabulary);
+    spec.mutable_data()->set_sequence_length(64);
+    Write("spec.yaml", MessageToYaml(spec));
+    Milepost({"run", Path("spec.yaml")});
+  }
+  // Until it says where it listens.
+  void Serve(std::vector<std::string> more) {
+    more.insert(more.begin(), {"serve", "--port", "0", "--model-name", "tiny"});
+    SpawnOptions options = Command(std::move(more));
+    options.out = Redirect::Pipe();
+    auto process = Subprocess::Spawn(std::move(options));
+    ASSERT_TRUE(process.ok()) << process.status();
+    serves_.emplace(*std::move(process));
+    LineReader out(serves_->TakeOut(), 1 << 20);
+    const auto line = out.Next();
+    ASSERT_TRUE(line.ok()) << line.status() << TextOf("err");
+    url_ = *line;
+    ASSERT_TRUE(absl::StartsWith(url_, "http://127.0.0.1:")) << url_;
+  }
+  int Stop(int signal) {
+    EXPECT_EQ(serves_->Signal(signal), absl::OkStatus());
+    const auto end = serves_->Wait(absl::Now() + kServePatience);
+    EXPECT_TRUE(end.ok() && end->signal == 0) << TextOf("err");
+    return end.ok() ? end->exit_code : -1;
+  }
+
+  Answered Ask(const std::string& path, const json& body) const {
+    Answered answered;
+    CURL* curl = curl_easy_init();
+    const std::string text = body.dump();
+    curl_slist* headers = curl_slist_append(nullptr, "Content-Type: application/json");
+    curl_easy_setopt(curl, CURLOPT_URL, (url_ + path).c_str());
+    if (!body.is_null()) curl_easy_setopt(curl, CURLOPT_POSTFIELDS, text.c_str());
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT, 100L);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, AppendBody);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &answered.body);
+    EXPECT_EQ(curl_easy_perform(curl), CURLE_OK) << TextOf("err");
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &answered.status);
+    curl_slist_free_all(headers);
+    curl_easy_cleanup(curl);
+    return answered;
+  }
+  // Begins to read a long stream, and leaves.
+  void AskAndLeave() const {
+    const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in name = {.sin_family = AF_INET,
+                        .sin_port = htons(std::stoi(url_.substr(url_.rfind(':') + 1)))};
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
+    const std::string body = R"({"prompt": "a", "max_tokens": 2000, "stream": true})";
+    const std::string text =
+        absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: ",
+                     "application/json\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
+    ASSERT_EQ(write(fd.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    std::string all;
+    char part[512];
+    while (!absl::StrContains(all, "data: ")) {
+      const ssize_t got = read(fd.get(), part, sizeof part);
+      ASSERT_GT(got, 0) << all;
+      all.append(part, static_cast<size_t>(got));
+    }
+  }
+
+  const std::string folder_ = MakeFolder("milepost_serve");
+  std::optional<Subprocess> serves_;
+  std::string url_;
+};
+
+// What `milepost generate` prints behind the prompt, as a client gets it.
+std::string Behind(const std::string& printed, const std::string& prompt) {
+  EXPECT_TRUE(absl::StartsWith(printed, prompt) && absl::EndsWith(printed, "\n")) << printed;
+  client::Utf8Pieces utf8;
+  const std::string bytes = printed.substr(prompt.size(), printed.size() - prompt.size() - 1);
+  const std::string text = utf8.Feed(bytes);
+  return text + utf8.Rest();
+}
+
+TEST_F(ServeTest, ACheckpointAnswersAsGenerateDoes) {
+  Train();
+  const std::vector<std::string> generate = {"generate", "--prompt", "abc", "--tokens", "40"};
+  const auto printed = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> argv = generate;
+    argv.insert(argv.end(), more.begin(), more.end());
+    return Behind(Milepost(argv), "abc");
+  };
+  const std::string greedy = printed({"--temperature", "0"});
+  const std::string drawn =
+      printed({"--temperature", "0.7", "--top-k", "5", "--top-p", "0.9", "--seed", "7"});
+  Serve({});
+  const json ask = {{"model", "tiny"}, {"prompt", "abc"}, {"max_tokens", 40}, {"temperature", 0}};
+  const Answered whole = Ask("/v1/completions", ask);
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  EXPECT_EQ(whole.Json()["choices"][0]["text"], greedy);
+  EXPECT_EQ(whole.Json()["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(whole.Json()["usage"]["completion_tokens"], 40);
+  json stream = ask;
+  stream["stream"] = true;
+  EXPECT_EQ(Ask("/v1/completions", stream).Streamed(), greedy);
+  const json draw = {{"prompt", {97, 98, 99}}, {"max_tokens", 40},
+                     {"temperature", 0.7},     {"top_k", 5},
+                     {"top_p", 0.9},           {"seed", 7}};
+  // Two at once, who share nothing.
+  Answered beside;
+  std::thread other([&] { beside = Ask("/v1/completions", stream); });
+  EXPECT_EQ(Ask("/v1/completions", draw).Json()["choices"][0]["text"], drawn);
+  other.join();
+  EXPECT_EQ(beside.Streamed(), greedy);
+  AskAndLeave();
+  EXPECT_EQ(Ask("/v1/completions", ask).Json()["choices"][0]["text"], greedy);
+
+  EXPECT_EQ(Ask("/v1/models", nullptr).Json()["data"][0]["id"], "tiny");
+  const Answered long_one = Ask("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 2046}});
+  EXPECT_EQ(long_one.status, 400);
+  EXPECT_EQ(long_one.Json()["error"]["param"], "max_tokens");
+  const Answered chat =
+      Ask("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "a"}}}}});
+  EXPECT_EQ(chat.status, 400);
+  EXPECT_THAT(chat.body, HasSubstr("--tokenizer FOLDER"));
+  // The data directory is free for a run again.
+  EXPECT_THAT(Milepost({"run", Path("spec.yaml")}), HasSubstr("already finished jobs/1"));
+  EXPECT_EQ(Stop(SIGTERM), kExitOk);
+}
+
+TEST_F(ServeTest, AChatIsRenderedByTheTokenizersTemplate) {
+  Train(/*vocabulary=*/260);  // its tokens are no bytes
+  Write("tokenizers.py", kServeTokenizers);
+  Write("transformers.py", kServeTransformers);
+  Write("model/tokenizer.json", "{}");
+  Write("model/tokenizer_config.json", R"({"eos_token": "|", "chat_template": "x"})");
+  Write("bare/tokenizer.json", "{}");
+  const std::string chat = Milepost({"generate", "--chat", "--prompt", "hi", "--tokenizer",
+                                     Path("model"), "--tokens", "30", "--temperature", "0"});
+  Serve({"--tokenizer", Path("model")});
+  json ask = {{"messages", {{{"role", "user"}, {"content", "hi"}}}},
+              {"max_tokens", 30},
+              {"temperature", 0}};
+  const Answered whole = Ask("/v1/chat/completions", ask);
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  EXPECT_EQ(whole.Json()["choices"][0]["message"]["content"].get<std::string>() + "\n", chat);
+  EXPECT_EQ(whole.Json()["usage"]["prompt_tokens"], 7);
+  ask["stream"] = true;
+  EXPECT_EQ(Ask("/v1/chat/completions", ask).Streamed() + "\n", chat);
+  ask["stream"] = false;
+  ask["chat_template_kwargs"] = {{"loud", true}};
+  EXPECT_EQ(Ask("/v1/chat/completions", ask).status, 200);
+  ask["messages"][0]["role"] = "assistant";
+  const Answered refused = Ask("/v1/chat/completions", ask);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.Json()["error"]["param"], "messages");
+  EXPECT_THAT(refused.body, HasSubstr("a user speaks first"));
+  EXPECT_EQ(Stop(SIGINT), kExitOk);
+
+  Serve({"--tokenizer", Path("bare")});
+  ask["messages"][0]["role"] = "user";
+  EXPECT_THAT(Ask("/v1/chat/completions", ask).body, HasSubstr("has no chat template"));
+  EXPECT_EQ(Stop(SIGTERM), kExitOk);
+}
+
+TEST_F(ServeTest, WhatCannotBeServedSaysWhy) {
+  Milepost({"serve", "--host", "0.0.0.0", "--port", "0"}, kExitUsage);
+  EXPECT_THAT(TextOf("err"), HasSubstr("give --api-key-file FILE"));
+  Write("key", "two words");
+  std::filesystem::permissions(Path("key"), std::filesystem::perms::owner_read);
+  Milepost({"serve", "--api-key-file", Path("key")}, kExitUsage);
+  EXPECT_THAT(TextOf("err"), HasSubstr("must hold one key"));
+  Milepost({"serve", "--api-key-file", Path("none")}, kExitNotFound);
+  Milepost({"serve", "--port", "0", "--job", "9"}, kExitError);
+}
+
+// The model's process is not there any more: nothing could be answered.
+TEST_F(ServeTest, EndsWithItsModel) {
+  Train();
+  Serve({});
+  const std::string pid = absl::StrCat(serves_->pid());
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream stat(entry.path() / "stat");
+    std::string number, name, state, parent;
+    if (stat >> number >> name >> state >> parent && parent == pid) {
+      EXPECT_EQ(kill(std::stoi(number), SIGKILL), 0);
+    }
+  }
+  const auto end = serves_->Wait(absl::Now() + kServePatience);
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->exit_code, kExitError);
+  EXPECT_THAT(TextOf("err"), HasSubstr("the model's process has ended"));
+}
+
+}  // namespace
+}  // namespace milepost::e2e
