@@ -99,6 +99,22 @@ TEST(ScriptSpecTest, WhatIsWrongIsSaid) {
   }
 }
 
+TEST(ScriptSpecTest, RequirementsLieInTheFolder) {
+  const std::string begin = "name: s\nscript:\n  command: [sh]\n";
+  const std::string folder = begin + "  folder: /work\n";
+  EXPECT_EQ(Problems(folder + "  requirements: a/requirements.txt\n  wheels: /wheels\n"), "");
+  EXPECT_THAT(Problems(begin + "  requirements: r.txt\n"), HasSubstr("the job needs one of them"));
+  EXPECT_THAT(Problems(folder + "  wheels: /wheels\n"),
+              HasSubstr("script.wheels: is for script.requirements"));
+  EXPECT_THAT(Problems(folder + "  requirements: r.txt\n  wheels: wheels\n"),
+              HasSubstr("script.wheels: expected an absolute path"));
+  for (const char* path : {"/etc/r.txt", "../r.txt", "a/../../r.txt"}) {
+    EXPECT_THAT(Problems(absl::StrCat(folder, "  requirements: ", path, "\n")),
+                HasSubstr("must be a path within the folder"))
+        << path;
+  }
+}
+
 TEST(ScriptSpecTest, FilesThatAreSentAlong) {
   const std::string begin = "name: s\nscript:\n  command: [sh]\n";
   const std::string digest(64, 'a');

@@ -137,8 +137,10 @@ ALLOWED = {
                        "engine/runtime/generation", "engine/runtime/offload", "engine/measure",
                        "engine/comm", "engine/data", "engine/data/training", "engine/optim",
                        "worker/memory_state"} | PURE_ENGINE,
+    "worker/script/position": {"common"},
     "worker/script": {"common", "common/files", "common/http", "common/pki", "common/spec",
-                      "common/rpc", "engine/comm", "engine/state", "worker/cgroup", "worker/trainer"},
+                      "common/rpc", "engine/comm", "engine/state", "worker/cgroup",
+                      "worker/script/position", "worker/trainer"},
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
                "common/systemd", "worker/gpu", "worker/cgroup", "worker/doctor", "worker/agent",

@@ -161,6 +161,47 @@ raise RuntimeError("Timed out")
   EXPECT_THAT(LogText(cluster, job), HasSubstr("train.py\", line 5 in batches"));
 }
 
+// A wheel is a zip file with some texts about it.
+constexpr char kWheel[] = R"(import sys, zipfile
+info = "milepost_tiny-1.0.dist-info/"
+with zipfile.ZipFile(sys.argv[1] + "/milepost_tiny-1.0-py3-none-any.whl", "w") as wheel:
+    wheel.writestr("milepost_tiny.py", "VALUE = 7\n")
+    wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: milepost_tiny\nVersion: 1.0\n")
+    wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    wheel.writestr(info + "RECORD", "")
+)";
+
+TEST_F(ScriptTest, ItsRequirementsAreInstalled) {
+  if (system("python3 -c 'import pip' 2> /dev/null") != 0) GTEST_SKIP() << "python3 has no pip";
+  std::filesystem::create_directory(folder_ + "/wheels");
+  std::ofstream(folder_ + "/wheel.py") << kWheel;
+  ASSERT_EQ(system(absl::StrCat("python3 ", folder_, "/wheel.py ", folder_, "/wheels").c_str()), 0);
+  setenv("TMPDIR", folder_.c_str(), 1);  // where environments are kept
+  Cluster cluster(folder_, {.workers = 1, .slots = 2, .worker_flags = {"--allow-scripts"}});
+  cluster.Start();
+  unsetenv("TMPDIR");
+  std::ofstream(folder_ + "/requirements.txt") << "milepost_tiny==1.0\n";
+  v1::JobSpec spec = Shell(
+      "python3 -c 'import milepost_tiny as t; print(\"value\", t.VALUE)'; "
+      "echo in $VIRTUAL_ENV",
+      2);
+  spec.mutable_script()->set_requirements("requirements.txt");
+  spec.mutable_script()->set_wheels(folder_ + "/wheels");
+  const std::string job = cluster.Submit(spec);
+  const v1::Job end = cluster.Await(job, IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_THAT(LogText(cluster, job), AllOf(HasSubstr("value 7\n"),
+                                           HasSubstr("in " + folder_ + "/milepost-environments-")));
+
+  std::ofstream(folder_ + "/requirements.txt") << "milepost_tiny==2.0\n";
+  const v1::Job never = cluster.Await(cluster.Submit(spec), IsTerminal);
+  EXPECT_EQ(never.state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(never.attempts(), 1) << "trying again would not help";
+  EXPECT_THAT(never.first_failure().message(),
+              HasSubstr("script.requirements: pip failed: No matching distribution found for "
+                        "milepost_tiny==2.0"));
+}
+
 // As transformers' Trainer does where these variables are set.
 TEST_F(ScriptTest, ItsReportsAreTheJobsProgress) {
   Cluster cluster(folder_, {.workers = 1, .slots = 1, .worker_flags = {"--allow-scripts"}});

@@ -168,6 +168,7 @@ def scripts_page(place):
     folder = place.folder / "scripts"
     folder.mkdir()
     shutil.copy(ROOT / "examples/script/train.py", folder)
+    (folder / "requirements.txt").write_text("numpy\n", encoding="utf-8")  # it is there already
     text = (folder / "train.py").read_text(encoding="utf-8")
     check("--steps" in text, "examples/script/train.py has no --steps")
     for language, block in blocks(page):

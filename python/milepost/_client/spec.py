@@ -51,7 +51,7 @@ def _each_path(spec: Any, change: Callable[[str], str]) -> None:
         if spec.train.HasField("offload"):
             places.append((spec.train.offload, "path"))
     if spec.HasField("script"):
-        places += [(spec.script, "folder"), (spec.script, "files")]
+        places += [(spec.script, "folder"), (spec.script, "files"), (spec.script, "wheels")]
     if spec.HasField("report"):
         places.append((spec.report, "tensorboard"))
     for owner, name in places:

@@ -133,7 +133,7 @@ class FileTest(unittest.TestCase):
 
     def test_names_and_paths_are_of_the_file(self):
         self.write("data:\n  train: a/../b.npy\n  mixture: [{path: /x/./y}, {path: folder/}]\n"
-                   "train: {init_from: ../model}\nscript: {folder: .}\n")
+                   "train: {init_from: ../model}\nscript: {folder: ., wheels: w}\n")
         for given in (self.path, pathlib.Path(self.path), os.path.relpath(self.path)):
             made = spec.load(given)
             self.assertEqual(made.name, "my-spec.v2")
@@ -142,6 +142,7 @@ class FileTest(unittest.TestCase):
                              ["/x/y", self.folder.name + "/folder/"])
             self.assertEqual(made.train.init_from, os.path.dirname(self.folder.name) + "/model")
             self.assertEqual(made.script.folder, self.folder.name + "/")
+            self.assertEqual(made.script.wheels, self.folder.name + "/w")
 
     def test_values_are_relative_to_the_current_folder(self):
         made = spec.load({"data": {"train": "t.npy"}, "report": {"tensorboard": pathlib.Path("r")}})
