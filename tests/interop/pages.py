@@ -10,6 +10,7 @@ such as the model, comes before a block (BEFORE). Prints a line each, and exits 
 fails or is not known here.
 """
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -19,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -26,7 +28,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent / "procedures")]
 import tiny_tokenizer  # noqa: E402
 import transformers  # noqa: E402
 from cluster import Place  # noqa: E402
-from waiting import Failed, await_that, check  # noqa: E402
+from waiting import Failed, await_that, check, free_ports  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 WORDS = "alpha beta gamma delta".split()
@@ -237,7 +239,9 @@ def fine_tuning_page(place):
     spec = {}  # the parts of the newest spec, by their first words
     for language, block in blocks(page):
         block = replaced(block)
-        if language == "python":
+        if "milepost serve" in block or "127.0.0.1:8000" in block:
+            serve(place, page, folder, block)
+        elif language == "python":
             place.shell(page, f"python3 -c '{block}'", folder)
         elif language == "yaml":
             for part in filter(None, re.split(r"^(?=\w)", block, flags=re.M)):
@@ -267,6 +271,37 @@ def run_tuning(place, page, folder, command, spec):
         command = command.replace("checkpoints/4", f"checkpoints/{max(numbers)}")
         shutil.rmtree(folder / command.split("--out ")[1].split()[0], ignore_errors=True)
     place.shell(page, command, folder)
+
+
+def serve(place, page, folder, block):
+    """A model is served while the rest of the block asks it."""
+    port = free_ports(1)[0]
+    with subprocess.Popen([place.binaries / "milepost", "serve", "--port", str(port)], cwd=folder,
+                          env=place.environment) as server:
+        try:
+            await_that(lambda: answers(port), "the model is served")
+            asked = block.replace(":8000/", f":{port}/")
+            if "openai" in block:
+                if importlib.util.find_spec("openai") is None:
+                    print(f"SKIPPED {page}: a program, because openai is not installed")
+                else:
+                    place.shell(page, f"python3 - <<'END'\n{asked}END", folder)
+            else:
+                first, *others = commands(asked)
+                check(first.startswith("milepost serve"), f"{page}: {first}")
+                for command in others:
+                    place.shell(page, command, folder)
+        finally:
+            server.terminate()
+    check(server.returncode == 0, f"{page}: milepost serve ended with {server.returncode}")
+
+
+def answers(port):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def main():
