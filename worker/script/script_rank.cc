@@ -125,7 +125,8 @@ class ScriptRank {
     if (const int left = ScriptProcess::EndDescendants(kEnding); left > 0) {
       spdlog::warn("the script left {} processes behind, which were killed", left);
     }
-    const TrainerExit exit = ExitOf(end, CgroupOomKills() > oom_kills, error_file);
+    const bool out_of_memory = used.oom_kills > 0 || CgroupOomKills() > oom_kills;
+    const TrainerExit exit = ExitOf(end, out_of_memory, error_file);
     return AfterLastSave(NamedByLimits(exit, used));
   }
 
