@@ -138,7 +138,8 @@ ALLOWED = {
                        "engine/comm", "engine/data", "engine/data/training", "engine/optim",
                        "worker/memory_state"} | PURE_ENGINE,
     "worker/script": {"common", "common/files", "common/http", "common/pki", "common/spec",
-                      "common/rpc", "engine/comm", "engine/state", "worker/cgroup", "worker/trainer"},
+                      "common/rpc", "engine/comm", "engine/state", "worker/cgroup",
+                      "worker/trainer"},
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
                "common/systemd", "worker/gpu", "worker/cgroup", "worker/doctor", "worker/agent",
