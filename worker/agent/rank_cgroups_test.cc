@@ -60,7 +60,9 @@ TEST_F(RankCgroupsTest, NothingOfARankIsLeftAfterItsEnd) {
   EXPECT_EQ(groups.Sweep(SteadyNow()), absl::InfiniteFuture()) << "the rank runs";
   EXPECT_TRUE(fs::exists(folders[0]));
   groups.Ended(key_);
-  EXPECT_EQ(left.Wait()->signal, SIGKILL);
+  const auto end = left.Wait(absl::Now() + absl::Minutes(1));
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->signal, SIGKILL);
   SweepUntilGone(groups, folders[0]);
 }
 
@@ -75,7 +77,9 @@ TEST_F(RankCgroupsTest, WhatAKilledWorkerLeftIsEndedByTheNextOfItsFolderAlone) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(left.Wait(absl::InfinitePast()).status()));
   RankCgroups next(dir_);
   next.Prepare();
-  EXPECT_EQ(left.Wait()->signal, SIGKILL);
+  const auto end = left.Wait(absl::Now() + absl::Minutes(1));
+  ASSERT_TRUE(end.ok()) << end.status();
+  EXPECT_EQ(end->signal, SIGKILL);
   SweepUntilGone(next, folders[0]);
 }
 

@@ -245,6 +245,7 @@ class RealKernel : public testing::Test {
                                         const std::string& text) {
     SpawnOptions options;
     options.argv = {program, "-c", text};
+    options.out = Redirect::Null();
     options.err = Redirect::Null();
     options.cgroup_files = group.JoinFiles();
     return Subprocess::Spawn(std::move(options));

@@ -142,6 +142,7 @@ class ScriptRank {
     if (const int left = ScriptProcess::EndDescendants(kEnding); left > 0) {
       spdlog::warn("the script left {} processes behind, which were killed", left);
     }
+    cgroup_.Remove();  // at once, since the worker may be killed; otherwise the worker does it
     const bool out_of_memory = used.oom_kills > 0 || CgroupOomKills() > oom_kills;
     TrainerExit exit = NamedByLimits(ExitOf(end, out_of_memory, error_file), used);
     if (!exit.message.empty()) exit.position = asked_.value_or(positions_->AtEnd());

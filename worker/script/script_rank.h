@@ -16,7 +16,7 @@ namespace milepost::worker {
 // script's own process: a script that ends then, however it ends, has been stopped. A request to
 // abort ends it at once. Nothing that the script started outlives the call, save what waits in the
 // kernel. Blocks. `held`: a descriptor for ScriptOptions; -1: none. The script's processes
-// join `cgroup`, whose limits may be why it failed; the caller removes it.
+// join `cgroup`, whose limits may be why it failed; it is removed if it is empty then.
 TrainerExit RunScript(const v1::TrainerStart& start, MessageChannel* channel, int held,
                       Cgroup cgroup);
 
