@@ -16,18 +16,9 @@ constexpr size_t kMostNamed = 8;
 
 struct Member {
   const RankWhere* rank = nullptr;
-  v1::CollectivePosition position;  // all zero: it has called nothing in the group
+  v1::CollectivePosition position;
 };
 using Group = std::vector<Member>;
-
-struct MissedCall {
-  std::string text;
-  int64_t elsewhere = 0;  // missing ranks that wait in a call of another group
-};
-
-bool IsKnown(const RankWhere& rank) {
-  return !rank.position.place().empty() || rank.position.collectives_size() > 0;
-}
 
 bool Waits(const v1::CollectivePosition& position) {
   return position.begun() > position.completed() || position.timed_out();
@@ -40,19 +31,9 @@ int64_t CallOf(const v1::CollectivePosition& position) {
 
 std::map<std::string, Group> GroupsOf(const std::vector<RankWhere>& ranks) {
   std::map<std::string, Group> groups;
-  std::map<std::string, bool> of_all;
   for (const RankWhere& rank : ranks) {
     for (const v1::CollectivePosition& position : rank.position.collectives()) {
       groups[position.group()].push_back({&rank, position});
-      of_all[position.group()] |= position.description() == "default_pg";
-    }
-  }
-  for (auto& [name, group] : groups) {
-    if (!of_all[name]) continue;
-    for (const RankWhere& rank : ranks) {
-      const bool listed = std::any_of(group.begin(), group.end(),
-                                      [&](const Member& one) { return one.rank == &rank; });
-      if (!listed && IsKnown(rank)) group.push_back({&rank, {}});
     }
   }
   return groups;
@@ -97,51 +78,93 @@ std::string Mismatch(const Group& group, const Member& first, int64_t call) {
                       RankText(*other->rank), " called ", other->position.call());
 }
 
-std::string Waited(const Member& first, int64_t call, size_t waiting,
-                   const std::vector<std::string>& missing) {
-  return absl::StrCat(waiting, waiting == 1 ? " rank" : " ranks", " waited in ",
-                      first.position.call().empty() ? "a call" : first.position.call(), " (call ",
-                      call, " of ", NameOf(first.position), ") for ", Named(missing));
+// A call of a group that took too long, or that a rank which others wait for waits in itself.
+struct Call {
+  const Group* group = nullptr;
+  const Member* waiting = nullptr;
+  int64_t number = 0;
+};
+
+std::vector<const Member*> MissingIn(const Call& call) {
+  std::vector<const Member*> missing;
+  for (const Member& one : *call.group) {
+    if (one.position.begun() < call.number) missing.push_back(&one);
+  }
+  return missing;
 }
 
-std::optional<MissedCall> MissedIn(const Group& group, int failed) {
+std::string Waited(const Call& call, const std::vector<const Member*>& missing) {
+  const auto waiting =
+      std::count_if(call.group->begin(), call.group->end(), [&](const Member& one) {
+        // Also one whose call has failed, since another rank's had before.
+        return CallOf(one.position) == call.number &&
+               (Waits(one.position) || !one.position.call().empty());
+      });
+  std::vector<std::string> texts;
+  for (const Member* one : missing) {
+    const std::string& place = one->rank->position.place();
+    texts.push_back(
+        absl::StrCat(RankText(*one->rank), place.empty() ? "" : ", which was at ", place));
+  }
+  const v1::CollectivePosition& position = call.waiting->position;
+  return absl::StrCat(waiting, waiting == 1 ? " rank" : " ranks", " waited in ",
+                      position.call().empty() ? "a call" : position.call(), " (call ", call.number,
+                      " of ", NameOf(position), ") for ", Named(texts));
+}
+
+// The first call of the group that took too long.
+std::optional<Call> TimedOutIn(const Group& group) {
   const Member* first = nullptr;
   for (const Member& one : group) {
     if (!one.position.timed_out()) continue;
     if (first == nullptr || CallOf(one.position) < CallOf(first->position)) first = &one;
   }
   if (first == nullptr) return std::nullopt;
-  const int64_t call = CallOf(first->position);
-  MissedCall missed;
-  std::vector<std::string> missing;
-  for (const Member& one : group) {
-    if (one.position.begun() >= call) continue;
-    if (one.rank->rank == failed) return std::nullopt;
-    const std::string& place = one.rank->position.place();
-    missing.push_back(
-        absl::StrCat(RankText(*one.rank), place.empty() ? "" : ", which was at ", place));
-    for (const v1::CollectivePosition& other : one.rank->position.collectives()) {
-      if (Waits(other)) ++missed.elsewhere;
+  return Call{&group, first, CallOf(first->position)};
+}
+
+// Where one of the missing ranks waits itself, in a group in which ranks are missing too.
+std::optional<Call> NextCall(const std::map<std::string, Group>& groups, const Call& call,
+                             const std::vector<const Member*>& missing) {
+  for (const Member* late : missing) {
+    for (const auto& [name, group] : groups) {
+      if (&group == call.group) continue;
+      for (const Member& one : group) {
+        if (one.rank != late->rank || !Waits(one.position)) continue;
+        const Call next = {&group, &one, CallOf(one.position)};
+        if (!MissingIn(next).empty()) return next;
+      }
     }
   }
-  missed.text = missing.empty() ? Mismatch(group, *first, call)
-                                : Waited(*first, call, group.size() - missing.size(), missing);
-  if (missed.text.empty()) return std::nullopt;
-  return missed;
+  return std::nullopt;
+}
+
+std::string Explained(const std::map<std::string, Group>& groups, Call call, int failed) {
+  std::vector<const Member*> missing = MissingIn(call);
+  if (missing.empty()) return Mismatch(*call.group, *call.waiting, call.number);
+  // At most as many as there are groups: ranks may wait for each other in a circle.
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const std::optional<Call> next = NextCall(groups, call, missing);
+    if (!next.has_value()) break;
+    call = *next;
+    missing = MissingIn(call);
+  }
+  const bool says_itself = std::any_of(
+      missing.begin(), missing.end(), [&](const Member* one) { return one->rank->rank == failed; });
+  return says_itself ? "" : Waited(call, missing);
 }
 
 }  // namespace
 
 std::string MissingRanks(const std::vector<RankWhere>& ranks, int failed) {
-  std::optional<MissedCall> best;
-  for (const auto& [name, group] : GroupsOf(ranks)) {
-    const std::optional<MissedCall> missed = MissedIn(group, failed);
-    // A rank that waits for others in another group is not where the waiting begins.
-    if (missed.has_value() && (!best.has_value() || missed->elsewhere < best->elsewhere)) {
-      best = missed;
-    }
+  const std::map<std::string, Group> groups = GroupsOf(ranks);
+  for (const auto& [name, group] : groups) {
+    const std::optional<Call> call = TimedOutIn(group);
+    if (!call.has_value()) continue;
+    const std::string text = Explained(groups, *call, failed);
+    if (!text.empty()) return text;
   }
-  return best.has_value() ? best->text : "";
+  return "";
 }
 
 }  // namespace milepost::coordinator

@@ -57,16 +57,13 @@ TEST(MissingRanksTest, TheFirstCallThatHasNotEndedCounts) {
 }
 
 TEST(MissingRanksTest, ARankBeforeItsFirstCallIsMissingToo) {
-  EXPECT_THAT(MissingRanks({At(0, "", {{1, 0, "barrier", true}}), At(1, "load.py:3 (f)", {})}, 0),
-              HasSubstr("1 rank waited in barrier (call 1 of default_pg) for rank 1 on workers/1, "
-                        "which was at load.py:3 (f)"));
-  // Of a group of some ranks nobody knows whether it is in it; and of a rank that says nothing,
-  // where it was.
-  EXPECT_EQ(
-      MissingRanks(
-          {At(0, "", {{1, 0, "barrier", true, "gloo:7", "tp"}}), At(1, "load.py:3 (f)", {})}, 0),
-      "");
-  EXPECT_EQ(MissingRanks({At(0, "", {{1, 0, "barrier", true}}), At(1, "", {})}, 0), "");
+  EXPECT_THAT(
+      MissingRanks({At(0, "", {{1, 0, "barrier", true}}), At(1, "load.py:3 (f)", {{0, 0}})}, 0),
+      HasSubstr("1 rank waited in barrier (call 1 of default_pg) for rank 1 on workers/1, "
+                "which was at load.py:3 (f)"));
+  // Nobody knows what the other one has called.
+  EXPECT_EQ(MissingRanks({At(0, "", {{1, 0, "barrier", true}}), At(1, "load.py:3 (f)", {})}, 0),
+            "");
 }
 
 TEST(MissingRanksTest, WithoutATimeOutOrWithAMissingRankThatFailedThereIsNothingToSay) {
@@ -103,16 +100,32 @@ TEST(MissingRanksTest, TheBeginningOfTheChainIsNamed) {
   const auto tp = [](int64_t begun, bool timed_out) {
     return Place{begun, 2, "barrier", timed_out, "gloo:2", "tp"};
   };
-  const std::string text = MissingRanks(
-      {At(0, "", {dp(6, true)}), At(1, "", {dp(6, true)}), At(2, "", {dp(5, false), tp(3, true)}),
-       At(3, "stuck.py:1 (f)", {tp(2, false)})},
-      0);
-  EXPECT_THAT(text, AllOf(HasSubstr("(call 3 of tp) for rank 3 on workers/3"), HasSubstr("stuck")));
+  for (const bool second_timed_out : {true, false}) {  // it began later
+    const std::string text = MissingRanks({At(0, "", {dp(6, true)}), At(1, "", {dp(6, true)}),
+                                           At(2, "", {dp(5, false), tp(3, second_timed_out)}),
+                                           At(3, "stuck.py:1 (f)", {tp(2, false)})},
+                                          0);
+    EXPECT_THAT(text, AllOf(HasSubstr("1 rank waited in barrier (call 3 of tp) for rank 3 on "),
+                            HasSubstr("stuck")));
+  }
+  // In a circle: nobody is where it begins, and something is said.
+  EXPECT_THAT(
+      MissingRanks({At(0, "", {dp(6, true), tp(2, false)}), At(1, "", {dp(5, false), tp(3, true)})},
+                   0),
+      HasSubstr("waited in barrier"));
+}
+
+// A broadcast's source goes on at once.
+TEST(MissingRanksTest, OnlyThoseThatWaitAreCounted) {
+  EXPECT_THAT(MissingRanks({At(0, "", {{9, 9}}), At(1, "", {{7, 6, "broadcast", true}}),
+                            At(2, "data.py:1 (f)", {{6, 6}})},
+                           1),
+              HasSubstr("1 rank waited in broadcast (call 7 of default_pg) for rank 2"));
 }
 
 TEST(MissingRanksTest, AtMostEightAreNamed) {
   std::vector<RankWhere> ranks = {At(0, "", {{1, 0, "barrier", true}})};
-  for (int i = 1; i < 1000; ++i) ranks.push_back(At(i, "x.py:1 (f)", {}));
+  for (int i = 1; i < 1000; ++i) ranks.push_back(At(i, "x.py:1 (f)", {{0, 0}}));
   EXPECT_THAT(MissingRanks(ranks, 0), AllOf(HasSubstr("rank 8 on"), HasSubstr("; and 991 more"),
                                             Not(HasSubstr("rank 9 on"))));
 }

@@ -3,13 +3,13 @@
     python3 _environment.py --requirements requirements.txt --cache FOLDER [--wheels FOLDER]
 
 It is a virtual environment over the packages of the Python that runs this, in CACHE. Its name is
-the digest of all that it depends on: that Python, the requirements, the wheels. Many processes may
-ask at once, and each may be killed at any moment: an environment has its file `ready` when it is
-whole. What was not used for longest goes when there are more than MOST; nothing goes that somebody
-uses.
+the digest of all that it depends on: that Python and its packages, the requirements, the wheels,
+and what pip is told by variables. Many processes may ask at once, and each may be killed at any
+moment: an environment has its file `ready` when it is whole. What was not used for longest goes
+when there are more than MOST; nothing goes that somebody uses.
 
 pip's output goes to stderr. The last line on stdout is JSON: {"path": ...}, or {"error": ...,
-"for_good": true} where trying again would not help.
+"kind": ...}. The kind says who can help: "user" (trying again does not), "host" or "network".
 """
 
 import argparse
@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import site
+import stat
 import subprocess
 import sys
 import time
@@ -28,141 +29,235 @@ import venv
 MOST = 8
 YOUNG_SECONDS = 3600  # whoever has just asked for it may not have locked it yet
 MOST_BYTES = 1 << 20
-# What the file says must be all that decides about what is installed.
-REFUSED = re.compile(
-    r"(-r|-c|-e|--requirement|--constraint|--editable)(\b|=|$)|[./]|file:|\S+\s*@\s*file:")
+# What the file says must be all that decides about what is installed: names of packages, URLs, and
+# these options.
+REQUIREMENT = re.compile(
+    r"(?!.*file:)([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\s*($|[\[<>=!~;@\s])"
+    r"|(https?|(git|hg|svn|bzr)\+(https?|ssh))://)")
+OPTION = re.compile(
+    r"(-i|--index-url|--extra-index-url|--trusted-host|--no-index|--pre|--prefer-binary"
+    r"|--no-binary|--only-binary|--require-hashes|--hash)($|[\s=:])")
+# Variables that would have pip install elsewhere, or something else.
+HARMFUL = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_DRY_RUN", "PIP_REQUIREMENT",
+           "PIP_CONSTRAINT", "PIP_PYTHON", "PIP_EDITABLE", "PYTHONHOME")
 
 
 class Problem(Exception):
-    def __init__(self, text, for_good=True):
+    def __init__(self, text, kind="user"):
         super().__init__(text)
-        self.for_good = for_good
+        self.kind = kind
 
 
 def read_requirements(path):
     try:
-        with open(path, "rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Problem("%s is no file" % path)
             data = file.read(MOST_BYTES + 1)
-        text = data.decode()
+        text = data.decode("utf-8-sig")
     except OSError as why:
-        raise Problem("%s: %s" % (os.path.basename(path), why.strerror)) from None
+        raise Problem("%s: %s" % (path, why.strerror)) from None
     except UnicodeDecodeError:
-        raise Problem("%s is no text" % os.path.basename(path)) from None
+        raise Problem("%s is no text" % path) from None
     if len(data) > MOST_BYTES:
-        raise Problem("%s has more than 1 MiB" % os.path.basename(path))
-    for number, line in enumerate(text.splitlines(), 1):
-        if REFUSED.match(line.strip()):
-            raise Problem("line %d, '%s': only names of packages, URLs and pip's options for "
-                          "indexes may stand there, not other files and folders"
-                          % (number, line.strip()[:80]))
+        raise Problem("%s has more than 1 MiB" % path)
+    check(text)
     return text
+
+
+def check(text):
+    lines = text.replace("\\\r\n", " ").replace("\\\n", " ").splitlines()
+    for line in lines:
+        line = re.sub(r"(^|\s)#.*$", "", line).strip()
+        if line and not (OPTION if line.startswith("-") else REQUIREMENT).match(line):
+            raise Problem("'%s': only packages, URLs and options for indexes may stand there, not "
+                          "other files and folders" % line[:80])
 
 
 def listing(folder):
     try:
         with os.scandir(folder) as entries:
-            return sorted((entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
-                          for entry in entries)
+            return sorted((entry.name, entry.stat(follow_symlinks=False).st_size,
+                           entry.stat(follow_symlinks=False).st_mtime_ns) for entry in entries)
     except OSError as why:
-        raise Problem("script.wheels: %s: %s" % (folder, why.strerror)) from None
+        raise Problem("script.wheels: %s: %s" % (folder, why.strerror), "host") from None
+
+
+def packages_below():
+    """The names and versions of what is there already."""
+    found = set()
+    for folder in sys.path[1:]:
+        if os.path.isdir(folder):
+            found.update(name for name in os.listdir(folder)
+                         if name.endswith((".dist-info", ".egg-info")))
+    return sorted(found)
 
 
 def digest(text, wheels):
-    facts = [os.path.realpath(sys.executable), sys.version, sys.prefix, text, wheels,
-             listing(wheels) if wheels else None]
+    named = set(re.findall(r"\$\{([A-Z0-9_]+)\}", text))
+    variables = sorted((name, value) for name, value in os.environ.items()
+                       if name in named or name.startswith("PIP_") or name == "PYTHONPATH")
+    facts = [os.path.realpath(sys.executable), sys.version, sys.prefix, packages_below(), text,
+             wheels, listing(wheels) if wheels else None, variables]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def make(path, requirements, wheels):
-    shutil.rmtree(path, ignore_errors=True)
-    venv.EnvBuilder(system_site_packages=True, symlinks=True).create(path)
-    python = os.path.join(path, "bin", "python")
-    see_packages_below(python)
-    if subprocess.run([python, "-c", "import pip"], stderr=subprocess.DEVNULL,
-                      check=False).returncode != 0:
-        done = subprocess.run([python, "-m", "ensurepip"], stdout=sys.stderr, check=False)
-        if done.returncode != 0:
-            raise Problem("%s has no pip: install it on the host (python3-pip)" % sys.executable)
-    run_pip(python, requirements, wheels)
-    with open(os.path.join(path, "ready"), "w") as file:
-        file.flush()
-        os.fsync(file.fileno())
+class Maker:
+    """Makes an environment, with a lock that what it starts has too: pip may outlive it."""
+
+    def __init__(self, path, lock):
+        self.path = path
+        self.lock = lock
+        self.python = os.path.join(path, "bin", "python")
+        self.environment = {name: value for name, value in os.environ.items()
+                            if name not in HARMFUL}
+
+    def run(self, *command, **options):
+        return subprocess.Popen([self.python, *command], stdin=subprocess.DEVNULL,
+                                pass_fds=[self.lock.fileno()], env=self.environment,
+                                universal_newlines=True, errors="replace", **options)
+
+    def make(self, text, wheels):
+        shutil.rmtree(self.path, ignore_errors=True)
+        try:
+            venv.EnvBuilder(system_site_packages=True, symlinks=True).create(self.path)
+            self.see_packages_below()
+            self.find_pip()
+            self.install(text, wheels)
+            os.sync()  # before the file that says that all is there
+            with open(os.path.join(self.path, "ready"), "w"):
+                pass
+        except BaseException:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
+
+    def see_packages_below(self):
+        """Where this Python is a virtual one itself, venv leaves its packages out."""
+        if sys.prefix == sys.base_prefix:
+            return
+        own = os.path.join(self.path, "lib", "python%d.%d" % sys.version_info[:2], "site-packages")
+        with open(os.path.join(own, "milepost_below.pth"), "w") as file:
+            # Those of their own .pth files too.
+            file.write("".join("import site; site.addsitedir(%r)\n" % folder
+                               for folder in site.getsitepackages()))
+
+    def find_pip(self):
+        if self.run("-c", "import pip", stderr=subprocess.DEVNULL).wait() == 0:
+            return
+        if self.run("-m", "ensurepip", stdout=sys.stderr).wait() != 0:
+            raise Problem("%s has no pip: install it on the host (python3-pip)" % sys.executable,
+                          "host")
+
+    def install(self, text, wheels):
+        requirements = os.path.join(self.path, "requirements.txt")
+        with open(requirements, "w", encoding="utf-8") as file:
+            file.write(text)
+        command = ["-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-user",
+                   "--progress-bar", "off", "--requirement", requirements]
+        if wheels:
+            command += ["--no-index", "--find-links", wheels]
+        with self.run(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as pip:
+            said = ""
+            errors = []
+            for line in pip.stdout:
+                sys.stderr.write(line)
+                said = (said + line)[-MOST_BYTES:]
+                if line.startswith("ERROR:"):
+                    errors.append(line[len("ERROR:"):].strip())
+        if pip.returncode != 0:
+            last = errors[-1][:500] if errors else "its output says why"
+            raise Problem("pip failed: %s" % last, kind_of(said, pip.returncode, bool(wheels)))
 
 
-def see_packages_below(python):
-    """Where this Python is a virtual one itself, venv leaves its packages out."""
-    if sys.prefix == sys.base_prefix:
-        return
-    own = subprocess.run([python, "-c", "import site; print(site.getsitepackages()[0])"],
-                         stdout=subprocess.PIPE, universal_newlines=True, check=True).stdout.strip()
-    with open(os.path.join(own, "milepost_below.pth"), "w") as file:
-        # Those of their own .pth files too.
-        file.write("".join("import site; site.addsitedir(%r)\n" % folder
-                           for folder in site.getsitepackages()))
+def kind_of(said, code, wheels):
+    """Who can help where pip has failed."""
+    if code < 0 or "OSError" in said or "No space left" in said:
+        return "host"
+    known = re.search(r"\(from versions: (?!none\))", said)  # an index has answered
+    if wheels or known or "Invalid requirement" in said or "subprocess-exited-with-error" in said:
+        return "user"
+    return "network"
 
 
-def run_pip(python, requirements, wheels):
-    command = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input",
-               "--progress-bar", "off", "--requirement", requirements]
-    if wheels:
-        command += ["--no-index", "--find-links", wheels]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, universal_newlines=True, errors="replace")
-    error = ""
-    for line in process.stdout:
-        sys.stderr.write(line)
-        if line.startswith("ERROR:"):
-            error = line[len("ERROR:"):].strip()
-    if process.wait() != 0:
-        raise Problem("pip failed: %s" % (error[:500] or "its output says why"),
-                      for_good=bool(wheels))
-
-
-def in_use(path):
+def is_used(ready):
     """Whether somebody has it locked, or has just asked for it."""
-    try:
-        if time.time() - os.stat(os.path.join(path, "ready")).st_mtime < YOUNG_SECONDS:
-            return True
-        with open(os.path.join(path, "ready")) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except FileNotFoundError:
-        return False
-    except OSError:
+    if time.time() - os.stat(ready).st_mtime < YOUNG_SECONDS:
         return True
+    with open(ready) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def remove_one(cache, name):
+    """Unless it is used, or somebody makes it. What is half removed is not ready any more."""
+    path = os.path.join(cache, name)
+    ready = os.path.join(path, "ready")
+    with open(lock_path(cache, name), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.exists(ready):
+            if is_used(ready):
+                return
+            os.remove(ready)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def make_room(cache, own):
-    """Those that are ready, the longest unused first; each under its own lock."""
-    found = []
+    """What nobody has finished, and what is ready and was not used for longest."""
+    found, unfinished = [], []
     for name in os.listdir(cache):
-        ready = os.path.join(cache, name, "ready")
-        if name != own and os.path.exists(ready):
-            found.append((os.stat(ready).st_mtime, name))
-    for _, name in sorted(found)[:max(0, len(found) + 1 - MOST)]:
+        if name == own or not re.match("[0-9a-f]{64}$", name):
+            continue
         try:
-            with open(os.path.join(cache, "lock-" + name[0]), "w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not in_use(os.path.join(cache, name)):
-                    shutil.rmtree(os.path.join(cache, name), ignore_errors=True)
+            found.append((os.stat(os.path.join(cache, name, "ready")).st_mtime, name))
         except OSError:
+            unfinished.append(name)
+    for name in unfinished + [name for _, name in sorted(found)[:max(0, len(found) + 1 - MOST)]]:
+        try:
+            remove_one(cache, name)
+        except OSError:  # another process is at it
             pass
+
+
+def lock_path(cache, name):
+    """A few locks for all, so that they need not be removed."""
+    return os.path.join(cache, "lock-" + name[:2])
+
+
+def own_folder(cache):
+    os.makedirs(cache, mode=0o700, exist_ok=True)
+    facts = os.lstat(cache)
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+        raise Problem("%s is not this user's own folder: remove it" % cache, "host")
+
+
+def is_ready(path):
+    """And is used now."""
+    try:
+        os.utime(os.path.join(path, "ready"))
+        return True
+    except FileNotFoundError:
+        return False
 
 
 def environment(requirements, cache, wheels):
     """Its path."""
-    name = digest(read_requirements(requirements), wheels)
+    text = read_requirements(requirements)
+    name = digest(text, wheels)
     path = os.path.join(cache, name)
-    os.makedirs(cache, mode=0o700, exist_ok=True)
-    facts = os.lstat(cache)
-    if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
-        raise Problem("%s is not this user's own folder: remove it" % cache, for_good=False)
-    # A few locks for all: so they need not be removed.
-    with open(os.path.join(cache, "lock-" + name[0]), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(os.path.join(path, "ready")):
-            make(path, requirements, wheels)
-        os.utime(os.path.join(path, "ready"))
+    own_folder(cache)
+    if is_ready(path):
+        return path
+    with open(lock_path(cache, name), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.stderr.write("waits for another rank on this host, which installs requirements\n")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_ready(path):
+            Maker(path, lock).make(text, wheels)
     make_room(cache, name)
     return path
 
@@ -176,10 +271,10 @@ def main():
     try:
         answer = {"path": environment(options.requirements, options.cache, options.wheels)}
     except Problem as problem:
-        answer = {"error": str(problem), "for_good": problem.for_good}
-    except (OSError, subprocess.CalledProcessError) as why:
-        answer = {"error": str(why), "for_good": False}
-    print(json.dumps(answer))
+        answer = {"error": str(problem), "kind": problem.kind}
+    except Exception as why:
+        answer = {"error": "%s: %s" % (type(why).__name__, why), "kind": "host"}
+    print("\n" + json.dumps(answer))
     return 0
 
 

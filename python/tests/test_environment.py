@@ -89,14 +89,76 @@ class EnvironmentTest(unittest.TestCase):
         for requirements, said in (
                 ("no_such_package_of_ours\n", "No matching distribution found for no_such"),
                 ("milepost_tiny==2\n", "milepost_tiny==2"), ("a b c d\n", "Invalid requirement"),
-                ("-r other.txt\n", "line 1, '-r other.txt'"), ("six\n./mine\n", "line 2, './mine'"),
-                ("--requirement=x\n", "line 1"), ("mine @ file:///x\n", "line 1"),
-                ("/root/x.whl\n", "line 1")):
+                *((line + "\n", "'%s': only packages" % line.strip()) for line in (
+                    "-r other.txt", "-rother.txt", "--requirem other.txt", "-e .", "./mine",
+                    "libs/x", "/root/x.whl", "mine @ file:///x", "git+file:///x", "-f dir",
+                    "--find-links=./dir")),
+                ("\ufeff-r x\n", "'-r x': only packages"),
+                ("six\n-\\\nr x\n", "'- r x'")):
             answer = self.make(requirements)
             self.assertIn(said, answer["error"], requirements)
-            self.assertTrue(answer["for_good"], requirements)
+            self.assertEqual(answer["kind"], "user", requirements)
+        # No index answers at once: trying again may help, but with what no index would know.
+        os.environ["PIP_INDEX_URL"] = "http://127.0.0.1:1/"
+        os.environ["PIP_RETRIES"] = "0"
+        self.addCleanup(os.environ.pop, "PIP_INDEX_URL")
+        self.addCleanup(os.environ.pop, "PIP_RETRIES")
+        self.assertEqual(self.make("no_such_package_of_ours\n", wheels=False)["kind"], "network")
+        self.assertEqual(self.make("a b c d\n", wheels=False)["kind"], "user")
         self.wheels = self.folder / "none"
-        self.assertIn("No such file", self.make("milepost_tiny\n")["error"])
+        answer = self.make("milepost_tiny\n")
+        self.assertIn("No such file", answer["error"])
+        self.assertEqual(answer["kind"], "host")
+        # What failed leaves nothing.
+        self.assertEqual([name for name in os.listdir(self.cache) if len(name) == 64], [])
+
+    def test_what_may_stand_in_requirements(self):
+        sys.path.insert(0, str(PROGRAM.parent))
+        self.addCleanup(sys.path.remove, str(PROGRAM.parent))
+        import _environment
+        _environment.check(
+            "# a remark\neinops==0.8.1 # why\ntorch[cuda]>=2 ; python_version > '3.9'\n"
+            "a_b.c ~= 1\nx @ https://x/y.whl\nhttps://x/y.whl\ngit+https://x/y.git@v1\n"
+            "--extra-index-url https://x/simple\n--pre\nsix==1 \\\n    --hash=sha256:00\n\n")
+
+    def test_variables_of_pip_count(self):
+        first = self.make("milepost_tiny==${TINY}\n")["error"]
+        self.assertIn("TINY", first)
+        os.environ["TINY"] = "1.0"
+        self.addCleanup(os.environ.pop, "TINY", None)
+        self.assertEqual(self.value(self.make("milepost_tiny==${TINY}\n")["path"]), "7")
+        write_wheel(self.wheels, "milepost_tiny", "1.1", "VALUE = 8\n")
+        os.environ["TINY"] = "1.1"
+        os.environ["PIP_TARGET"] = str(self.folder / "elsewhere")
+        self.addCleanup(os.environ.pop, "PIP_TARGET")
+        self.assertEqual(self.value(self.make("milepost_tiny==${TINY}\n")["path"]), "8")
+
+    def test_pip_that_outlives_its_maker_keeps_the_lock(self):
+        slow = self.folder / "slow"
+        slow.mkdir()
+        (slow / "pip.py").write_text(
+            "import os, time\nopen(%r, 'w').close()\ntime.sleep(1000)\n" % str(slow / "there"))
+        os.environ["PYTHONPATH"] = str(slow)
+        self.addCleanup(os.environ.pop, "PYTHONPATH")
+        maker = self.start("milepost_tiny\n")
+        while not (slow / "there").exists():
+            time.sleep(0.01)
+        maker.kill()
+        maker.wait()
+        maker.stdout.close()  # what it has started has both still
+        maker.stderr.close()
+        (lock,) = [name for name in os.listdir(self.cache) if name.startswith("lock")]
+        import fcntl
+        with open(self.cache / lock) as file:
+            with self.assertRaises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for name in os.listdir("/proc"):
+            try:
+                environment = pathlib.Path("/proc", name, "environ")
+                if name.isdigit() and str(slow) in environment.read_text():
+                    os.kill(int(name), 9)
+            except OSError:
+                pass
 
     def test_the_longest_unused_go(self):
         self.make("milepost_tiny\n")
@@ -106,6 +168,7 @@ class EnvironmentTest(unittest.TestCase):
             other.mkdir()
             (other / "ready").touch()
             os.utime(other / "ready", (old + number, old + number))
+        (self.cache / ("f" * 64)).mkdir()
         used = (self.cache / ("%064x" % 0) / "ready").open()
         self.addCleanup(used.close)
         import fcntl
@@ -116,13 +179,14 @@ class EnvironmentTest(unittest.TestCase):
         self.assertNotIn("%064x" % 1, left)
         self.assertIn("%064x" % 8, left)
         self.assertIn(os.path.basename(newest), left)
+        self.assertNotIn("f" * 64, left)  # nobody has finished it
 
     def test_a_cache_of_others_is_refused(self):
         self.cache.mkdir()
         self.cache.chmod(0o777)
         answer = self.make("milepost_tiny\n")
         self.assertIn("not this user's own", answer["error"])
-        self.assertFalse(answer["for_good"])
+        self.assertEqual(answer["kind"], "host")
 
 
 if __name__ == "__main__":

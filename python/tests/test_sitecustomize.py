@@ -20,7 +20,7 @@ class SitecustomizeTest(unittest.TestCase):
         self.own.mkdir()
 
     def run_python(self, text, paths=(), positions=True):
-        path = os.pathsep.join([str(ROOT), *map(str, paths)])
+        path = os.pathsep.join([str(ROOT / "at_start"), *map(str, paths), str(ROOT)])
         environment = dict(os.environ, PYTHONPATH=path)
         environment.pop("MILEPOST_POSITION_FOLDER", None)
         if positions:
@@ -56,6 +56,47 @@ class SitecustomizeTest(unittest.TestCase):
             "child = os.fork()\n"
             "if child == 0: sys.exit()\n"
             "os.waitpid(child, 0)\n"
+            "print(sorted(os.listdir(os.environ['MILEPOST_POSITION_FOLDER'])) =="
+            " [str(os.getpid()) + '.stacks'])")
+        self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
+
+    def test_another_importer_may_wrap_it(self):
+        torch = self.own / "torch/distributed"
+        torch.mkdir(parents=True)
+        (torch / "distributed_c10d.py").write_text("_world = 1\n")
+        done = self.run_python(
+            "import sys\n"
+            "class Wrapped:\n"
+            "    def __init__(self, one): self.one = one\n"
+            "    def find_spec(self, *given): return self.one.find_spec(*given)\n"
+            "sys.meta_path[:] = [Wrapped(one) for one in sys.meta_path]\n"
+            "import threading, torch.distributed.distributed_c10d\n"
+            "print(threading.active_count())", [self.own])
+        self.assertEqual((done.stdout, done.stderr), ("2\n", ""))
+
+    def test_a_fork_that_imports_torch_does_not_answer_for_its_parent(self):
+        torch = self.own / "torch/distributed"
+        torch.mkdir(parents=True)
+        (torch / "distributed_c10d.py").write_text("_world = 1\n")
+        done = self.run_python(
+            "import os, sys, threading\n"
+            "child = os.fork()\n"
+            "import torch.distributed.distributed_c10d\n"
+            "if child == 0: os._exit(threading.active_count())\n"
+            "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), threading.active_count())",
+            [self.own])
+        self.assertEqual((done.stdout, done.stderr), ("1 2\n", ""))
+
+    def test_a_sub_interpreter_leaves_the_files(self):
+        try:
+            import _xxsubinterpreters  # noqa: F401
+        except ImportError:
+            self.skipTest("this Python names them otherwise")
+        done = self.run_python(
+            "import os, _xxsubinterpreters as inner\n"
+            "one = inner.create()\n"
+            "inner.run_string(one, 'import os')\n"
+            "inner.destroy(one)\n"
             "print(sorted(os.listdir(os.environ['MILEPOST_POSITION_FOLDER'])) =="
             " [str(os.getpid()) + '.stacks'])")
         self.assertEqual((done.stdout, done.stderr), ("True\n", ""))

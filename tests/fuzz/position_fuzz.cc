@@ -27,7 +27,7 @@ void Try(absl::string_view text) {
   MP_CHECK(PlaceInStack(text, "/job").size() < 1000);
   CheckPositions(ReadRecords(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false)));
   const auto record = Unpickle(text);
-  if (record.ok()) CheckPositions(ReadRecord(*record, "nccl", {.ns = INT64_MAX, .ended = true}));
+  if (record.ok()) CheckPositions(ReadRecord(*record, "nccl", {.ns = INT64_MAX, .failed = true}));
 }
 
 }  // namespace

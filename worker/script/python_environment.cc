@@ -57,18 +57,29 @@ std::string AllOf(const UniqueFd& pipe) {
   return text;
 }
 
-absl::StatusOr<std::string> PathIn(const std::string& answer, const ExitResult& end) {
-  const auto json = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object() && json.contains("path") && json["path"].is_string()) return json["path"];
-  if (!json.is_object() || !json.contains("error") || !json["error"].is_string()) {
-    // 127: env found no python3.
-    return absl::InvalidArgumentError(end.exit_code == 127
-                                          ? "this host has no python3 in its PATH"
-                                          : absl::StrCat("python3 ended with ", end.ToString()));
-  }
-  const std::string reason = CutUtf8(json["error"].get_ref<const std::string&>(), kMostReasonBytes);
-  const bool for_good = json.contains("for_good") && json["for_good"] == true;
-  return for_good ? absl::InvalidArgumentError(reason) : absl::UnavailableError(reason);
+// A .pth file of that Python may have said something before.
+absl::string_view LastLine(absl::string_view text) {
+  text = absl::StripTrailingAsciiWhitespace(text);
+  const size_t newline = text.rfind('\n');
+  return newline == absl::string_view::npos ? text : text.substr(newline + 1);
+}
+
+absl::StatusOr<std::string> PathIn(absl::string_view answer, const ExitResult& end) {
+  const auto json = nlohmann::json::parse(LastLine(answer), nullptr, /*allow_exceptions=*/false);
+  const auto text = [&](const char* name) {
+    const bool there = json.is_object() && json.contains(name) && json[name].is_string();
+    return there ? CutUtf8(json[name].get_ref<const std::string&>(), kMostReasonBytes) : "";
+  };
+  if (!text("path").empty()) return text("path");
+  const std::string kind = text("kind");
+  if (kind == "user") return absl::InvalidArgumentError(text("error"));
+  if (kind == "network") return absl::UnavailableError(text("error"));
+  if (kind == "host") return absl::InternalError(text("error"));
+  // Of env, which found none.
+  constexpr int kNoSuchProgram = 127;
+  return absl::InternalError(end.exit_code == kNoSuchProgram
+                                 ? "this host has no python3 in its PATH"
+                                 : absl::StrCat("python3 ended: ", end.ToString()));
 }
 
 absl::Status OfRequirements(const absl::Status& status) {

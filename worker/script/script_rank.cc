@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/host_memory.h"
@@ -81,7 +82,8 @@ std::string PackageFolder() {
   return error || !fs::is_directory(package, error) ? "" : package.string();
 }
 
-// That folder after what the script has already.
+// What the script has already, with that folder after it. Before it goes the one that Python must
+// look into when it starts.
 std::string PythonPath(const v1::ScriptSpec& spec) {
   const auto own = spec.environment().find("PYTHONPATH");
   const char* inherited = std::getenv("PYTHONPATH");
@@ -89,14 +91,16 @@ std::string PythonPath(const v1::ScriptSpec& spec) {
                      : inherited != nullptr          ? inherited
                                                      : "";
   const std::string package = PackageFolder();
-  return package.empty() ? path : absl::StrCat(path, path.empty() ? "" : ":", package);
+  if (package.empty()) return path;
+  return absl::StrCat(package, "/at_start:", path, path.empty() ? "" : ":", package);
 }
 
-// Without what the worker's own environment has.
+// Without what of PyTorch's the worker's own environment has.
 std::vector<std::pair<std::string, std::string>> NotSetYet(
     std::vector<std::pair<std::string, std::string>> variables) {
-  std::erase_if(variables,
-                [](const auto& one) { return std::getenv(one.first.c_str()) != nullptr; });
+  std::erase_if(variables, [](const auto& one) {
+    return absl::StartsWith(one.first, "TORCH_") && std::getenv(one.first.c_str()) != nullptr;
+  });
   return variables;
 }
 
@@ -145,7 +149,8 @@ class ScriptRank {
     cgroup_.Remove();  // at once, since the worker may be killed; otherwise the worker does it
     const bool out_of_memory = used.oom_kills > 0 || CgroupOomKills() > oom_kills;
     TrainerExit exit = NamedByLimits(ExitOf(end, out_of_memory, error_file), used);
-    if (!exit.message.empty()) exit.position = asked_.value_or(positions_->AtEnd());
+    if (!exit.message.empty())
+      exit.position = asked_.place().empty() ? positions_->AtEnd() : asked_;
     return AfterLastSave(exit);
   }
 
@@ -346,7 +351,7 @@ class ScriptRank {
   // Where it was when another rank failed.
   void NotePosition() {
     asked_ = positions_->Ask(kPositionTime);
-    if (asked_->place().empty()) return;  // it is only beginning, or ending
+    if (asked_.place().empty()) return;  // it is only beginning, or ending
     const std::vector<std::string> lines = positions_->StackLines();
     spdlog::info("another rank failed; this one's program was here:");
     for (const std::string& line : lines) spdlog::info("{}", line);
@@ -468,7 +473,7 @@ class ScriptRank {
   std::string said_problem_;  // of checkpoints
   std::optional<PythonEnvironment> python_;
   std::optional<RankPositions> positions_;
-  std::optional<v1::RankPosition> asked_;  // while it ran
+  v1::RankPosition asked_;  // while it ran
   std::optional<StopPage> page_;
   std::unique_ptr<StopAgreement> agreement_;
   std::unique_ptr<ScriptCheckpoints> checkpoints_;

@@ -17,6 +17,8 @@ using nlohmann::json;
 
 constexpr size_t kMostCallBytes = 120;
 constexpr size_t kMostGroupBytes = 64;
+constexpr char kGroupOfAllRanks[] = "default_pg";
+constexpr char kNameOfAllRanks[] = "0";
 
 const json& Member(const json& object, const char* name) {
   static const json* const none = new json();
@@ -61,55 +63,76 @@ std::string CallOf(const json& entry) {
   return CutUtf8(tensors.empty() ? name : absl::StrCat(name, " of ", tensors), kMostCallBytes);
 }
 
-// The calls of a group that are still in the ring, by their numbers.
-using Calls = std::map<int64_t, const json*>;
+// A group of the newest process group of its name: a program may make them anew.
+struct Group {
+  int64_t id = 0;  // by which its status is found. The name is the same on all ranks, this is not
+  std::string description;
+  std::map<int64_t, const json*> calls;  // that are still in the ring, by their numbers
+};
 
-// The numbers grow; of a call that is not known any more there is no entry.
-v1::CollectivePosition PositionOf(const Calls& calls, const json& status, const RecordTime& time) {
+void AddEntry(const json& entry, std::map<std::string, Group>* groups) {
+  const json& names = Member(entry, "process_group");
+  const int64_t number = NumberOf(Member(entry, "collective_seq_id"));
+  if (Member(entry, "is_p2p") == true || number <= 0) return;
+  Group& group = (*groups)[ElementText(names, 0)];
+  const int64_t id = std::max<int64_t>(NumberOf(Member(entry, "pg_id")), 0);
+  if (id < group.id) return;
+  if (id > group.id) group = Group{.id = id};
+  group.description = ElementText(names, 1);
+  group.calls[number] = &entry;
+}
+
+v1::CollectivePosition PositionOf(const Group& group, const json& status, const RecordTime& time) {
   v1::CollectivePosition position;
   position.set_begun(std::max<int64_t>(NumberOf(Member(status, "last_enqueued_collective")), 0));
   position.set_completed(
       std::max<int64_t>(NumberOf(Member(status, "last_completed_collective")), 0));
-  if (!calls.empty()) position.set_begun(std::max(position.begun(), calls.rbegin()->first));
-  const auto found = calls.find(std::min(position.completed() + 1, position.begun()));
-  if (found == calls.end()) return position;
+  position.set_begun(std::max(position.begun(), group.calls.rbegin()->first));
+  position.set_description(CutUtf8(group.description, kMostGroupBytes));
+  const auto found = group.calls.find(std::min(position.completed() + 1, position.begun()));
+  if (found == group.calls.end()) return position;
   const json& entry = *found->second;
-  position.set_call(CallOf(entry));
   const int64_t created = NumberOf(Member(entry, "time_created_ns"));
   const int64_t timeout_ms = NumberOf(Member(entry, "timeout_ms"));
-  const bool under_way = position.begun() > position.completed() || time.ended;
+  const bool under_way = position.begun() > position.completed() || time.failed;
   position.set_timed_out(under_way && created > 0 && timeout_ms > 0 && time.ns > created &&
                          (time.ns - created) / 1'000'000 >= timeout_ms);
+  if (under_way) position.set_call(CallOf(entry));
   return position;
 }
 
-bool IsUnderWay(const v1::CollectivePosition& position) {
-  return position.begun() > position.completed() || position.timed_out();
+std::string GroupName(absl::string_view backend, absl::string_view name) {
+  return CutUtf8(absl::StrCat(backend, ":", name), kMostGroupBytes);
+}
+
+bool IsOfAllRanks(const v1::CollectivePosition& position) {
+  return position.description() == kGroupOfAllRanks;
+}
+
+// Whether it must be told of before others.
+bool TellsMore(const v1::CollectivePosition& position) {
+  return IsOfAllRanks(position) || position.begun() > position.completed() || position.timed_out();
 }
 
 }  // namespace
 
 std::vector<v1::CollectivePosition> ReadRecord(const json& record, absl::string_view backend,
                                                const RecordTime& time) {
-  std::map<std::string, Calls> groups;
-  std::map<std::string, std::string> descriptions;
   const json& entries = Member(record, "entries");
-  if (!entries.is_array()) return {};
-  for (const json& entry : entries) {
-    const json& group = Member(entry, "process_group");
-    const std::string name = ElementText(group, 0);
-    const int64_t number = NumberOf(Member(entry, "collective_seq_id"));
-    if (Member(entry, "is_p2p") == true || number <= 0) continue;
-    groups[name][number] = &entry;
-    descriptions[name] = ElementText(group, 1);
+  std::map<std::string, Group> groups;
+  if (entries.is_array()) {
+    for (const json& entry : entries) AddEntry(entry, &groups);
   }
   std::vector<v1::CollectivePosition> positions;
-  const json& statuses = Member(record, "pg_status");
-  for (const auto& [name, calls] : groups) {
-    v1::CollectivePosition position = PositionOf(calls, Member(statuses, name.c_str()), time);
-    position.set_group(CutUtf8(absl::StrCat(backend, ":", name), kMostGroupBytes));
-    position.set_description(CutUtf8(descriptions[name], kMostGroupBytes));
-    positions.push_back(std::move(position));
+  for (const auto& [name, group] : groups) {
+    const json& status = Member(Member(record, "pg_status"), absl::StrCat(group.id).c_str());
+    positions.push_back(PositionOf(group, status, time));
+    positions.back().set_group(GroupName(backend, name));
+  }
+  const bool told = std::any_of(positions.begin(), positions.end(), IsOfAllRanks);
+  if (record.is_object() && !told) {
+    positions.emplace_back().set_group(GroupName(backend, kNameOfAllRanks));
+    positions.back().set_description(kGroupOfAllRanks);
   }
   return positions;
 }
@@ -117,7 +140,7 @@ std::vector<v1::CollectivePosition> ReadRecord(const json& record, absl::string_
 std::vector<v1::CollectivePosition> ReadRecords(const json& records) {
   std::vector<v1::CollectivePosition> positions;
   const RecordTime time = {.ns = NumberOf(Member(records, "time_ns")),
-                           .ended = Member(records, "ended") == true};
+                           .failed = Member(records, "failed") == true};
   for (const char* backend : {"gloo", "nccl"}) {
     for (v1::CollectivePosition& position : ReadRecord(Member(records, backend), backend, time)) {
       positions.push_back(std::move(position));
@@ -127,7 +150,8 @@ std::vector<v1::CollectivePosition> ReadRecords(const json& records) {
 }
 
 void KeepTelling(std::vector<v1::CollectivePosition>* positions) {
-  std::stable_partition(positions->begin(), positions->end(), IsUnderWay);
+  std::stable_partition(positions->begin(), positions->end(), TellsMore);
+  std::stable_partition(positions->begin(), positions->end(), IsOfAllRanks);
   if (positions->size() > kMostCollectiveGroups) positions->resize(kMostCollectiveGroups);
 }
 

@@ -22,20 +22,21 @@ inline constexpr int kMostCollectiveGroups = 8;
 
 struct RecordTime {
   int64_t ns = 0;  // when it was written, as Unix time
-  // By a process that an exception ended. Gloo counts the call that raised it as one that has
-  // ended.
-  bool ended = false;
+  // By a process that an exception out of such a call has ended. Gloo counts that call as one that
+  // has ended.
+  bool failed = false;
 };
 
-// Of one backend. P2P calls do not count.
+// Of one backend. P2P calls do not count. A rank that has made no call in the group of all ranks is
+// told of as one that has begun none.
 std::vector<v1::CollectivePosition> ReadRecord(const nlohmann::json& record,
                                                absl::string_view backend, const RecordTime& time);
 
-// What python/sitecustomize.py writes:
-// {"time_ns": ..., "ended": true, "gloo": record, "nccl": record}.
+// What python/at_start/sitecustomize.py writes:
+// {"time_ns": ..., "failed": true, "gloo": record, "nccl": record}.
 std::vector<v1::CollectivePosition> ReadRecords(const nlohmann::json& records);
 
-// Keeps those that say most, at most kMostCollectiveGroups.
+// Keeps those that say most, at most kMostCollectiveGroups: that of all ranks is among them.
 void KeepTelling(std::vector<v1::CollectivePosition>* positions);
 
 }  // namespace milepost::worker

@@ -59,7 +59,7 @@ TEST(FlightRecordTest, APicklesCallThatWaitsIsFound) {
   EXPECT_EQ(positions[1].group(), "gloo:1");
   EXPECT_EQ(positions[1].begun(), 1);
   EXPECT_EQ(positions[1].completed(), 1);
-  EXPECT_EQ(positions[1].call(), "broadcast of Float[4, 3]");
+  EXPECT_EQ(positions[1].call(), "") << "nobody waits in it";
   EXPECT_TRUE(ReadRecord(Fixture(), "gloo", {kLastCallNs + 8'000'000'000})[0].timed_out());
 }
 
@@ -69,12 +69,13 @@ TEST(FlightRecordTest, ACallThatHasEndedTimesOutOnlyWhereAnExceptionEndedTheProc
   record["pg_status"]["0"]["last_completed_collective"] = 4;
   const int64_t late = kLastCallNs + 8'000'000'000;
   EXPECT_FALSE(ReadRecord(record, "gloo", {late})[0].timed_out());
-  EXPECT_TRUE(ReadRecord(record, "gloo", {late, /*ended=*/true})[0].timed_out());
-  EXPECT_TRUE(ReadRecords({{"time_ns", late}, {"ended", true}, {"gloo", record}})[0].timed_out());
+  EXPECT_TRUE(ReadRecord(record, "gloo", {late, /*failed=*/true})[0].timed_out());
+  EXPECT_TRUE(ReadRecords({{"time_ns", late}, {"failed", true}, {"gloo", record}})[0].timed_out());
 }
 
-json Entry(const std::string& group, int call) {
-  return {{"process_group", {group, "mesh_dp"}},
+json Entry(const std::string& group, int call, int id) {
+  return {{"process_group", {group, group == "0" ? "default_pg" : "mesh_dp"}},
+          {"pg_id", id},
           {"collective_seq_id", call},
           {"profiling_name", "nccl:_all_gather_base"},
           {"input_sizes", {{8}, {2, 2}}},
@@ -82,43 +83,66 @@ json Entry(const std::string& group, int call) {
           {"timeout_ms", 1}};
 }
 
-// As JSON its numbers are texts.
+json Status(int begun, int completed) {  // as JSON its numbers are texts
+  return {{"last_enqueued_collective", absl::StrCat(begun)},
+          {"last_completed_collective", absl::StrCat(completed)}};
+}
+
+// A status is found by the group's id, which is another one on each rank. Names may be digests.
 TEST(FlightRecordTest, JsonOfBothBackends) {
-  const json status = {{"last_enqueued_collective", "9"}, {"last_completed_collective", "7"}};
-  json nccl = {{"entries", {Entry("a", 8), Entry("a", 9)}}, {"pg_status", {{"a", status}}}};
-  nccl["entries"].push_back(Entry("b", 3));
+  json nccl = {{"entries", {Entry("2", 8, 1), Entry("2", 9, 1), Entry("f3a", 3, 2)}},
+               {"pg_status", {{"1", Status(9, 7)}, {"2", Status(3, 3)}}}};
   nccl["entries"].push_back({{"is_p2p", true}, {"collective_seq_id", 70}});
   const auto positions = ReadRecords({{"time_ns", 2'000'005}, {"gloo", Fixture()}, {"nccl", nccl}});
-  ASSERT_EQ(positions.size(), 4u);
-  EXPECT_EQ(positions[2].group(), "nccl:a");
+  ASSERT_EQ(positions.size(), 5u);
+  EXPECT_EQ(positions[2].group(), "nccl:2");
   EXPECT_EQ(positions[2].begun(), 9);
   EXPECT_EQ(positions[2].completed(), 7);
   EXPECT_EQ(positions[2].call(), "_all_gather_base of 2 tensors");
   EXPECT_TRUE(positions[2].timed_out());
-  EXPECT_EQ(positions[3].begun(), 3) << "nothing is known but its entry";
+  EXPECT_EQ(positions[3].group(), "nccl:f3a");
+  EXPECT_EQ(positions[3].completed(), 3);
+  // It has called nothing in the group of all ranks, and that is known.
+  EXPECT_EQ(positions[4].group(), "nccl:0");
+  EXPECT_EQ(positions[4].description(), "default_pg");
+  EXPECT_EQ(positions[4].begun(), 0);
+}
+
+TEST(FlightRecordTest, OfGroupsThatWereMadeAnewTheNewestCounts) {
+  const json record = {{"entries", {Entry("0", 10, 0), Entry("0", 1, 4), Entry("0", 2, 4)}},
+                       {"pg_status", {{"0", Status(10, 10)}, {"4", Status(2, 1)}}}};
+  const auto positions = ReadRecord(record, "gloo", {1});
+  ASSERT_EQ(positions.size(), 1u);
+  EXPECT_EQ(positions[0].begun(), 2);
+  EXPECT_EQ(positions[0].completed(), 1);
 }
 
 TEST(FlightRecordTest, KeepsTheGroupsThatSayMost) {
   std::vector<v1::CollectivePosition> positions(20);
   for (int i = 0; i < 20; ++i) positions[i].set_group(absl::StrCat(i));
+  positions[17].set_description("default_pg");
   positions[18].set_begun(1);
   positions[19].set_timed_out(true);
   KeepTelling(&positions);
   ASSERT_EQ(positions.size(), static_cast<size_t>(kMostCollectiveGroups));
-  EXPECT_EQ(positions[0].group(), "18");
-  EXPECT_EQ(positions[1].group(), "19");
+  EXPECT_EQ(positions[0].group(), "17");
+  EXPECT_EQ(positions[1].group(), "18");
+  EXPECT_EQ(positions[2].group(), "19");
 }
 
 TEST(FlightRecordTest, OtherJsonSaysNothing) {
   for (const char* text :
-       {"null", "[]", "3", "{}", R"({"entries": 3})", R"({"entries": [3, [], {}, null]})",
+       {"null", "[]", "3", R"({"entries": 3})", R"({"entries": [3, [], {}, null]})",
         R"({"entries": [{"collective_seq_id": "x", "process_group": 4}]})",
         R"({"entries": [{"collective_seq_id": -1}]})"}) {
-    EXPECT_TRUE(ReadRecord(json::parse(text), "gloo", {1}).empty()) << text;
+    for (const auto& position : ReadRecord(json::parse(text), "gloo", {1})) {
+      EXPECT_EQ(position.begun(), 0) << text;
+    }
     EXPECT_TRUE(ReadRecords(json::parse(text)).empty()) << text;
   }
   const json odd = json::parse(R"({"entries": [{"collective_seq_id": 9223372036854775807,
-      "process_group": ["0"], "input_sizes": [3], "time_created_ns": -9223372036854775807,
+      "process_group": ["0", "default_pg"], "pg_id": 0, "input_sizes": [3],
+      "time_created_ns": -9223372036854775807,
       "timeout_ms": 9223372036854775807}], "pg_status": {"0": {"last_completed_collective":
       9223372036854775807}}})");
   const auto positions = ReadRecord(odd, "gloo", {INT64_MAX, true});

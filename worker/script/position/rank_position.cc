@@ -28,7 +28,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostFileBytes = 16 << 20;
 constexpr size_t kMostPlaceBytes = 256;
-constexpr size_t kMostProcesses = 64;
+constexpr size_t kMostProcesses = 64;  // that are asked
+constexpr size_t kMostFiles = 4096;    // of processes that are looked at
 constexpr size_t kMostLines = 100;
 constexpr size_t kMostLineBytes = 256;
 constexpr absl::Duration kBetweenLooks = absl::Milliseconds(10);
@@ -63,10 +64,14 @@ bool IsWhole(absl::string_view stacks) {
          absl::EndsWith(stacks, " in _run_module_as_main\n");
 }
 
-int64_t CallsBegun(const std::vector<v1::CollectivePosition>& positions) {
-  int64_t begun = 0;
-  for (const v1::CollectivePosition& position : positions) begun += position.begun();
-  return begun;
+int64_t TimeOf(const nlohmann::json& records) {
+  const bool known =
+      records.is_object() && records.contains("time_ns") && records["time_ns"].is_number_integer();
+  return known ? records["time_ns"].get<int64_t>() : 0;
+}
+
+bool IsOfNccl(const v1::CollectivePosition& position) {
+  return absl::StartsWith(position.group(), "nccl:");
 }
 
 }  // namespace
@@ -104,43 +109,57 @@ std::vector<pid_t> RankPositions::Processes() const {
         absl::SimpleAtoi(entry->path().stem().string(), &pid) && pid > 1) {
       pids.insert(pid);
     }
-    if (pids.size() >= kMostProcesses) break;
+    if (pids.size() >= kMostFiles) break;
   }
   return {pids.begin(), pids.end()};
 }
 
-bool RankPositions::HasAnswered(pid_t pid, size_t before) const {
+RankPositions::Written RankPositions::WrittenBy(pid_t pid) const {
+  std::error_code none;
+  return {TextOf(pid, kStacks).size(), fs::last_write_time(FileOf(pid, kCollectives), none)};
+}
+
+bool RankPositions::HasAnswered(pid_t pid, const Written& before) const {
   std::error_code error;
   const bool asked_for_calls = fs::exists(FileOf(pid, kAsk), error);
-  const std::string stacks = TextOf(pid, kStacks);
-  return stacks.size() > before && IsWhole(stacks) &&
-         (!asked_for_calls || fs::exists(FileOf(pid, kCollectives), error));
+  const Written now = WrittenBy(pid);
+  return now.stacks > before.stacks && IsWhole(TextOf(pid, kStacks)) &&
+         (!asked_for_calls || now.collectives != before.collectives);
+}
+
+// A program may have closed all descriptors that it did not know. Its stacks would go elsewhere.
+bool RankPositions::HasOpen(pid_t pid, const std::string& file) const {
+  std::error_code error;
+  for (fs::directory_iterator entry(absl::StrCat("/proc/", pid, "/fd"), error), end;
+       !error && entry != end; entry.increment(error)) {
+    std::error_code gone;
+    if (fs::equivalent(entry->path(), file, gone)) return true;
+  }
+  return false;
 }
 
 v1::RankPosition RankPositions::Ask(absl::Duration patience) {
   const absl::Time deadline = SteadyNow() + patience;
   before_.clear();
   for (const pid_t pid : Processes()) {
-    if (!Catches(pid, StacksSignal())) continue;
-    std::error_code error;
-    const size_t before = TextOf(pid, kStacks).size();
-    fs::remove(FileOf(pid, kCollectives), error);
+    if (before_.size() >= kMostProcesses) break;
+    const std::string stacks = FileOf(pid, kStacks);
+    if (!Catches(pid, StacksSignal()) || !HasOpen(pid, stacks)) continue;
+    // What is there stays: the process may be ending, and have said all that it will.
+    const Written before = WrittenBy(pid);
     Wake(FileOf(pid, kAsk));
     if (kill(pid, StacksSignal()) == 0) before_[pid] = before;
   }
-  std::map<pid_t, size_t> awaited = before_;
+  std::map<pid_t, Written> awaited = before_;
   while (!awaited.empty() && SteadyNow() < deadline) {
     absl::SleepFor(kBetweenLooks);
     std::erase_if(awaited, [this](const auto& one) {
       return HasAnswered(one.first, one.second) || !Catches(one.first, StacksSignal());
     });
   }
-  return Read();
-}
-
-std::vector<v1::CollectivePosition> RankPositions::CollectivesOf(pid_t pid) const {
-  return ReadRecords(nlohmann::json::parse(TextOf(pid, kCollectives), nullptr,
-                                           /*allow_exceptions=*/false));
+  std::vector<pid_t> asked;
+  for (const auto& [pid, before] : before_) asked.push_back(pid);
+  return Read(asked);
 }
 
 std::vector<v1::CollectivePosition> RankPositions::WrittenByNccl() const {
@@ -157,24 +176,23 @@ std::vector<v1::CollectivePosition> RankPositions::WrittenByNccl() const {
   return {};
 }
 
-v1::RankPosition RankPositions::Read() const {
+v1::RankPosition RankPositions::Read(const std::vector<pid_t>& pids) const {
   v1::RankPosition position;
   std::vector<v1::CollectivePosition> collectives;
-  for (const pid_t pid : Processes()) {
+  int64_t newest = 0;
+  for (const pid_t pid : pids) {
     const std::string place = PlaceInStack(TextOf(pid, kStacks), folder_);
-    std::vector<v1::CollectivePosition> own = CollectivesOf(pid);
+    const auto records = nlohmann::json::parse(TextOf(pid, kCollectives), nullptr,
+                                               /*allow_exceptions=*/false);
     // The process that trains; else the first, which has started the others.
-    if (!position.place().empty() && CallsBegun(own) <= CallsBegun(collectives)) continue;
+    if (TimeOf(records) <= newest && !position.place().empty()) continue;
+    newest = TimeOf(records);
     position.set_place(CutUtf8(place, kMostPlaceBytes));
-    collectives = std::move(own);
+    collectives = ReadRecords(records);
   }
-  const bool nccl = std::any_of(
-      collectives.begin(), collectives.end(),
-      [](const v1::CollectivePosition& one) { return absl::StartsWith(one.group(), "nccl:"); });
-  for (v1::CollectivePosition& one :
-       nccl ? std::vector<v1::CollectivePosition>() : WrittenByNccl()) {
-    collectives.push_back(std::move(one));
-  }
+  const std::vector<v1::CollectivePosition> written = WrittenByNccl();
+  if (!written.empty()) std::erase_if(collectives, IsOfNccl);
+  collectives.insert(collectives.end(), written.begin(), written.end());
   KeepTelling(&collectives);
   position.mutable_collectives()->Assign(collectives.begin(), collectives.end());
   return position;
@@ -184,8 +202,8 @@ std::vector<std::string> RankPositions::StackLines() const {
   std::vector<std::string> lines;
   for (const auto& [pid, before] : before_) {
     const std::string text = TextOf(pid, kStacks);
-    for (const absl::string_view line :
-         absl::StrSplit(absl::string_view(text).substr(std::min(before, text.size())), '\n')) {
+    for (const absl::string_view line : absl::StrSplit(
+             absl::string_view(text).substr(std::min(before.stacks, text.size())), '\n')) {
       if (lines.size() == kMostLines) return lines;
       if (!line.empty()) lines.push_back(CutUtf8(line, kMostLineBytes));
     }

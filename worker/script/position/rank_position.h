@@ -1,6 +1,6 @@
 // Where a rank's program is: the stacks of its Python processes, and the collective calls that it
-// has made through PyTorch. python/sitecustomize.py writes them in each Python process of a rank,
-// and PyTorch itself when a call of NCCL takes too long.
+// has made through PyTorch. python/at_start/sitecustomize.py writes them in each Python process of
+// a rank, and PyTorch itself when a call of NCCL takes too long.
 //
 //   MP_ASSIGN_OR_RETURN(RankPositions positions, RankPositions::Make(scratch, folder));
 //   for (auto& [name, value] : positions.Environment()) ...      // of the script
@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
@@ -40,7 +41,7 @@ class RankPositions {
   // Of the processes that run. Blocks until they have answered, or `patience` has passed.
   v1::RankPosition Ask(absl::Duration patience);
   // Of a program that an exception or PyTorch has ended.
-  v1::RankPosition AtEnd() const { return Read(); }
+  v1::RankPosition AtEnd() const { return Read(Processes()); }
   // The stacks that Ask got, a line each and at most 100, for the log.
   std::vector<std::string> StackLines() const;
 
@@ -50,14 +51,19 @@ class RankPositions {
   std::string FileOf(pid_t pid, const char* kind) const;
   std::string TextOf(pid_t pid, const char* kind) const;
   std::vector<pid_t> Processes() const;
-  v1::RankPosition Read() const;
-  std::vector<v1::CollectivePosition> CollectivesOf(pid_t pid) const;
+  v1::RankPosition Read(const std::vector<pid_t>& pids) const;
+  bool HasOpen(pid_t pid, const std::string& file) const;
   std::vector<v1::CollectivePosition> WrittenByNccl() const;
-  bool HasAnswered(pid_t pid, size_t before) const;
+  struct Written {
+    size_t stacks = 0;  // bytes
+    std::filesystem::file_time_type collectives;
+  };
+  Written WrittenBy(pid_t pid) const;
+  bool HasAnswered(pid_t pid, const Written& before) const;
 
-  std::string path_;                // of the files
-  std::string folder_;              // of the script
-  std::map<pid_t, size_t> before_;  // that were asked last, and what they had written before
+  std::string path_;                 // of the files
+  std::string folder_;               // of the script
+  std::map<pid_t, Written> before_;  // that were asked last, and what they had written before
 };
 
 }  // namespace milepost::worker

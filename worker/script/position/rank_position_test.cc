@@ -23,7 +23,7 @@ import os
 def _dump_fr_trace_json(entries, only_active, backend):
     return open(os.environ["RECORD"], "rb").read() if backend == "gloo" else b""
 )";
-constexpr char kRecord[] = R"({"entries": [{"process_group": ["0", "default_pg"],
+constexpr char kRecord[] = R"({"entries": [{"process_group": ["0", "default_pg"], "pg_id": 0,
   "collective_seq_id": 7, "profiling_name": "gloo:barrier", "time_created_ns": 1,
   "timeout_ms": 1}], "pg_status": {"0": {"last_enqueued_collective": "7",
   "last_completed_collective": "6"}}})";
@@ -57,7 +57,7 @@ class RankPositionTest : public testing::Test {
     options.argv = std::move(argv);
     options.env = positions.Environment();
     options.env.push_back(
-        {"PYTHONPATH", absl::StrCat(folder_, ":", getenv("MILEPOST_BIN_DIR"), "/python")});
+        {"PYTHONPATH", absl::StrCat(getenv("MILEPOST_BIN_DIR"), "/python/at_start:", folder_)});
     options.env.push_back({"RECORD", folder_ + "/record"});
     options.folder = folder_;
     auto process = Subprocess::Spawn(std::move(options));
@@ -101,7 +101,9 @@ TEST_F(RankPositionTest, OfAProgramThatRuns) {
   }
   EXPECT_TRUE(Runs(process));
   process.Signal(SIGKILL).IgnoreError();
-  EXPECT_EQ(positions.Ask(absl::Minutes(1)).place(), "data.py:4 (batches)") << "as last seen";
+  ASSERT_TRUE(process.Wait().ok());
+  EXPECT_EQ(positions.Ask(absl::Minutes(1)).ByteSizeLong(), 0u) << "nobody is there to be asked";
+  EXPECT_EQ(positions.AtEnd().place(), "data.py:4 (batches)") << "as last seen";
 }
 
 TEST_F(RankPositionTest, OfAProgramThatAnExceptionHasEnded) {
@@ -122,15 +124,17 @@ TEST_F(RankPositionTest, NothingIsLeftOfAProgramThatEndsWell) {
   Write("train.py", "import torch.distributed.distributed_c10d\n");
   const RankPositions positions = Positions();
   ASSERT_TRUE(Spawn(positions, {"/usr/bin/env", "python3", "-B", "train.py"}).Wait().ok());
-  EXPECT_TRUE(fs::is_empty(folder_ + "/position"));
-  EXPECT_EQ(positions.AtEnd().ByteSizeLong(), 0u);
+  EXPECT_EQ(positions.AtEnd().place(), "");
+  for (const auto& entry : fs::directory_iterator(folder_ + "/position")) {
+    EXPECT_EQ(entry.path().extension(), ".collectives") << "read only if the rank has failed";
+  }
 }
 
 // The signal would end it.
 TEST_F(RankPositionTest, OtherProgramsAreLeftAlone) {
   RankPositions positions = Positions();
   Subprocess process = Spawn(positions, {"/bin/sh", "-c", "exec sleep 1000"});
-  Write(absl::StrCat("position/", process.pid(), ".stacks"), "");
+  Write(absl::StrCat("position/", process.pid(), ".stacks"), "");  // it pretends
   EXPECT_EQ(positions.Ask(absl::Minutes(1)).ByteSizeLong(), 0u);
   EXPECT_TRUE(Runs(process));
   process.Signal(SIGKILL).IgnoreError();
@@ -158,7 +162,7 @@ TEST_F(RankPositionTest, WhatNcclWroteWhenACallTookTooLong) {
   EXPECT_EQ(positions.AtEnd().collectives_size(), 0) << "it is cut off";
   Write("position/nccl_3", pickle);
   ASSERT_EQ(positions.AtEnd().collectives_size(), 1);
-  EXPECT_EQ(positions.AtEnd().collectives(0).group(), "nccl:0");
+  EXPECT_EQ(positions.AtEnd().collectives(0).group(), "nccl:0") << "of the group of all ranks";
   EXPECT_EQ(positions.AtEnd().collectives(0).begun(), 5);
 }
 
