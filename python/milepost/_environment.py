@@ -171,7 +171,7 @@ class Maker:
 
 def kind_of(said, code, wheels):
     """Who can help where pip has failed."""
-    if code < 0 or "OSError" in said or "No space left" in said:
+    if code < 0 or "packages due to an OSError" in said or "No space left on device" in said:
         return "host"
     known = re.search(r"\(from versions: (?!none\))", said)  # an index has answered
     if wheels or known or "Invalid requirement" in said or "subprocess-exited-with-error" in said:

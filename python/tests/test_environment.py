@@ -124,14 +124,17 @@ class EnvironmentTest(unittest.TestCase):
     def test_variables_of_pip_count(self):
         first = self.make("milepost_tiny==${TINY}\n")["error"]
         self.assertIn("TINY", first)
-        os.environ["TINY"] = "1.0"
-        self.addCleanup(os.environ.pop, "TINY", None)
-        self.assertEqual(self.value(self.make("milepost_tiny==${TINY}\n")["path"]), "7")
         write_wheel(self.wheels, "milepost_tiny", "1.1", "VALUE = 8\n")
-        os.environ["TINY"] = "1.1"
+        for name in ("TINY", "PIP_TARGET", "PIP_PRE"):
+            self.addCleanup(os.environ.pop, name, None)
         os.environ["PIP_TARGET"] = str(self.folder / "elsewhere")
-        self.addCleanup(os.environ.pop, "PIP_TARGET")
-        self.assertEqual(self.value(self.make("milepost_tiny==${TINY}\n")["path"]), "8")
+        os.environ["TINY"] = "1.0"
+        one = self.make("milepost_tiny==${TINY}\n")["path"]
+        os.environ["TINY"] = "1.1"
+        other = self.make("milepost_tiny==${TINY}\n")["path"]
+        self.assertEqual((self.value(one), self.value(other)), ("7", "8"))
+        os.environ["PIP_PRE"] = "1"
+        self.assertNotEqual(self.make("milepost_tiny==${TINY}\n")["path"], other)
 
     def test_pip_that_outlives_its_maker_keeps_the_lock(self):
         slow = self.folder / "slow"

@@ -19,6 +19,12 @@ class SitecustomizeTest(unittest.TestCase):
         self.own = pathlib.Path(self.folder.name, "own")
         self.own.mkdir()
 
+    def make_torch(self):
+        """In place of PyTorch's: a module of that name."""
+        torch = self.own / "torch/distributed"
+        torch.mkdir(parents=True)
+        (torch / "distributed_c10d.py").write_text("_world = 1\n")
+
     def run_python(self, text, paths=(), positions=True):
         path = os.pathsep.join([str(ROOT / "at_start"), *map(str, paths), str(ROOT)])
         environment = dict(os.environ, PYTHONPATH=path)
@@ -61,9 +67,7 @@ class SitecustomizeTest(unittest.TestCase):
         self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
 
     def test_another_importer_may_wrap_it(self):
-        torch = self.own / "torch/distributed"
-        torch.mkdir(parents=True)
-        (torch / "distributed_c10d.py").write_text("_world = 1\n")
+        self.make_torch()
         done = self.run_python(
             "import sys\n"
             "class Wrapped:\n"
@@ -75,9 +79,7 @@ class SitecustomizeTest(unittest.TestCase):
         self.assertEqual((done.stdout, done.stderr), ("2\n", ""))
 
     def test_a_fork_that_imports_torch_does_not_answer_for_its_parent(self):
-        torch = self.own / "torch/distributed"
-        torch.mkdir(parents=True)
-        (torch / "distributed_c10d.py").write_text("_world = 1\n")
+        self.make_torch()
         done = self.run_python(
             "import os, sys, threading\n"
             "child = os.fork()\n"

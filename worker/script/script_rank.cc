@@ -149,8 +149,9 @@ class ScriptRank {
     cgroup_.Remove();  // at once, since the worker may be killed; otherwise the worker does it
     const bool out_of_memory = used.oom_kills > 0 || CgroupOomKills() > oom_kills;
     TrainerExit exit = NamedByLimits(ExitOf(end, out_of_memory, error_file), used);
-    if (!exit.message.empty())
+    if (!exit.message.empty()) {
       exit.position = asked_.place().empty() ? positions_->AtEnd() : asked_;
+    }
     return AfterLastSave(exit);
   }
 

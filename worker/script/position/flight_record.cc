@@ -109,9 +109,10 @@ bool IsOfAllRanks(const v1::CollectivePosition& position) {
   return position.description() == kGroupOfAllRanks;
 }
 
-// Whether it must be told of before others.
-bool TellsMore(const v1::CollectivePosition& position) {
-  return IsOfAllRanks(position) || position.begun() > position.completed() || position.timed_out();
+// Less: it is told of before others.
+int PlaceInOrder(const v1::CollectivePosition& position) {
+  if (IsOfAllRanks(position)) return 0;
+  return position.begun() > position.completed() || position.timed_out() ? 1 : 2;
 }
 
 }  // namespace
@@ -150,8 +151,9 @@ std::vector<v1::CollectivePosition> ReadRecords(const json& records) {
 }
 
 void KeepTelling(std::vector<v1::CollectivePosition>* positions) {
-  std::stable_partition(positions->begin(), positions->end(), TellsMore);
-  std::stable_partition(positions->begin(), positions->end(), IsOfAllRanks);
+  std::stable_sort(positions->begin(), positions->end(), [](const auto& a, const auto& b) {
+    return PlaceInOrder(a) < PlaceInOrder(b);
+  });
   if (positions->size() > kMostCollectiveGroups) positions->resize(kMostCollectiveGroups);
 }
 
