@@ -9,51 +9,21 @@
 #include <fstream>
 #include <string>
 
+#include "client/cli/tokenizer_stand_ins.h"
+
 namespace milepost::client {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// Stand-ins for the packages. A token is a character's code; "^" is put before a text; "|" ends
-// what a model says.
-constexpr char kTextTokenizers[] = R"py(
-import sys, types
-class Encoding:
-    def __init__(self, ids): self.ids = ids
-class Tokenizer:
-    @staticmethod
-    def from_file(path):
-        open(path)
-        return Tokenizer()
-    def no_truncation(self): pass
-    def no_padding(self): pass
-    def token_to_id(self, name): return ord(name) if len(name) == 1 else None
-    def encode(self, text, add_special_tokens):
-        text.encode()
-        return Encoding(([94] if add_special_tokens and text else []) + [ord(c) for c in text])
-decoders = types.ModuleType("tokenizers.decoders")
-class DecodeStream:
-    def __init__(self, skip_special_tokens): pass
-    def step(self, tokenizer, number): return None if number == 94 else chr(number)
-decoders.DecodeStream = DecodeStream
-sys.modules["tokenizers.decoders"] = decoders
-)py";
-constexpr char kTextTransformers[] = R"py(
-class AutoTokenizer:
-    @staticmethod
-    def from_pretrained(folder): return AutoTokenizer()
-    def apply_chat_template(self, messages, tokenize, add_generation_prompt):
-        return "".join("u:" + one["content"] + "|" for one in messages) + "a:"
-)py";
-
 class TextGenerationTest : public ::testing::Test {
  protected:
   TextGenerationTest() {
     std::string name = (fs::temp_directory_path() / "milepost_text_XXXXXX").string();
     folder_ = mkdtemp(name.data());
-    Write("tokenizers.py", kTextTokenizers);
-    Write("transformers.py", kTextTransformers);
+    Write("tokenizers.py", kGeneratingTokenizersStandIn);
+    Write("transformers.py", kGeneratingTransformersStandIn);
     Write("tokenizer.json", "{}");
     setenv("PYTHONPATH", folder_.c_str(), 1);
   }

@@ -45,6 +45,42 @@ class AutoTokenizer:
         return text + ("a:" + think if add_generation_prompt else "")
 )py";
 
+// For generated text: "^" (94) is put before a text that is to have special tokens.
+inline constexpr char kGeneratingTokenizersStandIn[] = R"py(
+import sys, types
+class Encoding:
+    def __init__(self, ids): self.ids = ids
+class Tokenizer:
+    @staticmethod
+    def from_file(path):
+        open(path)
+        return Tokenizer()
+    def no_truncation(self): pass
+    def no_padding(self): pass
+    def token_to_id(self, name): return ord(name) if len(name) == 1 else None
+    def encode(self, text, add_special_tokens):
+        text.encode()
+        return Encoding(([94] if add_special_tokens and text else []) + [ord(c) for c in text])
+decoders = types.ModuleType("tokenizers.decoders")
+class DecodeStream:
+    def __init__(self, skip_special_tokens): pass
+    def step(self, tokenizer, number): return None if number == 94 else chr(number)
+decoders.DecodeStream = DecodeStream
+sys.modules["tokenizers.decoders"] = decoders
+)py";
+inline constexpr char kGeneratingTransformersStandIn[] = R"py(
+class AutoTokenizer:
+    @staticmethod
+    def from_pretrained(folder): return AutoTokenizer()
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt, loud=False):
+        if loud:
+            print("what a package prints is no answer")
+        if messages[0]["role"] == "assistant":
+            raise ValueError("a user speaks first")
+        text = "".join("u:" + one["content"] + "|" for one in messages) + "a:"
+        return text.upper() if loud else text
+)py";
+
 }  // namespace milepost::client
 
 #endif  // MILEPOST_CLIENT_CLI_TOKENIZER_STAND_INS_H_

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/cord.h"
+#include "common/http/http_status.h"
 
 namespace milepost::client {
 namespace {
@@ -54,27 +55,8 @@ absl::Status WithErrorCode(absl::Status status, absl::string_view code) {
   return status;
 }
 
-int HttpStatusOfError(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-      return 400;
-    case absl::StatusCode::kUnauthenticated:
-      return 401;
-    case absl::StatusCode::kPermissionDenied:
-      return 403;
-    case absl::StatusCode::kNotFound:
-      return 404;
-    case absl::StatusCode::kResourceExhausted:
-      return 429;
-    case absl::StatusCode::kUnavailable:
-      return 503;
-    default:
-      return 500;
-  }
-}
-
 std::string ErrorJson(const absl::Status& status) {
-  return ErrorText(HttpStatusOfError(status), status.message(), Payload(status, kParam),
+  return ErrorText(HttpStatusOf(status), status.message(), Payload(status, kParam),
                    Payload(status, kCode));
 }
 

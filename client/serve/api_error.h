@@ -2,10 +2,9 @@
 //
 //   return BadParameter("n", "this server makes one answer: n must be 1");
 //   ...
-//   answer({.status = HttpStatusOfError(status), .body = ErrorJson(status)});
+//   answer({.status = HttpStatusOf(status), .body = ErrorJson(status)});
 //
-// Inside, an error is a status. INVALID_ARGUMENT is 400, UNAUTHENTICATED 401, PERMISSION_DENIED
-// 403, NOT_FOUND 404, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503, and all else 500. Pure; thread-safe.
+// Inside, an error is a status (common/http/http_status.h). Pure; thread-safe.
 #ifndef MILEPOST_CLIENT_SERVE_API_ERROR_H_
 #define MILEPOST_CLIENT_SERVE_API_ERROR_H_
 
@@ -23,7 +22,6 @@ absl::Status BadParameter(absl::string_view param, absl::string_view message,
 // A code for another error.
 absl::Status WithErrorCode(absl::Status status, absl::string_view code);
 
-int HttpStatusOfError(const absl::Status& status);
 // {"error": {"message", "type", "param", "code"}}, on one line; param and code may be null.
 std::string ErrorJson(const absl::Status& status);
 

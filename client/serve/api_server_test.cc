@@ -1,12 +1,8 @@
 // The server over HTTP, before a model that says what the test wants.
 #include "client/serve/api_server.h"
 
-#include <arpa/inet.h>
-#include <curl/curl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -17,6 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/serve/fake_text_model.h"
+#include "common/http/http_test_client.h"
 
 namespace milepost::client {
 namespace {
@@ -24,77 +21,17 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-struct ApiTold {
-  long status = 0;  // NOLINT: curl's type
-  std::string head;
-  std::string body;
+struct ApiTold : HttpTold {
   json Error() const { return json::parse(body, nullptr, false).value("error", json()); }
 };
 
-size_t AppendPart(char* data, size_t size, size_t count, void* text) {
-  static_cast<std::string*>(text)->append(data, size * count);
-  return size * count;
-}
-
-ApiTold AskApi(const std::string& url, const std::string& body,
-               std::vector<std::string> headers = {}, const char* method = nullptr) {
-  ApiTold told;
-  CURL* curl = curl_easy_init();
-  curl_slist* list = nullptr;
-  const bool typed = std::any_of(headers.begin(), headers.end(), [](const std::string& one) {
-    return absl::StartsWith(one, "Content-Type:");
-  });
-  if (!body.empty() && !typed) headers.emplace_back("Content-Type: application/json");
-  for (const std::string& one : headers) list = curl_slist_append(list, one.c_str());
-  if (!body.empty()) {
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body.data());
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE, static_cast<long>(body.size()));  // NOLINT
-  }
-  if (method != nullptr) curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, method);
-  curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl, CURLOPT_TIMEOUT, 60L);
-  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, list);
-  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, AppendPart);
-  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &told.body);
-  curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, AppendPart);
-  curl_easy_setopt(curl, CURLOPT_HEADERDATA, &told.head);
-  EXPECT_EQ(curl_easy_perform(curl), CURLE_OK) << url;
-  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &told.status);
-  curl_slist_free_all(list);
-  curl_easy_cleanup(curl);
-  return told;
-}
-
-// A client that asks for a text and reads as it likes.
-class RawClient {
+// Asks for a text and reads as it likes.
+class RawClient : public HttpRawClient {
  public:
   RawClient(const std::string& url, const std::string& body)
-      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in name = {.sin_family = AF_INET,
-                        .sin_port = htons(std::stoi(url.substr(url.rfind(':') + 1)))};
-    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
-    const std::string text = absl::StrCat(
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        "Content-Length: ",
-        body.size(), "\r\n\r\n", body);
-    EXPECT_EQ(write(fd_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  }
-  // All that came until it has `text`; or until the end, or for a minute.
-  std::string Until(const std::string& text) {
-    char buffer[4096];
-    pollfd ready = {.fd = fd_.get(), .events = POLLIN};
-    while (!absl::StrContains(all_, text) && poll(&ready, 1, 60'000) == 1) {
-      const ssize_t count = read(fd_.get(), buffer, sizeof buffer);
-      if (count <= 0) break;
-      all_.append(buffer, static_cast<size_t>(count));
-    }
-    return all_;
-  }
-
- private:
-  UniqueFd fd_;
-  std::string all_;
+      : HttpRawClient(url, absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                                        "Content-Type: application/json\r\nContent-Length: ",
+                                        body.size(), "\r\n\r\n", body)) {}
 };
 
 class ApiServerTest : public testing::Test {
@@ -120,10 +57,14 @@ class ApiServerTest : public testing::Test {
   }
   ApiTold Post(const std::string& path, const std::string& body,
                const std::vector<std::string>& headers = {}) {
-    return AskApi(server_->url() + path, body, headers);
+    return Ask({.body = body, .headers = headers}, path);
   }
   ApiTold Get(const std::string& path, const std::vector<std::string>& headers = {}) {
-    return AskApi(server_->url() + path, "", headers);
+    return Ask({.headers = headers}, path);
+  }
+  ApiTold Ask(HttpAsked asked, const std::string& path) {
+    asked.url = server_->url() + path;
+    return ApiTold{AskHttp(asked)};
   }
   // The model makes this many tokens more, then waits.
   void Let(int tokens) {
@@ -215,15 +156,14 @@ TEST_F(ApiServerTest, BadRequestsHaveTheApisErrors) {
   is(Post("/v1/embeddings", "{}"), 404, kBad, nullptr, nullptr);
   is(Get("/v1/completions"), 405, kBad, nullptr, nullptr);
   is(Post("/v1/models", "{}"), 405, kBad, nullptr, nullptr);
-  is(AskApi(server_->url() + "/v1/completions", "{}", {}, "PUT"), 405, kBad, nullptr, nullptr);
+  is(Ask({.body = "{}", .method = "PUT"}, "/v1/completions"), 405, kBad, nullptr, nullptr);
   is(Post("/v1/completions", std::string((1 << 20) + 1, ' ')), 413, kBad, nullptr, nullptr);
   // What a page of another site can make a browser send.
   is(Post("/v1/completions", kAsk, {"Sec-Fetch-Site: cross-site"}), 403, "permission_error",
      nullptr, nullptr);
   is(Post("/v1/completions", kAsk, {"Host: rebound.example"}), 403, "permission_error", nullptr,
      nullptr);
-  is(AskApi(server_->url() + "/v1/completions", kAsk, {"Content-Type: text/plain"}), 400, kBad,
-     nullptr, nullptr);
+  is(Post("/v1/completions", kAsk, {"Content-Type: text/plain"}), 400, kBad, nullptr, nullptr);
   EXPECT_EQ(model_.made(), 0);
 }
 

@@ -1,6 +1,7 @@
 #include "client/serve/http_reply.h"
 
 #include "client/serve/api_error.h"
+#include "common/http/http_status.h"
 
 namespace milepost::client {
 namespace {
@@ -12,9 +13,8 @@ constexpr char kRetrySeconds[] = "5";
 }  // namespace
 
 HttpResponse ApiErrorResponse(const absl::Status& status) {
-  HttpResponse response = {.status = HttpStatusOfError(status),
-                           .content_type = kApiJson,
-                           .body = ErrorJson(status) + "\n"};
+  HttpResponse response = {
+      .status = HttpStatusOf(status), .content_type = kApiJson, .body = ErrorJson(status) + "\n"};
   if (response.status == 429 || response.status == 503) {
     response.headers = {{"Retry-After", kRetrySeconds}};
   }

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "client/web/json_messages.h"
+#include "common/http/http_status.h"
 #include "common/pki/secret.h"
 #include "common/steady_time.h"
 

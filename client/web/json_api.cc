@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/api/clients.h"
 #include "client/web/json_messages.h"
+#include "common/http/http_status.h"
 #include "common/status_macros.h"
 #include "milepost/v1/job.pb.h"
 

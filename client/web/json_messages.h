@@ -47,8 +47,6 @@ std::vector<std::string> MaskWithin(absl::string_view fields,
                                     const google::protobuf::Descriptor& answer,
                                     absl::string_view list);
 
-// The HTTP status code that google.rpc.Code assigns to the status.
-int HttpStatusOf(const absl::Status& status);
 // A google.rpc.Status as JSON, with its details.
 std::string StatusJson(const absl::Status& status);
 

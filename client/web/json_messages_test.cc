@@ -9,6 +9,7 @@
 #include "client/web/api_methods.h"
 #include "client/web/openapi.h"
 #include "common/error_details.h"
+#include "common/http/http_status.h"
 #include "milepost/v1/job.pb.h"
 #include "milepost/v1/worker.pb.h"
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/web/json_messages.h"
+#include "common/http/http_status.h"
 
 namespace milepost::client {
 namespace {

@@ -2,7 +2,6 @@
 #include "client/web/web_server.h"
 
 #include <arpa/inet.h>
-#include <curl/curl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -12,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/http/http_test_client.h"
 #include "common/proto_time.h"
 #include "coordinator/rpc/fake_worker.h"
 #include "coordinator/rpc/secure_server.h"
@@ -31,76 +31,27 @@ struct Asked {
   std::string authority = {};
 };
 
-struct Told {
-  long status = 0;  // NOLINT: curl's type
-  std::string head;
-  std::string body;
+struct Told : HttpTold {
   json Json() const { return json::parse(body, nullptr, false); }
 };
 
-size_t AppendTo(char* data, size_t size, size_t count, void* text) {
-  static_cast<std::string*>(text)->append(data, size * count);
-  return size * count;
-}
-
 Told Ask(const std::string& url, const Asked& asked) {
-  Told told;
-  CURL* curl = curl_easy_init();
-  const std::string whole = absl::StrCat(url.substr(0, url.size() - 1), asked.path);
-  curl_slist* headers = nullptr;
-  for (const std::string& one : asked.headers) headers = curl_slist_append(headers, one.c_str());
-  if (!asked.body.empty()) {
-    headers = curl_slist_append(headers, "Content-Type: application/json");
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, asked.body.data());
-    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE, static_cast<long>(asked.body.size()));  // NOLINT
-  }
-  curl_easy_setopt(curl, CURLOPT_URL, whole.c_str());
-  curl_easy_setopt(curl, CURLOPT_PATH_AS_IS, 1L);
-  curl_easy_setopt(curl, CURLOPT_TIMEOUT, 60L);
-  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, AppendTo);
-  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &told.body);
-  curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, AppendTo);
-  curl_easy_setopt(curl, CURLOPT_HEADERDATA, &told.head);
-  if (!asked.authority.empty()) curl_easy_setopt(curl, CURLOPT_CAINFO, asked.authority.c_str());
-  EXPECT_EQ(curl_easy_perform(curl), CURLE_OK) << whole;
-  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &told.status);
-  curl_slist_free_all(headers);
-  curl_easy_cleanup(curl);
-  return told;
+  return Told{AskHttp({.url = absl::StrCat(url.substr(0, url.size() - 1), asked.path),
+                       .body = asked.body,
+                       .headers = asked.headers,
+                       .authority = asked.authority})};
 }
 
-// One stream of server-sent events, in plain text.
-class Events {
+// One stream of server-sent events, in plain text. What is not read waits in the server.
+class Events : public HttpRawClient {
  public:
   Events(const std::string& url, const std::string& path, const std::string& headers = "")
-      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const size_t colon = url.rfind(':');
-    sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(std::stoi(url.substr(colon + 1)))};
-    const int little = 4096;  // so that what is not read waits in the server
-    setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
-    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
-    const std::string head =
-        absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n",
-                     headers, "\r\n");
-    EXPECT_EQ(write(fd_.get(), head.data(), head.size()), static_cast<ssize_t>(head.size()));
-  }
-  // All that came until it has `text`; or until the end, or for a minute.
-  std::string Until(const std::string& text) {
-    char buffer[4096];
-    pollfd ready = {.fd = fd_.get(), .events = POLLIN};
-    while (!absl::StrContains(all_, text) && poll(&ready, 1, 60'000) == 1) {
-      const ssize_t count = read(fd_.get(), buffer, sizeof buffer);
-      if (count <= 0) break;
-      all_.append(buffer, count);
-    }
-    return all_;
-  }
-
- private:
-  UniqueFd fd_;
-  std::string all_;
+      : HttpRawClient(url,
+                      absl::StrCat("GET ", path,
+                                   " HTTP/1.1\r\nHost: localhost\r\n"
+                                   "Accept: text/event-stream\r\n",
+                                   headers, "\r\n"),
+                      /*few_bytes=*/true) {}
 };
 
 class WebServerTest : public coordinator::ServerTest {

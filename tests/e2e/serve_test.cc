@@ -1,11 +1,7 @@
 // `milepost serve` as its clients have it: a checkpoint of a run, asked over HTTP.
-#include <arpa/inet.h>
-#include <curl/curl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -20,8 +16,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "client/cli/tokenizer_stand_ins.h"
 #include "client/serve/text_pieces.h"
 #include "common/exit_codes.h"
+#include "common/http/http_test_client.h"
 #include "common/line_pipe.h"
 #include "common/spec/to_yaml.h"
 #include "common/subprocess.h"
@@ -35,44 +33,7 @@ using testing::HasSubstr;
 
 constexpr absl::Duration kServePatience = absl::Seconds(120);
 
-// Stand-ins for the Python packages. A token is a character's code.
-constexpr char kServeTokenizers[] = R"py(
-import sys, types
-class Encoding:
-    def __init__(self, ids): self.ids = ids
-class Tokenizer:
-    @staticmethod
-    def from_file(path):
-        open(path)
-        return Tokenizer()
-    def no_truncation(self): pass
-    def no_padding(self): pass
-    def token_to_id(self, name): return ord(name)
-    def encode(self, text, add_special_tokens):
-        return Encoding([ord(c) % 256 for c in text])
-decoders = types.ModuleType("tokenizers.decoders")
-class DecodeStream:
-    def __init__(self, skip_special_tokens): pass
-    def step(self, tokenizer, number): return chr(number)
-decoders.DecodeStream = DecodeStream
-sys.modules["tokenizers.decoders"] = decoders
-)py";
-constexpr char kServeTransformers[] = R"py(
-class AutoTokenizer:
-    @staticmethod
-    def from_pretrained(folder): return AutoTokenizer()
-    def apply_chat_template(self, messages, tokenize, add_generation_prompt, loud=False):
-        if loud:
-            print("what a package prints is no answer")
-        if messages[0]["role"] == "assistant":
-            raise ValueError("a user speaks first")
-        text = "".join("u:" + one["content"] + "|" for one in messages) + "a:"
-        return text.upper() if loud else text
-)py";
-
-struct Answered {
-  long status = 0;  // NOLINT: curl's type
-  std::string body;
+struct Answered : HttpTold {
   json Json() const { return json::parse(body, nullptr, false); }
   // A stream's texts, put together.
   std::string Streamed() const {
@@ -89,11 +50,6 @@ struct Answered {
     return text;
   }
 };
-
-size_t AppendBody(char* data, size_t size, size_t count, void* text) {
-  static_cast<std::string*>(text)->append(data, size * count);
-  return size * count;
-}
 
 class ServeTest : public testing::Test {
  protected:
@@ -168,41 +124,15 @@ class ServeTest : public testing::Test {
   }
 
   Answered Ask(const std::string& path, const json& body) const {
-    Answered answered;
-    CURL* curl = curl_easy_init();
-    const std::string text = body.dump();
-    curl_slist* headers = curl_slist_append(nullptr, "Content-Type: application/json");
-    curl_easy_setopt(curl, CURLOPT_URL, (url_ + path).c_str());
-    if (!body.is_null()) curl_easy_setopt(curl, CURLOPT_POSTFIELDS, text.c_str());
-    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(curl, CURLOPT_TIMEOUT, 100L);
-    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, AppendBody);
-    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &answered.body);
-    EXPECT_EQ(curl_easy_perform(curl), CURLE_OK) << TextOf("err");
-    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &answered.status);
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(curl);
-    return answered;
+    return Answered{AskHttp({.url = url_ + path, .body = body.is_null() ? "" : body.dump()})};
   }
   // Begins to read a long stream, and leaves.
   void AskAndLeave() const {
-    const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in name = {.sin_family = AF_INET,
-                        .sin_port = htons(std::stoi(url_.substr(url_.rfind(':') + 1)))};
-    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    ASSERT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
     const std::string body = R"({"prompt": "a", "max_tokens": 2000, "stream": true})";
-    const std::string text =
-        absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: ",
-                     "application/json\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
-    ASSERT_EQ(write(fd.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
-    std::string all;
-    char part[512];
-    while (!absl::StrContains(all, "data: ")) {
-      const ssize_t got = read(fd.get(), part, sizeof part);
-      ASSERT_GT(got, 0) << all;
-      all.append(part, static_cast<size_t>(got));
-    }
+    HttpRawClient client(
+        url_, absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: ",
+                           "application/json\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
+    EXPECT_THAT(client.Until("data: "), HasSubstr("data: "));
   }
 
   const std::string folder_ = MakeFolder("milepost_serve");
@@ -267,8 +197,8 @@ TEST_F(ServeTest, ACheckpointAnswersAsGenerateDoes) {
 
 TEST_F(ServeTest, AChatIsRenderedByTheTokenizersTemplate) {
   Train(/*vocabulary=*/260);  // its tokens are no bytes
-  Write("tokenizers.py", kServeTokenizers);
-  Write("transformers.py", kServeTransformers);
+  Write("tokenizers.py", client::kGeneratingTokenizersStandIn);
+  Write("transformers.py", client::kGeneratingTransformersStandIn);
   Write("model/tokenizer.json", "{}");
   Write("model/tokenizer_config.json", R"({"eos_token": "|", "chat_template": "x"})");
   Write("bare/tokenizer.json", "{}");
