@@ -140,6 +140,24 @@ TEST_F(RankPositionTest, OtherProgramsAreLeftAlone) {
   process.Signal(SIGKILL).IgnoreError();
 }
 
+// Its stacks would go into whatever has the descriptor's number now.
+TEST_F(RankPositionTest, AProgramThatClosedAllItsDescriptorsIsNotAsked) {
+  Write("daemon.py",
+        "import os, time\n"
+        "os.closerange(3, 100)\n"
+        "files = [open('data%d' % i, 'w') for i in range(10)]\n"
+        "open('ready', 'w').close()\n"
+        "while True: time.sleep(1000)\n");
+  RankPositions positions = Positions();
+  Subprocess process = Spawn(positions, {"/usr/bin/env", "python3", "-B", "daemon.py"});
+  AwaitFile("ready");
+  EXPECT_EQ(positions.Ask(absl::Seconds(1)).ByteSizeLong(), 0u);
+  process.Signal(SIGKILL).IgnoreError();
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(fs::file_size(absl::StrCat(folder_, "/data", i)), 0u) << i;
+  }
+}
+
 // One that is stopped.
 TEST_F(RankPositionTest, NobodyWaitsForAProgramThatDoesNotAnswer) {
   Write("data.py", kWaits);
