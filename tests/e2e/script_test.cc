@@ -19,6 +19,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class ScriptTest : public testing::Test {
  protected:
@@ -330,6 +331,11 @@ TEST_F(LimitedScriptTest, MoreMemoryThanItsSlotHasIsNamedWithTheFigures) {
                     HasSubstr("which may use 64.0 MiB of host memory and had used "),
                     HasSubstr("--memory-bytes")));
   EXPECT_TRUE(GroupIsGone(TextOf("group")));
+  // The script itself: there is one cause, and no guess beside it.
+  const std::string itself = cluster.Submit(
+      Shell("exec python3 -c 'b\"x\" * 200000000; print(1)'", 1, /*max_failures=*/0));
+  EXPECT_THAT(cluster.Await(itself, IsTerminal).first_failure().message(),
+              AllOf(HasSubstr("which may use 64.0 MiB"), Not(HasSubstr("someone's kill"))));
   // What fits, fits.
   const std::string fits = cluster.Submit(
       Shell("head -c 30000000 /dev/zero | tail -c 20000000 > /dev/null", 1, /*max_failures=*/0));
