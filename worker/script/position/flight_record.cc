@@ -151,9 +151,8 @@ std::vector<v1::CollectivePosition> ReadRecords(const json& records) {
 }
 
 void KeepTelling(std::vector<v1::CollectivePosition>* positions) {
-  std::stable_sort(positions->begin(), positions->end(), [](const auto& a, const auto& b) {
-    return PlaceInOrder(a) < PlaceInOrder(b);
-  });
+  std::stable_sort(positions->begin(), positions->end(),
+                   [](const auto& a, const auto& b) { return PlaceInOrder(a) < PlaceInOrder(b); });
   if (positions->size() > kMostCollectiveGroups) positions->resize(kMostCollectiveGroups);
 }
 
