@@ -12,13 +12,14 @@
 #include "client/serve/api_request.h"
 #include "client/serve/text_pieces.h"
 #include "common/check.h"
+#include "common/http/http_status.h"
 
 namespace milepost::client {
 namespace {
 
 void CheckRequest(const absl::StatusOr<TextRequest>& request) {
   if (!request.ok()) {
-    MP_CHECK(HttpStatusOfError(request.status()) == 400);
+    MP_CHECK(HttpStatusOf(request.status()) == 400);
     const auto error = nlohmann::json::parse(ErrorJson(request.status()), nullptr, false);
     MP_CHECK(error.is_object() && !error["error"]["message"].get<std::string>().empty());
     return;
