@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/box_muller.h"
 #include "engine/kernels/cpu/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -10,7 +11,6 @@
 #include "hwy/foreach_target.h"
 //
 #include "engine/kernels/cpu/simd-inl.h"
-#include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,19 +24,66 @@ HWY_INLINE VF UnitInterval(DF d, VU32 words) {
                  hn::Set(d, 1.0f / 16777216.0f));
 }
 
+// Of (0, 1].
+HWY_INLINE VF LogOfUnit(DF d, VF u) {
+  const DU32 du;
+  const DI32 di;
+  const VU32 bits = hn::BitCast(du, u);
+  const auto exponent =
+      hn::ShiftRight<23>(hn::BitCast(di, hn::Sub(bits, hn::Set(du, box_muller::kHalfRootBits))));
+  const VU32 fraction = hn::Sub(bits, hn::ShiftLeft<23>(hn::BitCast(du, exponent)));
+  const VF f = hn::Sub(hn::BitCast(d, fraction), hn::Set(d, 1.0f));
+  const VF e = hn::ConvertTo(d, exponent);
+  VF p = hn::Set(d, box_muller::kLogTerm7);
+  p = hn::MulAdd(p, f, hn::Set(d, box_muller::kLogTerm6));
+  p = hn::MulAdd(p, f, hn::Set(d, box_muller::kLogTerm5));
+  p = hn::MulAdd(p, f, hn::Set(d, box_muller::kLogTerm4));
+  p = hn::MulAdd(p, f, hn::Set(d, box_muller::kLogTerm3));
+  p = hn::MulAdd(p, f, hn::Set(d, box_muller::kLogTerm2));
+  p = hn::MulAdd(p, f, hn::Set(d, box_muller::kLogTerm1));
+  p = hn::MulAdd(p, f, hn::Set(d, box_muller::kLogTerm0));
+  const VF square = hn::Mul(f, f);
+  const VF tail = hn::MulAdd(hn::Mul(square, f), p, hn::Mul(e, hn::Set(d, box_muller::kLog2Low)));
+  const VF rest = hn::Add(hn::MulAdd(hn::Set(d, -0.5f), square, tail), f);
+  return hn::MulAdd(e, hn::Set(d, box_muller::kLog2High), rest);
+}
+
+// Two normal values of a pair of words, of deviation 1.
+HWY_INLINE void NormalPair(DF d, VU32 radius_word, VU32 angle_word, VF* cosine, VF* sine) {
+  const DU32 du;
+  const VF log = LogOfUnit(d, UnitInterval(d, radius_word));
+  const VF radius = hn::Sqrt(hn::Mul(hn::Set(d, -2.0f), log));
+  const VU32 turn = hn::Add(hn::ShiftRight<8>(angle_word), hn::Set(du, 1u));
+  const VU32 quarter = hn::ShiftRight<22>(hn::Add(turn, hn::Set(du, box_muller::kQuarter / 2)));
+  const auto steps = hn::BitCast(DI32(), hn::Sub(turn, hn::ShiftLeft<22>(quarter)));
+  const VF x = hn::Mul(hn::ConvertTo(d, steps), hn::Set(d, box_muller::kStepAngle));
+  const VF z = hn::Mul(x, x);
+  VF s = hn::MulAdd(hn::Set(d, box_muller::kSinTerm2), z, hn::Set(d, box_muller::kSinTerm1));
+  s = hn::MulAdd(s, z, hn::Set(d, box_muller::kSinTerm0));
+  s = hn::MulAdd(s, hn::Mul(x, z), x);
+  VF c = hn::MulAdd(hn::Set(d, box_muller::kCosTerm2), z, hn::Set(d, box_muller::kCosTerm1));
+  c = hn::MulAdd(c, z, hn::Set(d, box_muller::kCosTerm0));
+  c = hn::MulAdd(c, hn::Mul(z, z), hn::MulAdd(hn::Set(d, -0.5f), z, hn::Set(d, 1.0f)));
+  const auto odd = hn::RebindMask(d, hn::Ne(hn::And(quarter, hn::Set(du, 1u)), hn::Zero(du)));
+  // Bit 1 of the quarter, and of the next one, to the sign.
+  const VU32 sine_sign = hn::ShiftLeft<31>(hn::ShiftRight<1>(quarter));
+  const VU32 cosine_sign = hn::ShiftLeft<31>(hn::ShiftRight<1>(hn::Add(quarter, hn::Set(du, 1u))));
+  *cosine = hn::Mul(radius, hn::Xor(hn::IfThenElse(odd, s, c), hn::BitCast(d, cosine_sign)));
+  *sine = hn::Mul(radius, hn::Xor(hn::IfThenElse(odd, c, s), hn::BitCast(d, sine_sign)));
+}
+
 // Normal values of one group of 64. Box-Muller pairs element e of the group's first half with
 // e + 32; each pair has its own two random words.
 void NormalGroup(uint64_t group, std::array<uint32_t, 2> key, VF mean, VF stddev, float* out) {
   const DF d;
+  const DU32 du;
   alignas(64) uint32_t words[64];
   RandomGroup(group, 0, key, words);
   for (int64_t i = 0; i < 32; i += hn::Lanes(d)) {
-    const VF u1 = UnitInterval(d, hn::LoadU(DU32(), words + i));
-    const VF u2 = UnitInterval(d, hn::LoadU(DU32(), words + 32 + i));
-    const VF radius = hn::Sqrt(hn::Mul(hn::Set(d, -2.0f), hn::Log(d, u1)));
-    const VF angle = hn::Mul(hn::Set(d, 6.283185307f), u2);
-    hn::StoreU(hn::MulAdd(hn::Mul(radius, hn::Cos(d, angle)), stddev, mean), d, out + i);
-    hn::StoreU(hn::MulAdd(hn::Mul(radius, hn::Sin(d, angle)), stddev, mean), d, out + 32 + i);
+    VF cosine, sine;
+    NormalPair(d, hn::LoadU(du, words + i), hn::LoadU(du, words + 32 + i), &cosine, &sine);
+    hn::StoreU(hn::MulAdd(cosine, stddev, mean), d, out + i);
+    hn::StoreU(hn::MulAdd(sine, stddev, mean), d, out + 32 + i);
   }
 }
 

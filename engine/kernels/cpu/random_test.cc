@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <vector>
@@ -87,6 +88,27 @@ TEST_P(Random, NormalDoesNotDependOnHowItIsSplit) {
     at += n;
   }
   EXPECT_TRUE(SameBits(whole, parts));
+}
+
+// Box and Muller's formula in fp64, of the words that the header's numbers have.
+double NormalOf(uint64_t element, std::array<uint32_t, 2> key) {
+  const uint64_t counter = element / 64 * 16 + element % 16;
+  const auto words =
+      Philox4x32({static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0}, key);
+  const uint64_t pair = element % 32 / 16;
+  const double u = ((words[pair] >> 8) + 1) * 0x1p-24, v = ((words[pair + 2] >> 8) + 1) * 0x1p-24;
+  const double radius = std::sqrt(-2 * std::log(u)), angle = 2 * M_PI * v;
+  return radius * (element % 64 < 32 ? std::cos(angle) : std::sin(angle));
+}
+
+TEST_P(Random, NormalIsBoxMullers) {
+  constexpr int64_t kN = 1 << 17;
+  std::vector<float> x(kN);
+  NormalInit(x.data(), kN, 0.0f, 0.5f, 3, 4, 17);
+  for (int64_t i = 0; i < kN; ++i) {
+    const double want = 0.5 * NormalOf(17 + i, PhiloxKey(3, 4));
+    ASSERT_NEAR(x[i], want, 5e-7 * std::abs(want) + 1e-15) << i;
+  }
 }
 
 // Rounding at random: to one of the two neighbours, what is exact stays, and the mean is the value.

@@ -30,6 +30,7 @@
 #include "engine/data/training/training_data.h"
 #include "engine/optim/optimizer.h"
 #include "engine/plan/step_plan.h"
+#include "engine/runtime/executor/drawn_values.h"
 #include "engine/runtime/executor/host_inputs.h"
 #include "engine/runtime/executor/op_time.h"
 #include "engine/runtime/executor/step_context.h"
@@ -68,13 +69,14 @@ class StepEngine {
   // `base`.
   virtual char* mirror() = 0;
   virtual absl::Status Upload(bool base) = 0;
-  // Instead of Upload, on a device that has just been opened: initial(buffer, begin, bytes, at)
-  // writes bytes of the masters, parameters and statistics to host memory `at`, as they are sent.
-  // The optimizer's states stay zeros. Not where they are offloaded. Blocks.
+  // Instead of Upload, on a device that has just been opened: `drawn` is made on the device. Of the
+  // buffers `sent`, initial(buffer, begin, bytes, at) writes bytes to host memory `at`, as they are
+  // sent. All else stays zeros. Not where states are offloaded. Blocks.
   using InitialBytes =
       absl::FunctionRef<void(plan::BufferId buffer, int64_t begin, int64_t bytes, char* at)>;
-  virtual absl::Status UploadInitial(InitialBytes initial) {
-    (void)initial;
+  virtual absl::Status UploadInitial(absl::Span<const DrawnValues> drawn,
+                                     absl::Span<const plan::BufferId> sent, InitialBytes initial) {
+    (void)drawn, (void)sent, (void)initial;
     return absl::UnimplementedError("this engine's memory is the host's");
   }
   virtual absl::Status Download() = 0;

@@ -8,7 +8,6 @@
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
 #include "engine/kernels/cpu/elementwise.h"
-#include "engine/kernels/cpu/parallel.h"
 #include "engine/kernels/cpu/random.h"
 #include "engine/runtime/executor/randomness.h"
 #include "engine/runtime/executor/shard_ranks.h"
@@ -20,6 +19,16 @@ namespace {
 // Items of `state` that hold the first `elements` of a parameter.
 int64_t Items(int64_t elements, const plan::GroupState& state) {
   return (elements + state.elements_per_item - 1) / state.elements_per_item;
+}
+
+uint64_t InitialStream(int parameter) {
+  return RandomStream(RandomPurpose::kInitialize, static_cast<uint32_t>(parameter));
+}
+
+// The standard deviation, or the bound that gives it.
+float ScaleOf(const graph::Parameter& p) {
+  const bool uniform = p.initializer == graph::Initializer::kUniform;
+  return static_cast<float>(uniform ? std::sqrt(3.0) * p.stddev : p.stddev);
 }
 
 // As what it is packed from.
@@ -148,14 +157,12 @@ void ParameterStore::InitializeParameter(uint64_t seed, int parameter, int64_t b
   const graph::Parameter& p = graph_.parameters[parameter];
   if (p.initializer == graph::Initializer::kZeros) return kernels::Fill(at, end - begin, 0.0F);
   if (p.initializer == graph::Initializer::kOnes) return kernels::Fill(at, end - begin, 1.0F);
-  const uint64_t stream =
-      RandomStream(RandomPurpose::kInitialize, static_cast<uint32_t>(parameter));
+  const uint64_t stream = InitialStream(parameter);
   const auto first = static_cast<uint64_t>(begin);
   if (p.initializer == graph::Initializer::kUniform) {
-    const auto bound = static_cast<float>(std::sqrt(3.0) * p.stddev);
-    return kernels::UniformInit(at, end - begin, bound, seed, stream, first);
+    return kernels::UniformInit(at, end - begin, ScaleOf(p), seed, stream, first);
   }
-  kernels::NormalInit(at, end - begin, 0.0F, static_cast<float>(p.stddev), seed, stream, first);
+  kernels::NormalInit(at, end - begin, 0.0F, ScaleOf(p), seed, stream, first);
 }
 
 void ParameterStore::InitializeInterval(uint64_t seed, int parameter, const v1::TensorInfo& tensor,
@@ -187,63 +194,61 @@ void ParameterStore::Initialize(uint64_t seed, int part) {
   Initialize(seed, base_, HeldBase(part));
 }
 
-void ParameterStore::InitializeGroup(uint64_t seed, const plan::FlatGroup& group, int64_t begin,
-                                     int64_t end, float* at) const {
-  std::fill(at, at + (end - begin), 0.0F);  // padding stays that
-  for (const plan::GroupParameter& p : group.parameters) {
-    const int64_t from = std::max(p.begin, begin), to = std::min(p.begin + p.elements, end);
-    if (from < to) {
-      InitializeParameter(seed, p.parameter, from - p.begin, to - p.begin, at + (from - begin));
-    }
+const plan::FlatGroup* ParameterStore::GroupOf(plan::BufferId buffer) const {
+  const auto group =
+      std::find_if(plan_.groups.begin(), plan_.groups.end(), [&](const plan::FlatGroup& g) {
+        return g.parameter_buffer == buffer || plan::StatesOf(g)[0].buffer == buffer;
+      });
+  return group == plan_.groups.end() ? nullptr : &*group;
+}
+
+bool ParameterStore::IsPacked(plan::BufferId buffer) const {
+  const plan::FlatGroup* group = GroupOf(buffer);
+  return group != nullptr && group->Packed();
+}
+
+void ParameterStore::AddDrawn(uint64_t seed, plan::BufferId buffer,
+                              std::vector<DrawnValues>& drawn) const {
+  const plan::FlatGroup* group = GroupOf(buffer);
+  MP_CHECK(group != nullptr && !group->Packed());
+  const bool parameters = group->parameter_buffer == buffer;
+  const DType dtype = parameters ? group->parameter_dtype : DType::kF32;
+  const int64_t first = HeldBegin(*group) - (parameters ? ParameterBegin(*group) : 0);
+  const int64_t last = first + plan_.buffers[buffer].bytes / ByteSize(dtype);
+  for (const plan::GroupParameter& p : group->parameters) {
+    const graph::Parameter& parameter = graph_.parameters[p.parameter];
+    const int64_t from = std::max(p.begin, first), to = std::min(p.begin + p.elements, last);
+    if (from >= to || parameter.initializer == graph::Initializer::kZeros) continue;
+    drawn.push_back({.buffer = buffer,
+                     .dtype = dtype,
+                     .begin = from - first,
+                     .count = to - from,
+                     .initializer = parameter.initializer,
+                     .scale = ScaleOf(parameter),
+                     .seed = seed,
+                     .stream = InitialStream(p.parameter),
+                     .first = static_cast<uint64_t>(from - p.begin)});
   }
 }
 
-void ParameterStore::WriteInitialBytes(uint64_t seed, const plan::FlatGroup& group, int64_t begin,
-                                       int64_t bytes, char* at) const {
+void ParameterStore::WritePacked(uint64_t seed, plan::BufferId buffer, int64_t begin, int64_t bytes,
+                                 char* at) const {
+  const plan::FlatGroup* group = GroupOf(buffer);
+  MP_CHECK(group != nullptr && group->Packed());
+  const bool parameters = group->parameter_buffer == buffer;
+  const int64_t first = begin + HeldBegin(*group) - (parameters ? ParameterBegin(*group) : 0);
   std::memset(at, 0, static_cast<size_t>(bytes));  // padding stays that
-  for (const plan::GroupParameter& p : group.parameters) {
-    const int64_t from = std::max(p.begin, begin);
-    const int64_t to = std::min(p.begin + p.elements, begin + bytes);
+  for (const plan::GroupParameter& p : group->parameters) {
+    const int64_t from = std::max(p.begin, first);
+    const int64_t to = std::min(p.begin + p.elements, first + bytes);
     if (from >= to) continue;
     const int32_t tensor = base_.first[p.parameter];
     InitializeInterval(seed, p.parameter, base_.tensors[tensor],
                        {.tensor = tensor,
                         .begin = from - p.begin,
                         .end = to - p.begin,
-                        .data = at + (from - begin)});
+                        .data = at + (from - first)});
   }
-}
-
-void ParameterStore::WriteInitial(uint64_t seed, plan::BufferId buffer, int64_t begin,
-                                  int64_t bytes, char* at) const {
-  const auto group =
-      std::find_if(plan_.groups.begin(), plan_.groups.end(), [&](const plan::FlatGroup& g) {
-        return g.parameter_buffer == buffer || plan::StatesOf(g)[0].buffer == buffer;
-      });
-  MP_CHECK(group != plan_.groups.end());
-  const bool parameters = group->parameter_buffer == buffer;
-  const DType dtype = parameters ? group->parameter_dtype : DType::kF32;
-  const int64_t element = ByteSize(dtype);
-  const int64_t held = HeldBegin(*group);
-  const int64_t first = (parameters ? held - ParameterBegin(*group) : held) + begin / element;
-  if (group->Packed()) return WriteInitialBytes(seed, *group, first, bytes, at);
-  // A block's numbers stay in a core's cache.
-  constexpr int64_t kBlock = 4096;
-  kernels::ParallelFor(0, bytes / element, kBlock, [&](int64_t from, int64_t to) {
-    alignas(64) float values[kBlock];
-    for (; from < to; from += kBlock) {
-      const int64_t count = std::min(kBlock, to - from);
-      InitializeGroup(seed, *group, first + from, first + from + count, values);
-      char* const out = at + from * element;
-      if (dtype == DType::kBf16) {
-        kernels::CastToBf16(values, count, reinterpret_cast<bf16*>(out));
-      } else if (dtype == DType::kF16) {
-        kernels::CastToF16(values, count, reinterpret_cast<f16*>(out));
-      } else {
-        std::memcpy(out, values, static_cast<size_t>(count * element));
-      }
-    }
-  });
 }
 
 absl::Status ParameterStore::RebuildParameters(StateDisk* disk) {

@@ -23,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "engine/plan/step_plan.h"
+#include "engine/runtime/executor/drawn_values.h"
 #include "engine/runtime/executor/state_interval.h"
 #include "engine/runtime/offload/state_disk.h"
 #include "milepost/v1/checkpoint.pb.h"
@@ -54,11 +55,15 @@ class ParameterStore {
 
   // Masters from (seed, parameter, element), also of the base; m and v zero. Local.
   void Initialize(uint64_t seed, int part = 0);
-  // What Initialize and RebuildParameters leave in bytes [begin, begin + bytes) of a buffer of
-  // masters or parameters, written to `at`; both multiples of an element's. Needs no arena and no
-  // other rank.
-  void WriteInitial(uint64_t seed, plan::BufferId buffer, int64_t begin, int64_t bytes,
-                    char* at) const;
+  // What Initialize and RebuildParameters leave in a buffer of masters or parameters, but for
+  // zeros, for a device that makes it; not of packed ones. Needs no arena and no other rank, as
+  // WritePacked.
+  void AddDrawn(uint64_t seed, plan::BufferId buffer, std::vector<DrawnValues>& drawn) const;
+  // Whether it is one of packed parameters.
+  bool IsPacked(plan::BufferId buffer) const;
+  // The same of bytes [begin, begin + bytes) of such a buffer, written to `at`.
+  void WritePacked(uint64_t seed, plan::BufferId buffer, int64_t begin, int64_t bytes,
+                   char* at) const;
   // Compute-dtype parameters from the masters: a cast and, where parameters are whole but masters
   // are sharded, an all-gather. `disk`: where masters are, which pass through their turns' memory;
   // null: they are in the arenas.
@@ -82,11 +87,8 @@ class ParameterStore {
   // Of its master, in the type that it is kept in.
   void InitializeInterval(uint64_t seed, int parameter, const v1::TensorInfo& tensor,
                           const StateInterval& interval) const;
-  // Of a group of packed parameters.
-  void WriteInitialBytes(uint64_t seed, const plan::FlatGroup& group, int64_t begin, int64_t bytes,
-                         char* at) const;
-  void InitializeGroup(uint64_t seed, const plan::FlatGroup& group, int64_t begin, int64_t end,
-                       float* at) const;
+  // Which has these masters or parameters; null: none.
+  const plan::FlatGroup* GroupOf(plan::BufferId buffer) const;
   absl::Status Gather(const plan::FlatGroup& group);
   bool InPart(const plan::FlatGroup& group, int part) const;
   // First of the group's elements whose master this rank holds (stage 0: all; else its shard).

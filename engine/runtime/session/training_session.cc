@@ -15,6 +15,7 @@
 #include "common/steady_time.h"
 #include "engine/comm/agreement.h"
 #include "engine/comm/communicator.h"
+#include "engine/plan/fit/required_bytes.h"
 #include "engine/runtime/cpu/cpu_step_engine.h"
 #include "engine/runtime/offload/state_disk.h"
 
@@ -150,17 +151,28 @@ absl::Status TrainingSession::InitializeParameters() {
   return Start(/*initial=*/false);
 }
 
-// A new device's memory is zeros: of a large model most of the state need not be sent. What is, any
-// rank can make alone.
+// A new device's memory is zeros: of a large model most of the state need not be sent. Most of what
+// is not zeros the device makes itself; the rest any rank can make alone.
 absl::Status TrainingSession::UploadInitial() {
   const plan::StepPlan& plan = engine_->plan();
-  return engine_->UploadInitial([&](plan::BufferId buffer, int64_t begin, int64_t bytes, char* at) {
-    if (buffer != plan.statistics && buffer != plan.scalings) {
-      return store_->WriteInitial(spec_.train().seed(), buffer, begin, bytes, at);
+  std::vector<DrawnValues> drawn;
+  std::vector<plan::BufferId> sent;
+  for (const plan::BufferId buffer : plan::InitialisedOnDevice(plan)) {
+    const bool of_statistics = buffer == plan.statistics || buffer == plan.scalings;
+    if (of_statistics || store_->IsPacked(buffer)) {
+      sent.push_back(buffer);
+    } else {
+      store_->AddDrawn(spec_.train().seed(), buffer, drawn);
     }
-    std::memcpy(at, engine_->mirror() + plan.buffers[buffer].offset + begin,
-                static_cast<size_t>(bytes));
-  });
+  }
+  return engine_->UploadInitial(
+      drawn, sent, [&](plan::BufferId buffer, int64_t begin, int64_t bytes, char* at) {
+        if (store_->IsPacked(buffer)) {
+          return store_->WritePacked(spec_.train().seed(), buffer, begin, bytes, at);
+        }
+        std::memcpy(at, engine_->mirror() + plan.buffers[buffer].offset + begin,
+                    static_cast<size_t>(bytes));
+      });
 }
 
 absl::Status TrainingSession::UploadState() {

@@ -20,10 +20,11 @@ namespace milepost::kernels::cuda {
 namespace {
 
 constexpr int kMaxProposals = 32;
-// Proposals are timed in rounds, in turn, so that what disturbs one disturbs all; those that are
-// far behind after the first round take no part in the others.
-constexpr int kRounds = 4;
-constexpr int64_t kFarBehindPercent = 115;
+// Proposals are timed in rounds, in turn, so that what disturbs one disturbs all. Those whose
+// shortest time is longer than so many percent of the fastest's take no part in the next round: the
+// more often both were timed, the less may lie between them. Of a large model most of the time that
+// a first start takes is spent here.
+constexpr int64_t kFarBehindPercent[] = {115, 106, 103, 103};
 constexpr int64_t kBurstNanoseconds = 1000000;
 constexpr int64_t kMostInBurst = 10;
 
@@ -386,11 +387,15 @@ struct CublasProducts::Impl {
     MP_ASSIGN_OR_RETURN(const Operands memory,
                         AllocateOperands(product, entry.shape, options.workspace_bytes));
     std::vector<int64_t> times(proposals.size(), 0);
-    for (int round = 0; round < (proposals.size() == 1 ? 1 : kRounds); ++round) {
-      const int64_t shortest = TimeRound(product, entry, memory, round == 0, proposals, times);
+    bool first = true;
+    for (const int64_t percent : kFarBehindPercent) {
+      const int64_t shortest = TimeRound(product, entry, memory, first, proposals, times);
+      first = false;
       for (int64_t& time : times) {
-        if (time * 100 > shortest * kFarBehindPercent) time = -1;
+        if (time * 100 > shortest * percent) time = -1;
       }
+      // One alone is left, or none.
+      if (std::count_if(times.begin(), times.end(), [](int64_t t) { return t >= 0; }) < 2) break;
     }
     // The device itself is at fault, or none can be run.
     MP_RETURN_IF_ERROR(StatusOf(cudaDeviceSynchronize(), "timing matrix products"));

@@ -22,6 +22,7 @@
 #include "engine/runtime/gpu/backend/cuda_backend.h"
 #include "engine/runtime/gpu/backend/device_plan.h"
 #include "engine/runtime/gpu/backend/documents.h"
+#include "engine/runtime/gpu/backend/draw_values.h"
 #include "engine/runtime/gpu/backend/tables_on_device.h"
 #include "engine/runtime/gpu/device/device_executor.h"
 #include "engine/runtime/gpu/device/host_mirror.h"
@@ -97,7 +98,8 @@ class CudaEngine : public StepEngine {
            tables_->bytes();
   }
   absl::Status Upload(bool base) override;
-  absl::Status UploadInitial(InitialBytes initial) override;
+  absl::Status UploadInitial(absl::Span<const DrawnValues> drawn,
+                             absl::Span<const plan::BufferId> sent, InitialBytes initial) override;
   absl::Status Download() override;
 
   int64_t most_documents() const override {
@@ -421,8 +423,12 @@ absl::Status CudaEngine::Upload(bool base) {
 
 // Without the mirror: what is made where it is sent from needs no pages of its own, which cost more
 // than the numbers in them.
-absl::Status CudaEngine::UploadInitial(InitialBytes initial) {
-  for (const plan::BufferId id : plan::InitialisedOnDevice(plan_)) {
+absl::Status CudaEngine::UploadInitial(absl::Span<const DrawnValues> drawn,
+                                       absl::Span<const plan::BufferId> sent,
+                                       InitialBytes initial) {
+  const auto compute = static_cast<size_t>(plan::Stream::kCompute);
+  MP_RETURN_IF_ERROR(DrawValues(plan_, drawn, memory_.arena, memory_.streams[compute]));
+  for (const plan::BufferId id : sent) {
     const Range range = RangeOf(plan_, id);
     const auto source = [&](int64_t begin, int64_t bytes, char* at) {
       initial(id, begin, bytes, at);
