@@ -90,7 +90,7 @@ class Merger {
     graph::Shape shape;
     bool base;
     std::shared_ptr<const state::SafetensorsFile> file = nullptr;
-    const state::SafetensorsTensor* tensor = nullptr;
+    std::shared_ptr<const state::SafetensorsTensor> tensor = nullptr;
     std::optional<state::ResizedTensor> resized = std::nullopt;
   };
 
@@ -103,7 +103,8 @@ class Merger {
         MP_RETURN_IF_ERROR(FindInBase(source));
       } else {
         source.file = adapters_;
-        MP_ASSIGN_OR_RETURN(source.tensor, Trained(value.name));
+        MP_ASSIGN_OR_RETURN(const auto* trained, Trained(value.name));
+        source.tensor = {adapters_, trained};
       }
       const std::vector<int64_t> shape(source.shape.begin(), source.shape.end());
       const bool words = source.base && shape[0] == SizesOf(settings_.model).vocabulary;
@@ -129,6 +130,16 @@ class Merger {
       source.file = place->file;
       source.tensor = place->tensor;
       return absl::OkStatus();
+    }
+    if (const auto rows = models::HfRowsOf(settings_.model, source.name); rows.has_value()) {
+      for (const std::string& name : models::HfNames(settings_.model, rows->tensor)) {
+        const Place* all = base_->Find(name);
+        if (all == nullptr) continue;
+        MP_ASSIGN_OR_RETURN(const Place place, all->Rows(rows->begin, rows->rows, rows->of));
+        source.file = place.file;
+        source.tensor = place.tensor;
+        return absl::OkStatus();
+      }
     }
     return absl::InvalidArgumentError(
         absl::StrCat(settings_.base, " holds no tensor ", absl::StrJoin(names, " or ")));

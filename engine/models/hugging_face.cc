@@ -25,6 +25,7 @@ enum class Rule : uint8_t {
   kEqual,    // equal to the spec's, or to one of `also`
   kAtLeast,  // a number not below the spec's (or the one in `also`), or the spec's value itself
   kAtMost,   // a number not above the spec's
+  kRead,     // as kEqual, and not written: some model types alone have it
 };
 
 struct Field {
@@ -109,12 +110,8 @@ Family Llama(const v1::LlamaSpec& spec) {
       .prefix = "model.",
       .fields = {
           {"architectures", "", Json::array({architecture}), nullptr, Rule::kWrite},
-          {"model_type",
-           field(qwen3 ? "qk_norm" : "qkv_bias"),
-           type,
-           Required(),
-           Rule::kEqual,
-           {qwen2 || qwen3 ? type : "mistral"}},
+          {"model_type", field(qwen3 ? "qk_norm" : "qkv_bias"), type, Required(), Rule::kEqual,
+           qwen2 || qwen3 ? std::vector<Json>{} : std::vector<Json>{"mistral", "phi3"}},
           {"num_hidden_layers", field("layers"), spec.layers(), Required()},
           {"hidden_size", field("width"), spec.width(), Required()},
           {"num_attention_heads", field("heads"), spec.heads(), Required()},
@@ -136,6 +133,7 @@ Family Llama(const v1::LlamaSpec& spec) {
           {"hidden_act", field("activation"), geglu ? "gelu_pytorch_tanh" : "silu", "silu"},
           {"attention_bias", "", false, false},
           {"mlp_bias", "", false, false},
+          {"partial_rotary_factor", "", 1.0, 1.0, Rule::kRead},
           {"attention_dropout", "", 0.0, 0.0, Rule::kWrite},
           {"initializer_range", "", 0.02, 0.02, Rule::kWrite},
           {"bos_token_id", "", nullptr, nullptr, Rule::kWrite},
@@ -252,7 +250,8 @@ std::string Difference(const Field& field, const Json& config) {
     for (const auto& [type, remedy] : {std::pair("qwen3", "model.llama.qk_norm: true"),
                                        std::pair("qwen2", "model.llama.qkv_bias: true"),
                                        std::pair("llama", "neither qk_norm nor qkv_bias"),
-                                       std::pair("mistral", "neither qk_norm nor qkv_bias")}) {
+                                       std::pair("mistral", "neither qk_norm nor qkv_bias"),
+                                       std::pair("phi3", "neither qk_norm nor qkv_bias")}) {
       if (value == type)
         return absl::StrCat("model_type is ", HfShown(value), ", which needs ", remedy);
     }
@@ -276,6 +275,7 @@ absl::StatusOr<std::string> HfConfig(const v1::ModelSpec& spec, absl::string_vie
   MP_ASSIGN_OR_RETURN(const Family family, FamilyOf(spec));
   Json config = Json::object();
   for (const Field& field : family.fields) {
+    if (field.rule == Rule::kRead) continue;
     absl::string_view key = field.key;
     if (!absl::ConsumePrefix(&key, "rope_scaling.")) {
       config[field.key] = field.value;
@@ -329,6 +329,29 @@ std::vector<std::string> HfNames(const v1::ModelSpec& spec, absl::string_view pa
     names.push_back(names[i].substr(family->prefix.size()));
   }
   return names;
+}
+
+std::optional<HfRows> HfRowsOf(const v1::ModelSpec& spec, absl::string_view parameter) {
+  if (!spec.has_llama()) return std::nullopt;
+  const v1::LlamaSpec& llama = spec.llama();
+  const int64_t q = llama.heads() * llama.head_dim(), kv = llama.kv_heads() * llama.head_dim();
+  const int64_t hidden = llama.hidden();
+  struct Part {
+    absl::string_view parameter, tensor;
+    int64_t begin, rows, of;
+  };
+  const Part parts[] = {
+      {".self_attn.q_proj.weight", ".self_attn.qkv_proj.weight", 0, q, q + 2 * kv},
+      {".self_attn.k_proj.weight", ".self_attn.qkv_proj.weight", q, kv, q + 2 * kv},
+      {".self_attn.v_proj.weight", ".self_attn.qkv_proj.weight", q + kv, kv, q + 2 * kv},
+      {".mlp.gate_proj.weight", ".mlp.gate_up_proj.weight", 0, hidden, 2 * hidden},
+      {".mlp.up_proj.weight", ".mlp.gate_up_proj.weight", hidden, hidden, 2 * hidden}};
+  for (const Part& part : parts) {
+    absl::string_view stem = parameter;
+    if (!absl::ConsumeSuffix(&stem, part.parameter)) continue;
+    return HfRows{absl::StrCat(stem, part.tensor), part.begin, part.rows, part.of};
+  }
+  return std::nullopt;
 }
 
 }  // namespace milepost::models

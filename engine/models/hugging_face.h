@@ -12,6 +12,8 @@
 #ifndef MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 #define MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +55,16 @@ absl::StatusOr<v1::ModelSpec> ModelOfHfFolder(const std::string& folder);
 // The names under which a parameter may be stored, most likely first: with the base model's prefix,
 // and without it, as in files of the bare base model.
 std::vector<std::string> HfNames(const v1::ModelSpec& spec, absl::string_view parameter);
+
+// Where a family keeps several parameters below each other in one tensor, as Phi-3 does.
+struct HfRows {
+  std::string tensor;  // "model.layers.0.self_attn.qkv_proj.weight"; it has names as a parameter
+  int64_t begin = 0;   // the parameter is rows [begin, begin + rows)
+  int64_t rows = 0;
+  int64_t of = 0;  // that the tensor has
+};
+// Nothing: no family that is supported keeps the parameter so.
+std::optional<HfRows> HfRowsOf(const v1::ModelSpec& spec, absl::string_view parameter);
 
 }  // namespace milepost::models
 

@@ -20,9 +20,9 @@ constexpr int kMaxConfigDepth = 32;
 
 // What a config's model_type is here.
 constexpr std::pair<absl::string_view, absl::string_view> kModelTypes[] = {
-    {"gpt2", "model.gpt2"},    {"llama", "model.llama"}, {"mistral", "model.llama"},
-    {"qwen2", "model.llama"},  {"qwen3", "model.llama"}, {"bert", "model.bert"},
-    {"resnet", "model.resnet"}};
+    {"gpt2", "model.gpt2"},  {"llama", "model.llama"},  {"mistral", "model.llama"},
+    {"phi3", "model.llama"}, {"qwen2", "model.llama"},  {"qwen3", "model.llama"},
+    {"bert", "model.bert"},  {"resnet", "model.resnet"}};
 
 // Bounded in size and depth; nlohmann throws, nothing of it leaves this function.
 absl::StatusOr<Json> ParseObject(absl::string_view text) {
@@ -52,7 +52,8 @@ Json Unified(Json config) {
     const Json rope = *found;
     for (const auto& [key, value] : rope.items()) {
       const std::string known = key == "type" ? "rope_type" : key;
-      config[known == "rope_theta" ? known : absl::StrCat("rope_scaling.", known)] = value;
+      const bool at_top = known == "rope_theta" || known == "partial_rotary_factor";
+      config[at_top ? known : absl::StrCat("rope_scaling.", known)] = value;
     }
   }
   const std::string type =
@@ -65,6 +66,7 @@ Json Unified(Json config) {
   const auto labels = config.find("id2label");
   if (labels != config.end() && labels->is_object()) config["num_labels"] = labels->size();
   if (type == "mistral" && !config.contains("sliding_window")) config["sliding_window"] = 4096;
+  if (type == "phi3" && !config.contains("rms_norm_eps")) config["rms_norm_eps"] = 1e-5;
   return config;
 }
 

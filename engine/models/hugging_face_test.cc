@@ -199,8 +199,8 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
             "model_type is \"llama\", which needs neither qk_norm nor qkv_bias");
   EXPECT_EQ(
       CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"gemma2\""}})).message(),
-      "model_type is \"gemma2\", which is not supported; there are gpt2, llama, mistral, qwen2, "
-      "qwen3, bert, resnet");
+      "model_type is \"gemma2\", which is not supported; there are gpt2, llama, mistral, phi3, "
+      "qwen2, qwen3, bert, resnet");
   EXPECT_EQ(CheckHfConfig(SmallGpt2(), plain).message(),
             "model_type is \"llama\", which is model.llama, and the spec has model.gpt2");
   // transformers' defaults, where a config leaves them out, are not the other families'.
@@ -307,6 +307,55 @@ TEST(HuggingFaceTest, QwenAndMistralAreModels) {
     "rope_theta": 10000.0, "sliding_window": 4096, "vocab_size": 32000})";
   ASSERT_TRUE(ModelOfHfConfig(mistral).ok()) << ModelOfHfConfig(mistral).status();
   EXPECT_EQ(ModelOfHfConfig(mistral)->llama().context(), 4096);
+}
+
+TEST(HuggingFaceTest, Phi3IsALlamaOfFewerTensors) {
+  // microsoft/Phi-3-mini-4k-instruct's, in part. Longer sequences would see more than its window.
+  const char phi3[] = R"({"model_type": "phi3", "attention_bias": false, "embd_pdrop": 0.0,
+    "hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 8192,
+    "max_position_embeddings": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 32, "original_max_position_embeddings": 4096, "resid_pdrop": 0.0,
+    "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047,
+    "tie_word_embeddings": false, "vocab_size": 32064})";
+  const auto model = ModelOfHfConfig(phi3);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->llama().context(), 2047);
+  EXPECT_EQ(model->llama().head_dim(), 96);
+  EXPECT_EQ(model->llama().norm_epsilon(), 1e-5) << "transformers' default of this type";
+  EXPECT_THAT(*HfConfig(*model, "float32"), HasSubstr("\"model_type\": \"llama\""));
+  EXPECT_THAT(*HfConfig(*model, "float32"), Not(HasSubstr("partial_rotary_factor")));
+  const auto changed = [&](const char* from, const char* to) {
+    EXPECT_THAT(phi3, HasSubstr(from));
+    return ModelOf(absl::StrReplaceAll(phi3, {{from, to}}));
+  };
+  EXPECT_EQ(changed("\"embd_pdrop\": 0.0", "\"partial_rotary_factor\": 0.75"),
+            "partial_rotary_factor is 0.75, this model family needs 1.0");
+  EXPECT_EQ(changed("\"rope_scaling\": null",
+                    R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5})"),
+            "partial_rotary_factor is 0.5, this model family needs 1.0");
+  EXPECT_EQ(
+      changed("\"rope_scaling\": null", R"("rope_scaling": {"type": "longrope"})"),
+      "rope_scaling.rope_type is \"longrope\", and not default or llama3, which are supported");
+}
+
+TEST(HuggingFaceTest, RowsOfATensorOfSeveralParameters) {
+  v1::ModelSpec model;
+  v1::LlamaSpec& llama = *model.mutable_llama();
+  llama.set_heads(4), llama.set_kv_heads(2), llama.set_head_dim(8), llama.set_hidden(96);
+  const auto rows = [&](const char* name) {
+    const auto found = HfRowsOf(model, absl::StrCat("model.layers.3.", name, ".weight"));
+    if (!found.has_value()) return std::string("none");
+    return absl::StrCat(found->tensor, " ", found->begin, "+", found->rows, " of ", found->of);
+  };
+  const std::string qkv = "model.layers.3.self_attn.qkv_proj.weight ";
+  EXPECT_EQ(rows("self_attn.q_proj"), qkv + "0+32 of 64");
+  EXPECT_EQ(rows("self_attn.k_proj"), qkv + "32+16 of 64");
+  EXPECT_EQ(rows("self_attn.v_proj"), qkv + "48+16 of 64");
+  const std::string gate_up = "model.layers.3.mlp.gate_up_proj.weight ";
+  EXPECT_EQ(rows("mlp.gate_proj"), gate_up + "0+96 of 192");
+  EXPECT_EQ(rows("mlp.up_proj"), gate_up + "96+96 of 192");
+  EXPECT_EQ(rows("mlp.down_proj"), "none");
+  EXPECT_FALSE(HfRowsOf(SmallGpt2(), "h.0.self_attn.q_proj.weight").has_value());
 }
 
 TEST(HuggingFaceTest, AConfigThatIsNoModelIsRefused) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/regular_file.h"
 #include "common/status_macros.h"
@@ -99,7 +100,7 @@ absl::StatusOr<std::unique_ptr<const SafetensorsFolder>> SafetensorsFolder::Open
     }
     MP_RETURN_IF_ERROR(file.status());
     for (const SafetensorsTensor& tensor : (*file)->header().tensors) {
-      result->tensors_[tensor.name] = {*file, &tensor};
+      result->tensors_[tensor.name] = {*file, {*file, &tensor}};
     }
     return result;
   }
@@ -115,9 +116,26 @@ absl::StatusOr<std::unique_ptr<const SafetensorsFolder>> SafetensorsFolder::Open
       return absl::InvalidArgumentError(absl::StrCat(index, ": it says that ", file_name, " holds ",
                                                      name, ", which it does not"));
     }
-    result->tensors_[name] = {file, tensor};
+    result->tensors_[name] = {file, {file, tensor}};
   }
   return result;
+}
+
+absl::StatusOr<SafetensorsFolder::Place> SafetensorsFolder::Place::Rows(int64_t begin, int64_t rows,
+                                                                        int64_t of) const {
+  if (tensor->shape.empty() || tensor->shape[0] != of) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file->path(), ": tensor ", tensor->name, " has the shape [",
+                     absl::StrJoin(tensor->shape, ", "), "], the model's has ", of, " rows"));
+  }
+  MP_CHECK(begin >= 0 && rows > 0 && begin + rows <= of);
+  SafetensorsTensor part = *tensor;
+  part.shape[0] = rows;
+  part.elements = tensor->elements / of * rows;
+  const int64_t row_bytes = (tensor->end - tensor->begin) / of;
+  part.begin = tensor->begin + begin * row_bytes;
+  part.end = part.begin + rows * row_bytes;
+  return Place{file, std::make_shared<const SafetensorsTensor>(std::move(part))};
 }
 
 const SafetensorsFolder::Place* SafetensorsFolder::Find(const std::string& name) const {

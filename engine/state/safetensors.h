@@ -65,7 +65,12 @@ class SafetensorsFolder {
  public:
   struct Place {
     std::shared_ptr<const SafetensorsFile> file;
-    const SafetensorsTensor* tensor = nullptr;
+    // The file's own, or rows of one.
+    std::shared_ptr<const SafetensorsTensor> tensor;
+
+    // Rows [begin, begin + rows) of this one, which must have `of` rows. INVALID_ARGUMENT, naming
+    // file and tensor: it has not.
+    absl::StatusOr<Place> Rows(int64_t begin, int64_t rows, int64_t of) const;
   };
 
   // Uses the index if there is one. INVALID_ARGUMENT: the index is malformed, names a file outside

@@ -7,7 +7,9 @@
 For each family a randomly initialised transformers model is saved, trained one step from
 `train.init_from` at a learning rate too small to change a bit, even of a zero, and exported:
 - our validation loss is transformers' loss on the same tokens (1e-5 relative);
-- the exported weights are the saved ones, bit for bit, and load with from_pretrained;
+- the exported weights are the saved ones, bit for bit, and load with from_pretrained (those of a
+  Phi-3 as a Llama's);
+- logits of the export are the saved model's (1e-4);
 - our logits are transformers' (1e-4);
 - `milepost generate` writes greedily what transformers' `generate` writes, to the context's end;
 - a bf16 export is the rounded weights; a sharded folder is read as well.
@@ -76,6 +78,14 @@ FAMILIES = {
                                  tie_word_embeddings=True, bos_token_id=None, eos_token_id=None),
         f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, head_dim: 24, hidden: 96, "
         f"context: {T}, vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, tied: true, qk_norm: true}}"),
+    "phi3": (
+        transformers.Phi3Config(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                num_key_value_heads=2, intermediate_size=96,
+                                max_position_embeddings=T, vocab_size=VOCABULARY,
+                                initializer_range=0.2, rms_norm_eps=1e-5, sliding_window=T,
+                                bos_token_id=None, eos_token_id=None, pad_token_id=None),
+        f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, context: {T}, "
+        f"vocabulary: {VOCABULARY}}}"),
     "bert": (
         transformers.BertConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
                                 intermediate_size=96, max_position_embeddings=T,
@@ -104,6 +114,23 @@ def load(folder, **options):
 def weights(model):
     """By name, without tied duplicates."""
     return {name: value.detach() for name, value in model.named_parameters()}
+
+
+def split(tensors):
+    """As a Llama has them what a Phi-3 keeps below each other."""
+    parts = {}
+    for name, value in tensors.items():
+        if name.endswith("qkv_proj.weight"):
+            names, rows = ("q_proj", "k_proj", "v_proj"), (64, 32, 32)
+        elif name.endswith("gate_up_proj.weight"):
+            names, rows = ("gate_proj", "up_proj"), (96, 96)
+        else:
+            parts[name] = value
+            continue
+        old = name.split(".")[-2]
+        for part, piece in zip(names, value.split(rows)):
+            parts[name.replace(old, part)] = piece
+    return parts
 
 
 def run(*command):
@@ -186,8 +213,9 @@ def check_family(bin_dir, folder, family):
     run(milepost, "checkpoint", "export", "1", "--format", "safetensors", "--out", exported,
         *data_dir)
     again = load(exported)
-    check(type(again) is type(original), f"{family}: loaded as {type(again).__name__}")
-    before, after = weights(original), weights(again)
+    wanted = transformers.LlamaForCausalLM if family == "phi3" else type(original)
+    check(type(again) is wanted, f"{family}: loaded as {type(again).__name__}")
+    before, after = split(weights(original)), weights(again)
     check(before.keys() == after.keys(), f"{family}: {before.keys() ^ after.keys()}")
     for name, value in before.items():
         check(torch.equal(value, after[name]), f"{family}: {name} is not the same bit for bit")
@@ -195,6 +223,8 @@ def check_family(bin_dir, folder, family):
     ids = tokens[:T]
     with torch.no_grad():
         expected = again(ids[None]).logits[0].double()
+        error = (original(ids[None]).logits[0].double() - expected).abs().max().item()
+    check(error <= 1e-4, f"{family}: logits of the export differ by {error}")
     text = run(bin_dir / "interop_logits", spec, exported, ",".join(map(str, ids.tolist())))
     found = torch.tensor([[float(x) for x in line.split()] for line in text.splitlines()],
                          dtype=torch.float64)

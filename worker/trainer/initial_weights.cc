@@ -28,24 +28,36 @@ using Place = state::SafetensorsFolder::Place;
 
 constexpr absl::string_view kParameterKind = "master";
 
-absl::StatusOr<const Place*> PlaceOf(const state::SafetensorsFolder& weights,
-                                     const v1::ModelSpec& model, const v1::TensorInfo& tensor) {
-  const std::vector<std::string> names = models::HfNames(model, tensor.name());
+const Place* FirstOf(const state::SafetensorsFolder& weights,
+                     const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    const Place* place = weights.Find(name);
-    if (place == nullptr) continue;
-    const std::vector<int64_t>& shape = place->tensor->shape;
-    const std::vector<int64_t> wanted(tensor.shape().begin(), tensor.shape().end());
-    // One row for each token; a larger vocabulary has more.
-    const bool words = !wanted.empty() && wanted[0] == SizesOf(model).vocabulary;
-    if (shape == wanted || (words && state::GrowsTo(shape, wanted))) return place;
-    return absl::InvalidArgumentError(
-        absl::StrCat("train.init_from: ", place->file->path(), ": tensor ", name,
-                     " has the shape [", absl::StrJoin(shape, ", "), "], the model's is [",
-                     absl::StrJoin(tensor.shape(), ", "), "]"));
+    if (const Place* place = weights.Find(name); place != nullptr) return place;
   }
+  return nullptr;
+}
+
+absl::StatusOr<Place> PlaceOf(const state::SafetensorsFolder& weights, const v1::ModelSpec& model,
+                              const v1::TensorInfo& tensor) {
+  const std::vector<std::string> names = models::HfNames(model, tensor.name());
+  if (const Place* place = FirstOf(weights, names); place != nullptr) return *place;
+  if (const auto rows = models::HfRowsOf(model, tensor.name()); rows.has_value()) {
+    const Place* all = FirstOf(weights, models::HfNames(model, rows->tensor));
+    if (all != nullptr) return all->Rows(rows->begin, rows->rows, rows->of);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(weights.path(), " holds no tensor ", absl::StrJoin(names, " or ")));
+}
+
+absl::Status CheckShape(const Place& place, const v1::ModelSpec& model,
+                        const v1::TensorInfo& tensor) {
+  const std::vector<int64_t>& shape = place.tensor->shape;
+  const std::vector<int64_t> wanted(tensor.shape().begin(), tensor.shape().end());
+  // One row for each token; a larger vocabulary has more.
+  const bool words = !wanted.empty() && wanted[0] == SizesOf(model).vocabulary;
+  if (shape == wanted || (words && state::GrowsTo(shape, wanted))) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "train.init_from: ", weights.path(), " holds no tensor ", absl::StrJoin(names, " or ")));
+      place.file->path(), ": tensor ", place.tensor->name, " has the shape [",
+      absl::StrJoin(shape, ", "), "], the model's is [", absl::StrJoin(tensor.shape(), ", "), "]"));
 }
 
 // "heads.tag." of "heads.tag.bias"; empty: no further head's.
@@ -127,7 +139,10 @@ absl::StatusOr<InitialWeights> InitialWeights::Open(const std::string& folder,
       }
       continue;
     }
-    MP_ASSIGN_OR_RETURN(weights.places_[i], PlaceOf(*weights.files_, model, tensors[i]));
+    auto place = PlaceOf(*weights.files_, model, tensors[i]);
+    if (!place.ok()) return Annotate(place.status(), "train.init_from");
+    MP_RETURN_IF_ERROR(Annotate(CheckShape(*place, model, tensors[i]), "train.init_from"));
+    weights.places_[i] = *std::move(place);
     MP_RETURN_IF_ERROR(weights.Resize(i));
   }
   return weights;
@@ -147,9 +162,9 @@ absl::Status InitialWeights::Resize(size_t tensor) {
 
 absl::Status InitialWeights::Read(const std::vector<runtime::StateInterval>& targets) const {
   for (const runtime::StateInterval& target : targets) {
-    const Place* place = places_[static_cast<size_t>(target.tensor)];
+    const std::optional<Place>& place = places_[static_cast<size_t>(target.tensor)];
     const v1::TensorInfo& tensor = tensors_[static_cast<size_t>(target.tensor)];
-    if (place == nullptr) continue;
+    if (!place.has_value()) continue;
     if (IsStatistic(tensor) && tensor.dtype() == "I64") {
       MP_RETURN_IF_ERROR(ReadCounter(*place, target));
       continue;
@@ -164,7 +179,7 @@ absl::Status InitialWeights::Read(const std::vector<runtime::StateInterval>& tar
 uint64_t InitialWeights::Fingerprint() const {
   std::vector<data::TensorBytes> tensors;
   for (size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i] == nullptr) continue;
+    if (!places_[i].has_value()) continue;
     tensors.push_back({tensors_[i].name(), places_[i]->tensor->dtype,
                        places_[i]->file->Bytes(*places_[i]->tensor)});
   }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,8 +49,9 @@ class InitialWeights {
 
   std::shared_ptr<const state::SafetensorsFolder> files_;
   std::vector<v1::TensorInfo> tensors_;
-  std::vector<const state::SafetensorsFolder::Place*> places_;  // by tensor; null: not read
-  std::map<size_t, state::ResizedTensor> resized_;              // of those, by tensor
+  // By tensor; nothing: not read.
+  std::vector<std::optional<state::SafetensorsFolder::Place>> places_;
+  std::map<size_t, state::ResizedTensor> resized_;  // of those, by tensor
 };
 
 // Calls Open and Read.

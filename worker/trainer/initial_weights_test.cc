@@ -70,31 +70,23 @@ float RoundToHalf(float value) {
   return std::nearbyint(value / unit) * unit;
 }
 
-// Writes the weights as an export would, in shards.
-void WriteFolder(const std::string& folder, const v1::JobSpec& spec, const Weights& weights,
-                 const std::string& dtype, const std::string& without_prefix = "") {
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/config.json") << *models::HfConfig(spec.model(), "float32");
-  std::vector<v1::TensorInfo> infos;
-  runtime::RunRanks(spec, [&](int rank, TrainingSession& session) {
-    if (rank == 0) infos = session.state_tensors();
-  });
+struct StoredTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+};
+
+void WriteTensors(const std::string& folder, const std::vector<StoredTensor>& stored,
+                  const std::string& dtype) {
   std::vector<state::SafetensorsTensor> tensors;
-  for (const v1::TensorInfo& info : infos) {
-    if (info.kind() != "master") continue;
-    state::SafetensorsTensor& tensor = tensors.emplace_back();
-    tensor.name =
-        info.name().substr(info.name().starts_with(without_prefix) ? without_prefix.size() : 0);
-    tensor.dtype = dtype;
-    tensor.shape.assign(info.shape().begin(), info.shape().end());
+  for (const StoredTensor& tensor : stored) {
+    tensors.push_back({.name = tensor.name, .dtype = dtype, .shape = tensor.shape});
   }
   auto writer = state::SafetensorsWriter::Create(folder, tensors, 20000);
   ASSERT_TRUE(writer.ok()) << writer.status();
-  size_t index = 0;
-  for (const v1::TensorInfo& info : infos) {
-    if (info.kind() != "master") continue;
+  for (size_t index = 0; index < stored.size(); ++index) {
     std::string bytes;
-    for (const float value : weights.at(info.name())) {
+    for (const float value : stored[index].values) {
       const uint16_t half = state::F32ToF16(value);
       const uint16_t brain = state::F32ToBf16(value);
       const void* data = dtype == "F32"    ? static_cast<const void*>(&value)
@@ -102,10 +94,59 @@ void WriteFolder(const std::string& folder, const v1::JobSpec& spec, const Weigh
                                            : static_cast<const void*>(&half);
       bytes.append(static_cast<const char*>(data), dtype == "F32" ? 4 : 2);
     }
-    ASSERT_TRUE((*writer)->Write(index++, 0, bytes).ok());
+    ASSERT_TRUE((*writer)->Write(index, 0, bytes).ok());
   }
   ASSERT_GT((*writer)->files().size(), 1u);
   ASSERT_TRUE((*writer)->Finish().ok());
+}
+
+// The masters, by the names of the state.
+std::vector<StoredTensor> Stored(const v1::JobSpec& spec, const Weights& weights) {
+  std::vector<StoredTensor> stored;
+  runtime::RunRanks(spec, [&](int rank, TrainingSession& session) {
+    for (const v1::TensorInfo& info : session.state_tensors()) {
+      if (rank != 0 || info.kind() != "master") continue;
+      stored.push_back(
+          {info.name(), {info.shape().begin(), info.shape().end()}, weights.at(info.name())});
+    }
+  });
+  return stored;
+}
+
+// Writes the weights as an export would, in shards.
+void WriteFolder(const std::string& folder, const v1::JobSpec& spec, const Weights& weights,
+                 const std::string& dtype, const std::string& without_prefix = "") {
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/config.json") << *models::HfConfig(spec.model(), "float32");
+  std::vector<StoredTensor> stored = Stored(spec, weights);
+  for (StoredTensor& tensor : stored) {
+    if (tensor.name.starts_with(without_prefix)) tensor.name.erase(0, without_prefix.size());
+  }
+  WriteTensors(folder, stored, dtype);
+}
+
+// The same as a Phi-3: queries, keys and values below each other, and so both halves of the MLP.
+void WritePhi3(const std::string& folder, const v1::JobSpec& spec, const Weights& weights) {
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/config.json") << absl::StrReplaceAll(
+      *models::HfConfig(spec.model(), "float32"), {{"\"llama\"", "\"phi3\""}});
+  std::vector<StoredTensor> fused;
+  for (const StoredTensor& tensor : Stored(spec, weights)) {
+    const auto rows = models::HfRowsOf(spec.model(), tensor.name);
+    if (!rows.has_value()) {
+      fused.push_back(tensor);
+      continue;
+    }
+    const int64_t width = tensor.shape[1];
+    if (rows->begin == 0) {
+      fused.push_back({rows->tensor, {rows->of, width}, {}});
+      fused.back().values.resize(static_cast<size_t>(rows->of * width), NAN);
+    }
+    ASSERT_EQ(fused.back().name, rows->tensor);
+    std::copy(tensor.values.begin(), tensor.values.end(),
+              fused.back().values.begin() + rows->begin * width);
+  }
+  WriteTensors(folder, fused, "F32");
 }
 
 absl::Status Load(const std::string& folder, const v1::JobSpec& spec, TrainingSession& session) {
@@ -161,6 +202,34 @@ TEST(InitialWeightsTest, EveryShardGetsItsElements) {
       }
     }
   }
+}
+
+// Each shard is rows of rows.
+TEST(InitialWeightsTest, RowsOfAPhi3) {
+  const TinyJob job;
+  const v1::JobSpec from = job.Spec({.ranks = 1, .stage = 0, .seed = 11, .llama = true});
+  const Weights weights = Gather(from, "master", Initialize);
+  const std::string folder = job.path("phi3");
+  WritePhi3(folder, from, weights);
+  for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {3, 3}}) {
+    const v1::JobSpec spec = job.Spec({.ranks = ranks, .stage = stage, .seed = 7, .llama = true});
+    const auto load = [&](TrainingSession& session) {
+      ASSERT_EQ(Load(folder, spec, session), absl::OkStatus());
+    };
+    EXPECT_EQ(Gather(spec, "master", load), weights) << ranks << " ranks, stage " << stage;
+  }
+  std::vector<StoredTensor> short_of_a_row = {
+      {"model.layers.0.self_attn.qkv_proj.weight", {3, 4}, std::vector<float>(12)},
+      {"model.embed_tokens.weight", {6000, 1}, std::vector<float>(6000)}};
+  std::filesystem::create_directories(folder + "x");
+  WriteTensors(folder + "x", short_of_a_row, "F32");
+  v1::TensorInfo query;
+  query.set_name("model.layers.0.self_attn.q_proj.weight");
+  query.set_kind("master");
+  std::filesystem::copy(folder + "/config.json", folder + "x/config.json");
+  EXPECT_THAT(InitialWeights::Open(folder + "x", from.model(), {query}).status().message(),
+              HasSubstr("tensor model.layers.0.self_attn.qkv_proj.weight has the shape [3, 4], "
+                        "the model's has "));
 }
 
 TEST(InitialWeightsTest, ComputesWithWhatItRead) {
