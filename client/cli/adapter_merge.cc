@@ -123,26 +123,17 @@ class Merger {
   }
 
   absl::Status FindInBase(Source& source) const {
-    const std::vector<std::string> names = models::HfNames(settings_.model, source.name);
-    for (const std::string& name : names) {
-      const Place* place = base_->Find(name);
-      if (place == nullptr) continue;
-      source.file = place->file;
-      source.tensor = place->tensor;
+    const std::vector<models::HfPlace> places = models::HfPlaces(settings_.model, source.name);
+    for (const models::HfPlace& place : places) {
+      const Place* found = base_->Find(place.tensor);
+      if (found == nullptr || (place.of > 0 && !found->HasRows(place.of))) continue;
+      const Place used = place.of == 0 ? *found : found->Rows(place.begin, place.rows);
+      source.file = used.file;
+      source.tensor = used.tensor;
       return absl::OkStatus();
     }
-    if (const auto rows = models::HfRowsOf(settings_.model, source.name); rows.has_value()) {
-      for (const std::string& name : models::HfNames(settings_.model, rows->tensor)) {
-        const Place* all = base_->Find(name);
-        if (all == nullptr) continue;
-        MP_ASSIGN_OR_RETURN(const Place place, all->Rows(rows->begin, rows->rows, rows->of));
-        source.file = place.file;
-        source.tensor = place.tensor;
-        return absl::OkStatus();
-      }
-    }
     return absl::InvalidArgumentError(
-        absl::StrCat(settings_.base, " holds no tensor ", absl::StrJoin(names, " or ")));
+        absl::StrCat(settings_.base, " holds no tensor ", models::ShowHfPlaces(places)));
   }
 
   absl::StatusOr<const state::SafetensorsTensor*> Trained(absl::string_view name) const {

@@ -1,6 +1,7 @@
 #include "engine/models/hugging_face.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -148,7 +149,12 @@ Family Bert(const v1::BertSpec& spec) {
   return {.prefix = "bert.",
           .fields = {
               {"architectures", "", Json::array({"BertForMaskedLM"}), nullptr, Rule::kWrite},
-              {"model_type", "", "bert", Required()},
+              {"model_type",
+               "",
+               "bert",
+               Required(),
+               Rule::kEqual,
+               {"camembert", "roberta", "xlm-roberta"}},
               {"num_hidden_layers", field("layers"), spec.layers(), 12},
               {"hidden_size", field("width"), spec.width(), 768},
               {"num_attention_heads", field("heads"), spec.heads(), 12},
@@ -235,6 +241,64 @@ std::string OtherFamily(const v1::ModelSpec& spec, const Json& config) {
                                        ", and the spec has ", own);
 }
 
+// The hub's BERTs come from TensorFlow, with its names; RoBERTa has names of its own.
+void AddBertNames(absl::string_view parameter, std::vector<std::string>& names) {
+  for (const auto& [ours, older] : {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"},
+                                    std::pair{".LayerNorm.bias", ".LayerNorm.beta"}}) {
+    absl::string_view stem = parameter;
+    if (absl::ConsumeSuffix(&stem, ours)) names.push_back(absl::StrCat(stem, older));
+  }
+  for (const auto& [ours, robertas] :
+       {std::pair{"bert.", "roberta."},
+        std::pair{"cls.predictions.transform.LayerNorm.", "lm_head.layer_norm."},
+        std::pair{"cls.predictions.transform.", "lm_head."},
+        std::pair{"cls.predictions.", "lm_head."}}) {
+    absl::string_view rest = parameter;
+    if (!absl::ConsumePrefix(&rest, ours)) continue;
+    names.push_back(absl::StrCat(robertas, rest));
+    break;
+  }
+}
+
+std::vector<std::string> NamesOf(const v1::ModelSpec& spec, absl::string_view parameter) {
+  std::vector<std::string> names = {std::string(parameter)};
+  const auto family = FamilyOf(spec);
+  if (spec.has_bert()) AddBertNames(parameter, names);
+  for (size_t i = 0, all = names.size(); family.ok() && i < all; ++i) {
+    if (!absl::StartsWith(names[i], family->prefix)) continue;
+    names.push_back(names[i].substr(family->prefix.size()));
+  }
+  return names;
+}
+
+// With the parameter's name of the whole tensor; nothing: no supported family has it as rows.
+std::optional<HfPlace> RowsOf(const v1::ModelSpec& spec, absl::string_view parameter) {
+  if (spec.has_bert() && parameter == "bert.embeddings.position_embeddings.weight") {
+    const int64_t context = spec.bert().context();
+    return HfPlace{std::string(parameter), kRobertaPositions, context, kRobertaPositions + context};
+  }
+  if (!spec.has_llama()) return std::nullopt;
+  const v1::LlamaSpec& llama = spec.llama();
+  const int64_t q = llama.heads() * llama.head_dim(), kv = llama.kv_heads() * llama.head_dim();
+  const int64_t hidden = llama.hidden();
+  struct Part {
+    absl::string_view parameter, tensor;
+    int64_t begin, rows, of;
+  };
+  const Part parts[] = {
+      {".self_attn.q_proj.weight", ".self_attn.qkv_proj.weight", 0, q, q + 2 * kv},
+      {".self_attn.k_proj.weight", ".self_attn.qkv_proj.weight", q, kv, q + 2 * kv},
+      {".self_attn.v_proj.weight", ".self_attn.qkv_proj.weight", q + kv, kv, q + 2 * kv},
+      {".mlp.gate_proj.weight", ".mlp.gate_up_proj.weight", 0, hidden, 2 * hidden},
+      {".mlp.up_proj.weight", ".mlp.gate_up_proj.weight", hidden, hidden, 2 * hidden}};
+  for (const Part& part : parts) {
+    absl::string_view stem = parameter;
+    if (!absl::ConsumeSuffix(&stem, part.parameter)) continue;
+    return HfPlace{absl::StrCat(stem, part.tensor), part.begin, part.rows, part.of};
+  }
+  return std::nullopt;
+}
+
 // Empty: it fits.
 std::string Difference(const Field& field, const Json& config) {
   if (field.rule == Rule::kWrite) return "";
@@ -313,45 +377,24 @@ absl::Status CheckHfFolder(const v1::ModelSpec& spec, const std::string& folder)
   return Annotate(CheckHfConfig(spec, text), HfConfigPath(folder));
 }
 
-std::vector<std::string> HfNames(const v1::ModelSpec& spec, absl::string_view parameter) {
-  std::vector<std::string> names = {std::string(parameter)};
-  const auto family = FamilyOf(spec);
-  // The hub's BERTs come from TensorFlow, with its names.
-  for (const auto& [ours, older] : {std::pair{".LayerNorm.weight", ".LayerNorm.gamma"},
-                                    std::pair{".LayerNorm.bias", ".LayerNorm.beta"}}) {
-    absl::string_view stem = parameter;
-    if (spec.has_bert() && absl::ConsumeSuffix(&stem, ours)) {
-      names.push_back(absl::StrCat(stem, older));
+std::vector<HfPlace> HfPlaces(const v1::ModelSpec& spec, absl::string_view parameter) {
+  std::vector<HfPlace> places;
+  if (const auto rows = RowsOf(spec, parameter); rows.has_value()) {
+    for (std::string& name : NamesOf(spec, rows->tensor)) {
+      places.push_back({std::move(name), rows->begin, rows->rows, rows->of});
     }
   }
-  for (size_t i = 0, all = names.size(); family.ok() && i < all; ++i) {
-    if (!absl::StartsWith(names[i], family->prefix)) continue;
-    names.push_back(names[i].substr(family->prefix.size()));
-  }
-  return names;
+  for (std::string& name : NamesOf(spec, parameter)) places.push_back({std::move(name)});
+  return places;
 }
 
-std::optional<HfRows> HfRowsOf(const v1::ModelSpec& spec, absl::string_view parameter) {
-  if (!spec.has_llama()) return std::nullopt;
-  const v1::LlamaSpec& llama = spec.llama();
-  const int64_t q = llama.heads() * llama.head_dim(), kv = llama.kv_heads() * llama.head_dim();
-  const int64_t hidden = llama.hidden();
-  struct Part {
-    absl::string_view parameter, tensor;
-    int64_t begin, rows, of;
-  };
-  const Part parts[] = {
-      {".self_attn.q_proj.weight", ".self_attn.qkv_proj.weight", 0, q, q + 2 * kv},
-      {".self_attn.k_proj.weight", ".self_attn.qkv_proj.weight", q, kv, q + 2 * kv},
-      {".self_attn.v_proj.weight", ".self_attn.qkv_proj.weight", q + kv, kv, q + 2 * kv},
-      {".mlp.gate_proj.weight", ".mlp.gate_up_proj.weight", 0, hidden, 2 * hidden},
-      {".mlp.up_proj.weight", ".mlp.gate_up_proj.weight", hidden, hidden, 2 * hidden}};
-  for (const Part& part : parts) {
-    absl::string_view stem = parameter;
-    if (!absl::ConsumeSuffix(&stem, part.parameter)) continue;
-    return HfRows{absl::StrCat(stem, part.tensor), part.begin, part.rows, part.of};
+std::string ShowHfPlaces(const std::vector<HfPlace>& places) {
+  std::vector<std::string> shown;
+  for (const HfPlace& place : places) {
+    const bool whole = place.of == 0;
+    shown.push_back(whole ? place.tensor : absl::StrCat(place.tensor, " of ", place.of, " rows"));
   }
-  return std::nullopt;
+  return absl::StrJoin(shown, " or ");
 }
 
 }  // namespace milepost::models

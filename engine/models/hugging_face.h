@@ -3,7 +3,7 @@
 //   MP_ASSIGN_OR_RETURN(std::string json, models::HfConfig(spec, "float32"));   // export
 //   MP_RETURN_IF_ERROR(models::CheckHfConfig(spec, json));                      // import
 //   MP_ASSIGN_OR_RETURN(v1::ModelSpec spec, models::ModelOfHfConfig(json));     // its model
-//   for (const std::string& name : models::HfNames(spec, "transformer.wte.weight")) ...
+//   for (const models::HfPlace& place : models::HfPlaces(spec, "transformer.wte.weight")) ...
 //
 // Parameters already have the names and shapes of the state dict of *ForCausalLM (BERT:
 // BertForMaskedLM), where a tied head has no entry. So weights need no table. A family is one
@@ -13,7 +13,6 @@
 #define MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,19 +51,22 @@ absl::StatusOr<v1::ModelSpec> ModelOfHfConfig(absl::string_view config_json);
 // ModelOfHfConfig of FOLDER/config.json. Errors name the file. NOT_FOUND: it does not exist.
 absl::StatusOr<v1::ModelSpec> ModelOfHfFolder(const std::string& folder);
 
-// The names under which a parameter may be stored, most likely first: with the base model's prefix,
-// and without it, as in files of the bare base model.
-std::vector<std::string> HfNames(const v1::ModelSpec& spec, absl::string_view parameter);
-
-// Where a family keeps several parameters below each other in one tensor, as Phi-3 does.
-struct HfRows {
-  std::string tensor;  // "model.layers.0.self_attn.qkv_proj.weight"; it has names as a parameter
-  int64_t begin = 0;   // the parameter is rows [begin, begin + rows)
+// Where weights may have a parameter: a whole tensor, or rows [begin, begin + rows) of one that has
+// `of`. Phi-3 keeps several parameters below each other, and RoBERTa has rows for padding before
+// the first position's.
+struct HfPlace {
+  std::string tensor;
+  int64_t begin = 0;
   int64_t rows = 0;
-  int64_t of = 0;  // that the tensor has
+  int64_t of = 0;  // 0: it is the tensor
 };
-// Nothing: no family that is supported keeps the parameter so.
-std::optional<HfRows> HfRowsOf(const v1::ModelSpec& spec, absl::string_view parameter);
+
+// The places of a parameter, in the order in which they are to be looked for. Names are with the
+// base model's prefix, and without it, as in files of the bare base model.
+std::vector<HfPlace> HfPlaces(const v1::ModelSpec& spec, absl::string_view parameter);
+
+// "wte.weight or transformer.wte.weight", for errors.
+std::string ShowHfPlaces(const std::vector<HfPlace>& places);
 
 }  // namespace milepost::models
 

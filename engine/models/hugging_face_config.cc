@@ -20,9 +20,10 @@ constexpr int kMaxConfigDepth = 32;
 
 // What a config's model_type is here.
 constexpr std::pair<absl::string_view, absl::string_view> kModelTypes[] = {
-    {"gpt2", "model.gpt2"},  {"llama", "model.llama"},  {"mistral", "model.llama"},
-    {"phi3", "model.llama"}, {"qwen2", "model.llama"},  {"qwen3", "model.llama"},
-    {"bert", "model.bert"},  {"resnet", "model.resnet"}};
+    {"gpt2", "model.gpt2"},      {"llama", "model.llama"},  {"mistral", "model.llama"},
+    {"phi3", "model.llama"},     {"qwen2", "model.llama"},  {"qwen3", "model.llama"},
+    {"bert", "model.bert"},      {"roberta", "model.bert"}, {"xlm-roberta", "model.bert"},
+    {"camembert", "model.bert"}, {"resnet", "model.resnet"}};
 
 // Bounded in size and depth; nlohmann throws, nothing of it leaves this function.
 absl::StatusOr<Json> ParseObject(absl::string_view text) {
@@ -43,6 +44,14 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
   } catch (const std::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat("not valid JSON: ", error.what()));
   }
+}
+
+void UnifyRoberta(Json& config) {
+  const Json vocabulary = 50265, positions = 512;  // transformers' defaults
+  if (!config.contains("vocab_size")) config["vocab_size"] = vocabulary;
+  Json& rows = config["max_position_embeddings"];
+  if (rows.is_null()) rows = positions;
+  if (rows.is_number_integer()) rows = rows.get<int64_t>() - kRobertaPositions;
 }
 
 Json Unified(Json config) {
@@ -66,6 +75,7 @@ Json Unified(Json config) {
   const auto labels = config.find("id2label");
   if (labels != config.end() && labels->is_object()) config["num_labels"] = labels->size();
   if (type == "mistral" && !config.contains("sliding_window")) config["sliding_window"] = 4096;
+  if (type == "roberta" || type == "xlm-roberta" || type == "camembert") UnifyRoberta(config);
   if (type == "phi3" && !config.contains("rms_norm_eps")) config["rms_norm_eps"] = 1e-5;
   return config;
 }

@@ -2,6 +2,7 @@
 #ifndef MILEPOST_ENGINE_MODELS_HUGGING_FACE_CONFIG_H_
 #define MILEPOST_ENGINE_MODELS_HUGGING_FACE_CONFIG_H_
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -12,6 +13,9 @@ namespace milepost::models {
 
 using HfJson = nlohmann::ordered_json;
 
+// Rows of RoBERTa's table of positions before that of the first: of padding, whose token is 1.
+inline constexpr int64_t kRobertaPositions = 2;
+
 std::string HfConfigPath(const std::string& folder);
 
 // Reads FOLDER/config.json. Errors name the file; those of reading are ReadRegularFile's.
@@ -19,7 +23,7 @@ absl::StatusOr<std::string> ReadHfConfig(const std::string& folder);
 
 // An object in one form for what transformers' versions write differently. rope_scaling's keys are
 // at the top as "rope_scaling.factor", wherever they, rope_theta and partial_rotary_factor were. A
-// window is there only where it is used. INVALID_ARGUMENT: no JSON object, longer than 1 MiB or nested too deeply.
+// window is there only where it is used. RoBERTa's positions are those that a sequence may have. INVALID_ARGUMENT: no JSON object, longer than 1 MiB or nested too deeply.
 absl::StatusOr<HfJson> ParseHfConfig(absl::string_view text);
 
 // The field of ModelSpec, "model.llama", that is a config's model_type. INVALID_ARGUMENT: it is not

@@ -28,6 +28,16 @@ v1::ModelSpec SmallGpt2() {
   return model;
 }
 
+std::vector<std::string> Shown(const v1::ModelSpec& spec, absl::string_view parameter) {
+  std::vector<std::string> shown;
+  for (const HfPlace& place : HfPlaces(spec, parameter)) {
+    const std::string rows =
+        place.of == 0 ? "" : absl::StrCat(" ", place.begin, "+", place.rows, " of ", place.of);
+    shown.push_back(place.tensor + rows);
+  }
+  return shown;
+}
+
 TEST(HuggingFaceTest, WritesAGpt2Config) {
   const auto config = HfConfig(SmallGpt2(), "float32");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -164,8 +174,7 @@ TEST(HuggingFaceTest, ReadsAndWritesLlama) {
   EXPECT_EQ(changed("\"head_dim\": 64,", ""), "");
   EXPECT_EQ(changed("\"head_dim\": 64", "\"head_dim\": 128"),
             "head_dim is 128, model.llama.head_dim needs 64");
-  EXPECT_THAT(HfNames(Llama(), "model.norm.weight"),
-              ElementsAre("model.norm.weight", "norm.weight"));
+  EXPECT_THAT(Shown(Llama(), "model.norm.weight"), ElementsAre("model.norm.weight", "norm.weight"));
 }
 
 TEST(HuggingFaceTest, ReadsMistralAndQwen) {
@@ -200,7 +209,7 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
   EXPECT_EQ(
       CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"gemma2\""}})).message(),
       "model_type is \"gemma2\", which is not supported; there are gpt2, llama, mistral, phi3, "
-      "qwen2, qwen3, bert, resnet");
+      "qwen2, qwen3, bert, roberta, xlm-roberta, camembert, resnet");
   EXPECT_EQ(CheckHfConfig(SmallGpt2(), plain).message(),
             "model_type is \"llama\", which is model.llama, and the spec has model.gpt2");
   // transformers' defaults, where a config leaves them out, are not the other families'.
@@ -249,10 +258,12 @@ TEST(HuggingFaceTest, ReadsAndWritesBert) {
   bert.set_segments(1);
   EXPECT_EQ(CheckHfConfig(model, hub).message(),
             "type_vocab_size is 2, model.bert.segments needs 1");
-  EXPECT_THAT(HfNames(model, "bert.embeddings.LayerNorm.weight"),
+  EXPECT_THAT(Shown(model, "bert.embeddings.LayerNorm.weight"),
               ElementsAre("bert.embeddings.LayerNorm.weight", "bert.embeddings.LayerNorm.gamma",
-                          "embeddings.LayerNorm.weight", "embeddings.LayerNorm.gamma"));
-  EXPECT_THAT(HfNames(model, "cls.predictions.bias"), ElementsAre("cls.predictions.bias"));
+                          "roberta.embeddings.LayerNorm.weight", "embeddings.LayerNorm.weight",
+                          "embeddings.LayerNorm.gamma"));
+  EXPECT_THAT(Shown(model, "cls.predictions.bias"),
+              ElementsAre("cls.predictions.bias", "lm_head.bias"));
 }
 
 std::string ModelOf(const std::string& config) {
@@ -342,20 +353,53 @@ TEST(HuggingFaceTest, RowsOfATensorOfSeveralParameters) {
   v1::ModelSpec model;
   v1::LlamaSpec& llama = *model.mutable_llama();
   llama.set_heads(4), llama.set_kv_heads(2), llama.set_head_dim(8), llama.set_hidden(96);
-  const auto rows = [&](const char* name) {
-    const auto found = HfRowsOf(model, absl::StrCat("model.layers.3.", name, ".weight"));
-    if (!found.has_value()) return std::string("none");
-    return absl::StrCat(found->tensor, " ", found->begin, "+", found->rows, " of ", found->of);
+  const auto first = [&](const char* name) {
+    return Shown(model, absl::StrCat("model.layers.3.", name, ".weight"))[0];
   };
   const std::string qkv = "model.layers.3.self_attn.qkv_proj.weight ";
-  EXPECT_EQ(rows("self_attn.q_proj"), qkv + "0+32 of 64");
-  EXPECT_EQ(rows("self_attn.k_proj"), qkv + "32+16 of 64");
-  EXPECT_EQ(rows("self_attn.v_proj"), qkv + "48+16 of 64");
+  EXPECT_EQ(first("self_attn.q_proj"), qkv + "0+32 of 64");
+  EXPECT_EQ(first("self_attn.k_proj"), qkv + "32+16 of 64");
+  EXPECT_EQ(first("self_attn.v_proj"), qkv + "48+16 of 64");
   const std::string gate_up = "model.layers.3.mlp.gate_up_proj.weight ";
-  EXPECT_EQ(rows("mlp.gate_proj"), gate_up + "0+96 of 192");
-  EXPECT_EQ(rows("mlp.up_proj"), gate_up + "96+96 of 192");
-  EXPECT_EQ(rows("mlp.down_proj"), "none");
-  EXPECT_FALSE(HfRowsOf(SmallGpt2(), "h.0.self_attn.q_proj.weight").has_value());
+  EXPECT_EQ(first("mlp.gate_proj"), gate_up + "0+96 of 192");
+  EXPECT_EQ(first("mlp.up_proj"), gate_up + "96+96 of 192");
+  EXPECT_EQ(first("mlp.down_proj"), "model.layers.3.mlp.down_proj.weight");
+  EXPECT_THAT(Shown(model, "model.layers.3.mlp.up_proj.weight"),
+              ElementsAre(gate_up + "96+96 of 192", "layers.3.mlp.gate_up_proj.weight 96+96 of 192",
+                          "model.layers.3.mlp.up_proj.weight", "layers.3.mlp.up_proj.weight"));
+  EXPECT_EQ(ShowHfPlaces(HfPlaces(model, "lm_head.weight")), "lm_head.weight");
+  EXPECT_THAT(ShowHfPlaces(HfPlaces(model, "model.layers.3.mlp.up_proj.weight")),
+              HasSubstr("gate_up_proj.weight of 192 rows or "));
+}
+
+TEST(HuggingFaceTest, RobertaIsABert) {
+  // FacebookAI/roberta-base's, in part.
+  const char roberta[] = R"({"model_type": "roberta", "hidden_act": "gelu", "hidden_size": 768,
+    "intermediate_size": 3072, "layer_norm_eps": 1e-05, "max_position_embeddings": 514,
+    "num_attention_heads": 12, "num_hidden_layers": 12, "pad_token_id": 1, "type_vocab_size": 1,
+    "vocab_size": 50265})";
+  const auto model = ModelOfHfConfig(roberta);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->bert().context(), 512);
+  EXPECT_EQ(model->bert().segments(), 1);
+  EXPECT_EQ(model->bert().norm_epsilon(), 1e-5);
+  EXPECT_EQ(ModelOfHfConfig(R"({"model_type": "xlm-roberta"})")->bert().vocabulary(), 50265);
+  EXPECT_EQ(ModelOfHfConfig(R"({"model_type": "camembert"})")->bert().context(), 510);
+  EXPECT_THAT(ModelOf(absl::StrReplaceAll(roberta, {{"514", "\"x\""}})),
+              HasSubstr("max_position_embeddings is \"x\", and not a whole number"));
+  EXPECT_THAT(ModelOf(absl::StrReplaceAll(roberta, {{"514", "1"}})),
+              HasSubstr("max_position_embeddings is -1, and not a whole number"));
+  EXPECT_THAT(Shown(*model, "bert.encoder.layer.0.output.LayerNorm.bias"),
+              testing::Contains("roberta.encoder.layer.0.output.LayerNorm.bias"));
+  EXPECT_THAT(Shown(*model, "cls.predictions.transform.LayerNorm.weight"),
+              testing::Contains("lm_head.layer_norm.weight"));
+  EXPECT_THAT(Shown(*model, "cls.predictions.transform.dense.bias"),
+              testing::Contains("lm_head.dense.bias"));
+  EXPECT_THAT(Shown(*model, "cls.predictions.bias"), testing::Contains("lm_head.bias"));
+  const std::string positions = "embeddings.position_embeddings.weight";
+  EXPECT_THAT(Shown(*model, "bert." + positions),
+              testing::IsSupersetOf({"roberta." + positions + " 2+512 of 514",
+                                     "roberta." + positions, "bert." + positions}));
 }
 
 TEST(HuggingFaceTest, AConfigThatIsNoModelIsRefused) {
@@ -407,9 +451,9 @@ TEST(HuggingFaceTest, RefusesWhatIsNoConfig) {
 }
 
 TEST(HuggingFaceTest, NamesWithAndWithoutTheBaseModelsPrefix) {
-  EXPECT_THAT(HfNames(SmallGpt2(), "transformer.wte.weight"),
+  EXPECT_THAT(Shown(SmallGpt2(), "transformer.wte.weight"),
               ElementsAre("transformer.wte.weight", "wte.weight"));
-  EXPECT_THAT(HfNames(SmallGpt2(), "lm_head.weight"), ElementsAre("lm_head.weight"));
+  EXPECT_THAT(Shown(SmallGpt2(), "lm_head.weight"), ElementsAre("lm_head.weight"));
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/regular_file.h"
 #include "common/status_macros.h"
@@ -121,21 +120,17 @@ absl::StatusOr<std::unique_ptr<const SafetensorsFolder>> SafetensorsFolder::Open
   return result;
 }
 
-absl::StatusOr<SafetensorsFolder::Place> SafetensorsFolder::Place::Rows(int64_t begin, int64_t rows,
-                                                                        int64_t of) const {
-  if (tensor->shape.empty() || tensor->shape[0] != of) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file->path(), ": tensor ", tensor->name, " has the shape [",
-                     absl::StrJoin(tensor->shape, ", "), "], the model's has ", of, " rows"));
-  }
-  MP_CHECK(begin >= 0 && rows > 0 && begin + rows <= of);
+SafetensorsFolder::Place SafetensorsFolder::Place::Rows(int64_t begin, int64_t rows) const {
+  MP_CHECK(!tensor->shape.empty()) << tensor->name;
+  const int64_t all = tensor->shape[0];
+  MP_CHECK(begin >= 0 && rows > 0 && begin + rows <= all) << tensor->name;
   SafetensorsTensor part = *tensor;
   part.shape[0] = rows;
-  part.elements = tensor->elements / of * rows;
-  const int64_t row_bytes = (tensor->end - tensor->begin) / of;
+  part.elements = tensor->elements / all * rows;
+  const int64_t row_bytes = (tensor->end - tensor->begin) / all;
   part.begin = tensor->begin + begin * row_bytes;
   part.end = part.begin + rows * row_bytes;
-  return Place{file, std::make_shared<const SafetensorsTensor>(std::move(part))};
+  return {file, std::make_shared<const SafetensorsTensor>(std::move(part))};
 }
 
 const SafetensorsFolder::Place* SafetensorsFolder::Find(const std::string& name) const {

@@ -68,9 +68,10 @@ class SafetensorsFolder {
     // The file's own, or rows of one.
     std::shared_ptr<const SafetensorsTensor> tensor;
 
-    // Rows [begin, begin + rows) of this one, which must have `of` rows. INVALID_ARGUMENT, naming
-    // file and tensor: it has not.
-    absl::StatusOr<Place> Rows(int64_t begin, int64_t rows, int64_t of) const;
+    // Whether it has so many rows.
+    bool HasRows(int64_t rows) const { return !tensor->shape.empty() && tensor->shape[0] == rows; }
+    // Rows [begin, begin + rows) of those it has (CHECK).
+    Place Rows(int64_t begin, int64_t rows) const;
   };
 
   // Uses the index if there is one. INVALID_ARGUMENT: the index is malformed, names a file outside

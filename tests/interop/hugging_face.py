@@ -8,7 +8,7 @@ For each family a randomly initialised transformers model is saved, trained one 
 `train.init_from` at a learning rate too small to change a bit, even of a zero, and exported:
 - our validation loss is transformers' loss on the same tokens (1e-5 relative);
 - the exported weights are the saved ones, bit for bit, and load with from_pretrained (those of a
-  Phi-3 as a Llama's);
+  Phi-3 as a Llama's, those of a RoBERTa as a BERT's);
 - logits of the export are the saved model's (1e-4);
 - our logits are transformers' (1e-4);
 - `milepost generate` writes greedily what transformers' `generate` writes, to the context's end;
@@ -92,12 +92,22 @@ FAMILIES = {
                                 vocab_size=VOCABULARY, initializer_range=0.2),
         f"bert: {{layers: 2, width: 64, heads: 4, hidden: 96, context: {T}, "
         f"vocabulary: {VOCABULARY}}}"),
+    "roberta": (
+        transformers.RobertaConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                   intermediate_size=96, max_position_embeddings=T + 2,
+                                   vocab_size=VOCABULARY, type_vocab_size=1,
+                                   initializer_range=0.2, layer_norm_eps=1e-5),
+        f"bert: {{layers: 2, width: 64, heads: 4, hidden: 96, context: {T}, segments: 1, "
+        f"norm_epsilon: 1e-5, vocabulary: {VOCABULARY}}}"),
 }
+# What their exports are where it is another one.
+EXPORTED_AS = {"phi3": transformers.LlamaForCausalLM, "roberta": transformers.BertForMaskedLM}
 MASK = VOCABULARY - 1
+MASKED = ("bert", "roberta")
 
 
 def auto_class(config):
-    return (transformers.AutoModelForMaskedLM if config.model_type == "bert"
+    return (transformers.AutoModelForMaskedLM if config.model_type in MASKED
             else transformers.AutoModelForCausalLM)
 
 
@@ -116,14 +126,24 @@ def weights(model):
     return {name: value.detach() for name, value in model.named_parameters()}
 
 
-def split(tensors):
-    """As a Llama has them what a Phi-3 keeps below each other."""
+ROBERTA_NAMES = (("roberta.", "bert."), ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
+                 ("lm_head.dense.", "cls.predictions.transform.dense."),
+                 ("lm_head.bias", "cls.predictions.bias"))
+
+
+def converted(tensors):
+    """As a Llama has them what a Phi-3 keeps below each other, and as a BERT what a RoBERTa has."""
     parts = {}
     for name, value in tensors.items():
         if name.endswith("qkv_proj.weight"):
             names, rows = ("q_proj", "k_proj", "v_proj"), (64, 32, 32)
         elif name.endswith("gate_up_proj.weight"):
             names, rows = ("gate_proj", "up_proj"), (96, 96)
+        elif name.startswith("roberta.") or name.startswith("lm_head.") and "lm_head.bias" in tensors:
+            for old, new in ROBERTA_NAMES:
+                name = name.replace(old, new)
+            parts[name] = value[2:] if "position_embeddings" in name else value
+            continue
         else:
             parts[name] = value
             continue
@@ -142,6 +162,7 @@ def run(*command):
 def write_tokens(path, count, seed):
     generator = numpy.random.default_rng(seed)
     tokens = generator.integers(0, VOCABULARY, count).astype(numpy.uint16)
+    tokens[tokens == 1] = 0  # RoBERTa gives that token, its padding, no position
     numpy.save(path, tokens)
     return torch.from_numpy(tokens.astype(numpy.int64))
 
@@ -167,7 +188,7 @@ def reference_loss(model, tokens):
     with torch.no_grad():
         inputs = torch.stack([tokens[i * T:i * T + T] for i in range(SAMPLES)])
         targets = torch.stack([tokens[i * T + 1:i * T + T + 1] for i in range(SAMPLES)])
-        if model.config.model_type == "bert":
+        if model.config.model_type in MASKED:
             samples = [mask(sample.tolist(), i, 0, VALIDATION_STREAM, 0.15, MASK, VOCABULARY)
                        for i, sample in enumerate(inputs)]
             inputs, targets = (torch.tensor([s[k] for s in samples]) for k in (0, 1))
@@ -213,9 +234,9 @@ def check_family(bin_dir, folder, family):
     run(milepost, "checkpoint", "export", "1", "--format", "safetensors", "--out", exported,
         *data_dir)
     again = load(exported)
-    wanted = transformers.LlamaForCausalLM if family == "phi3" else type(original)
+    wanted = EXPORTED_AS.get(family, type(original))
     check(type(again) is wanted, f"{family}: loaded as {type(again).__name__}")
-    before, after = split(weights(original)), weights(again)
+    before, after = converted(weights(original)), weights(again)
     check(before.keys() == after.keys(), f"{family}: {before.keys() ^ after.keys()}")
     for name, value in before.items():
         check(torch.equal(value, after[name]), f"{family}: {name} is not the same bit for bit")
@@ -231,7 +252,7 @@ def check_family(bin_dir, folder, family):
     error = (found - expected).abs().max().item()
     check(error <= 1e-4, f"{family}: logits differ by {error}")
 
-    if family != "bert":
+    if family not in MASKED:
         check_text(milepost, again, tokens, family, data_dir)
     rounded = folder / "rounded"
     run(milepost, "checkpoint", "export", "1", "--dtype", "bf16", "--out", rounded, *data_dir)

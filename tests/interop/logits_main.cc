@@ -31,8 +31,8 @@ absl::Status LoadWeights(const std::string& folder, const v1::ModelSpec& model,
   for (const graph::Parameter& parameter : graph.parameters) {
     const std::string& name = graph.values[parameter.value].name;
     const state::SafetensorsFolder::Place* place = nullptr;
-    for (const std::string& stored : models::HfNames(model, name)) {
-      if (place == nullptr) place = weights->Find(stored);
+    for (const models::HfPlace& stored : models::HfPlaces(model, name)) {
+      if (place == nullptr && stored.of == 0) place = weights->Find(stored.tensor);
     }
     if (place == nullptr) return absl::NotFoundError(absl::StrCat(folder, " holds no ", name));
     std::vector<double>& values = reference->values(parameter.value);

@@ -28,24 +28,17 @@ using Place = state::SafetensorsFolder::Place;
 
 constexpr absl::string_view kParameterKind = "master";
 
-const Place* FirstOf(const state::SafetensorsFolder& weights,
-                     const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    if (const Place* place = weights.Find(name); place != nullptr) return place;
-  }
-  return nullptr;
-}
-
 absl::StatusOr<Place> PlaceOf(const state::SafetensorsFolder& weights, const v1::ModelSpec& model,
                               const v1::TensorInfo& tensor) {
-  const std::vector<std::string> names = models::HfNames(model, tensor.name());
-  if (const Place* place = FirstOf(weights, names); place != nullptr) return *place;
-  if (const auto rows = models::HfRowsOf(model, tensor.name()); rows.has_value()) {
-    const Place* all = FirstOf(weights, models::HfNames(model, rows->tensor));
-    if (all != nullptr) return all->Rows(rows->begin, rows->rows, rows->of);
+  const std::vector<models::HfPlace> places = models::HfPlaces(model, tensor.name());
+  for (const models::HfPlace& place : places) {
+    const Place* found = weights.Find(place.tensor);
+    if (found == nullptr) continue;
+    if (place.of == 0) return *found;
+    if (found->HasRows(place.of)) return found->Rows(place.begin, place.rows);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(weights.path(), " holds no tensor ", absl::StrJoin(names, " or ")));
+      absl::StrCat(weights.path(), " holds no tensor ", models::ShowHfPlaces(places)));
 }
 
 absl::Status CheckShape(const Place& place, const v1::ModelSpec& model,
