@@ -20,6 +20,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -69,14 +70,16 @@ class StepEngine {
   // `base`.
   virtual char* mirror() = 0;
   virtual absl::Status Upload(bool base) = 0;
-  // Instead of Upload, on a device that has just been opened: `drawn` is made on the device. Of the
-  // buffers `sent`, initial(buffer, begin, bytes, at) writes bytes to host memory `at`, as they are
-  // sent. All else stays zeros. Not where states are offloaded. Blocks.
+  // Instead of Upload, on a device that has just been opened: of masters, parameters and statistics
+  // the device makes what drawn(buffer) says. Where that is nothing, initial(buffer, begin, bytes,
+  // at) writes bytes to host memory `at`, as they are sent. All else stays zeros. Not where states
+  // are offloaded. Blocks.
+  using InitialDrawn =
+      absl::FunctionRef<std::optional<std::vector<DrawnValues>>(plan::BufferId buffer)>;
   using InitialBytes =
       absl::FunctionRef<void(plan::BufferId buffer, int64_t begin, int64_t bytes, char* at)>;
-  virtual absl::Status UploadInitial(absl::Span<const DrawnValues> drawn,
-                                     absl::Span<const plan::BufferId> sent, InitialBytes initial) {
-    (void)drawn, (void)sent, (void)initial;
+  virtual absl::Status UploadInitial(InitialDrawn drawn, InitialBytes initial) {
+    (void)drawn, (void)initial;
     return absl::UnimplementedError("this engine's memory is the host's");
   }
   virtual absl::Status Download() = 0;

@@ -207,8 +207,8 @@ bool ParameterStore::IsPacked(plan::BufferId buffer) const {
   return group != nullptr && group->Packed();
 }
 
-void ParameterStore::AddDrawn(uint64_t seed, plan::BufferId buffer,
-                              std::vector<DrawnValues>& drawn) const {
+std::vector<DrawnValues> ParameterStore::Drawn(uint64_t seed, plan::BufferId buffer) const {
+  std::vector<DrawnValues> drawn;
   const plan::FlatGroup* group = GroupOf(buffer);
   MP_CHECK(group != nullptr && !group->Packed());
   const bool parameters = group->parameter_buffer == buffer;
@@ -229,6 +229,7 @@ void ParameterStore::AddDrawn(uint64_t seed, plan::BufferId buffer,
                      .stream = InitialStream(p.parameter),
                      .first = static_cast<uint64_t>(from - p.begin)});
   }
+  return drawn;
 }
 
 void ParameterStore::WritePacked(uint64_t seed, plan::BufferId buffer, int64_t begin, int64_t bytes,

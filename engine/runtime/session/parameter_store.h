@@ -58,7 +58,7 @@ class ParameterStore {
   // What Initialize and RebuildParameters leave in a buffer of masters or parameters, but for
   // zeros, for a device that makes it; not of packed ones. Needs no arena and no other rank, as
   // WritePacked.
-  void AddDrawn(uint64_t seed, plan::BufferId buffer, std::vector<DrawnValues>& drawn) const;
+  std::vector<DrawnValues> Drawn(uint64_t seed, plan::BufferId buffer) const;
   // Whether it is one of packed parameters.
   bool IsPacked(plan::BufferId buffer) const;
   // The same of bytes [begin, begin + bytes) of such a buffer, written to `at`.

@@ -47,9 +47,7 @@ void WriteDrawn(const DrawnValues& values, T* buffer) {
 
 std::vector<char> Drawn(const ParameterStore& store, plan::BufferId id, int64_t bytes) {
   std::vector<char> got(static_cast<size_t>(bytes));
-  std::vector<DrawnValues> drawn;
-  store.AddDrawn(kInitialSeed, id, drawn);
-  for (const DrawnValues& values : drawn) {
+  for (const DrawnValues& values : store.Drawn(kInitialSeed, id)) {
     if (values.dtype == DType::kBf16) WriteDrawn(values, reinterpret_cast<bf16*>(got.data()));
     if (values.dtype == DType::kF16) WriteDrawn(values, reinterpret_cast<f16*>(got.data()));
     if (values.dtype == DType::kF32) WriteDrawn(values, reinterpret_cast<float*>(got.data()));

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -15,7 +16,6 @@
 #include "common/steady_time.h"
 #include "engine/comm/agreement.h"
 #include "engine/comm/communicator.h"
-#include "engine/plan/fit/required_bytes.h"
 #include "engine/runtime/cpu/cpu_step_engine.h"
 #include "engine/runtime/offload/state_disk.h"
 
@@ -155,24 +155,18 @@ absl::Status TrainingSession::InitializeParameters() {
 // is not zeros the device makes itself; the rest any rank can make alone.
 absl::Status TrainingSession::UploadInitial() {
   const plan::StepPlan& plan = engine_->plan();
-  std::vector<DrawnValues> drawn;
-  std::vector<plan::BufferId> sent;
-  for (const plan::BufferId buffer : plan::InitialisedOnDevice(plan)) {
+  const uint64_t seed = spec_.train().seed();
+  const auto drawn = [&](plan::BufferId buffer) -> std::optional<std::vector<DrawnValues>> {
     const bool of_statistics = buffer == plan.statistics || buffer == plan.scalings;
-    if (of_statistics || store_->IsPacked(buffer)) {
-      sent.push_back(buffer);
-    } else {
-      store_->AddDrawn(spec_.train().seed(), buffer, drawn);
-    }
-  }
-  return engine_->UploadInitial(
-      drawn, sent, [&](plan::BufferId buffer, int64_t begin, int64_t bytes, char* at) {
-        if (store_->IsPacked(buffer)) {
-          return store_->WritePacked(spec_.train().seed(), buffer, begin, bytes, at);
-        }
-        std::memcpy(at, engine_->mirror() + plan.buffers[buffer].offset + begin,
-                    static_cast<size_t>(bytes));
-      });
+    if (of_statistics || store_->IsPacked(buffer)) return std::nullopt;
+    return store_->Drawn(seed, buffer);
+  };
+  const auto bytes = [&](plan::BufferId buffer, int64_t begin, int64_t bytes, char* at) {
+    if (store_->IsPacked(buffer)) return store_->WritePacked(seed, buffer, begin, bytes, at);
+    std::memcpy(at, engine_->mirror() + plan.buffers[buffer].offset + begin,
+                static_cast<size_t>(bytes));
+  };
+  return engine_->UploadInitial(drawn, bytes);
 }
 
 absl::Status TrainingSession::UploadState() {

@@ -98,8 +98,7 @@ class CudaEngine : public StepEngine {
            tables_->bytes();
   }
   absl::Status Upload(bool base) override;
-  absl::Status UploadInitial(absl::Span<const DrawnValues> drawn,
-                             absl::Span<const plan::BufferId> sent, InitialBytes initial) override;
+  absl::Status UploadInitial(InitialDrawn drawn, InitialBytes initial) override;
   absl::Status Download() override;
 
   int64_t most_documents() const override {
@@ -423,12 +422,13 @@ absl::Status CudaEngine::Upload(bool base) {
 
 // Without the mirror: what is made where it is sent from needs no pages of its own, which cost more
 // than the numbers in them.
-absl::Status CudaEngine::UploadInitial(absl::Span<const DrawnValues> drawn,
-                                       absl::Span<const plan::BufferId> sent,
-                                       InitialBytes initial) {
+absl::Status CudaEngine::UploadInitial(InitialDrawn drawn, InitialBytes initial) {
   const auto compute = static_cast<size_t>(plan::Stream::kCompute);
-  MP_RETURN_IF_ERROR(DrawValues(plan_, drawn, memory_.arena, memory_.streams[compute]));
-  for (const plan::BufferId id : sent) {
+  for (const plan::BufferId id : plan::InitialisedOnDevice(plan_)) {
+    if (const auto values = drawn(id); values.has_value()) {
+      MP_RETURN_IF_ERROR(DrawValues(plan_, *values, memory_.arena, memory_.streams[compute]));
+      continue;
+    }
     const Range range = RangeOf(plan_, id);
     const auto source = [&](int64_t begin, int64_t bytes, char* at) {
       initial(id, begin, bytes, at);
