@@ -12,12 +12,13 @@ run, which it knows by the job's uid. The same from Python:
         milepost.trackers.follow(job, milepost.trackers.Wandb(job, project="llama"))
 
 Needs wandb or mlflow in the Python that runs it, and what milepost.Client needs. Where its service
-is, and who you are, wandb and mlflow learn as they always do: WANDB_MODE=offline writes to a folder,
-of which `wandb sync` sends what each call has written; MLFLOW_TRACKING_URI may be a folder.
+is, and who you are, wandb and mlflow learn as they always do. WANDB_MODE=offline writes to a folder
+for `wandb sync`; call once then, since no folder knows what another one has.
 """
 
 import argparse
 import math
+import re
 import sys
 import time
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple
@@ -147,7 +148,7 @@ class MLflow:
         from mlflow.entities import Metric
 
         metrics = [
-            Metric(name, value, int(one.seconds * 1000), one.step)
+            Metric(_mlflow_name(name), value, int(one.seconds * 1000), one.step)
             for one in reports
             for name, value in one.values.items()
         ]
@@ -161,6 +162,11 @@ class MLflow:
         states = {"SUCCEEDED": "FINISHED", "FAILED": "FAILED", "CANCELLED": "KILLED"}
         if status.state in states:
             self._client.set_terminated(self._ident, states[status.state])
+
+
+def _mlflow_name(curve: str) -> str:
+    """MLflow takes few signs, and where it keeps files "a" and "a/b" exclude each other."""
+    return re.sub(r"[^\w\-. ]", "_", curve.replace("/", "."))
 
 
 def _title(job: Job) -> str:
@@ -198,11 +204,11 @@ def main() -> int:
             else:
                 tracker = MLflow(job, arguments.experiment)
             print(f"{job.name} {follow(job, tracker).state}")
-    except (milepost.errors.MilepostError, ImportError) as error:
-        print(f"milepost.trackers: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         return 130
+    except Exception as error:  # those of wandb and mlflow have no common kind
+        print(f"milepost.trackers: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

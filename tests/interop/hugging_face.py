@@ -126,20 +126,21 @@ def weights(model):
     return {name: value.detach() for name, value in model.named_parameters()}
 
 
-ROBERTA_NAMES = (("roberta.", "bert."), ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
+ROBERTA_NAMES = (("roberta.", "bert."),
+                 ("lm_head.layer_norm.", "cls.predictions.transform.LayerNorm."),
                  ("lm_head.dense.", "cls.predictions.transform.dense."),
                  ("lm_head.bias", "cls.predictions.bias"))
 
 
 def converted(tensors):
     """As a Llama has them what a Phi-3 keeps below each other, and as a BERT what a RoBERTa has."""
-    parts = {}
+    parts, roberta = {}, "lm_head.bias" in tensors
     for name, value in tensors.items():
         if name.endswith("qkv_proj.weight"):
             names, rows = ("q_proj", "k_proj", "v_proj"), (64, 32, 32)
         elif name.endswith("gate_up_proj.weight"):
             names, rows = ("gate_proj", "up_proj"), (96, 96)
-        elif name.startswith("roberta.") or name.startswith("lm_head.") and "lm_head.bias" in tensors:
+        elif roberta:
             for old, new in ROBERTA_NAMES:
                 name = name.replace(old, new)
             parts[name] = value[2:] if "position_embeddings" in name else value

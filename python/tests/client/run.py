@@ -16,7 +16,7 @@ import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-ALONE = ("calls", "curves_view", "login", "package", "specs", "streams")
+ALONE = ("calls", "curves_view", "login", "package", "specs", "streams", "tracker_runs")
 LIVE = ("live_jobs", "live_places", "live_specs", "live_docs")
 
 
