@@ -261,6 +261,15 @@ absl::StatusOr<v1::ModelSpec> ModelOf(const v1::CheckpointManifest& manifest) {
   return model;
 }
 
+// PEFT finds layers by their names. What cannot be read is not judged: the folder may be elsewhere.
+absl::Status CheckAdaptersFit(const std::string& base) {
+  const auto type = models::HfTypeThatIsConverted(base);
+  if (base.empty() || !type.ok() || type->empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the adapters fit no ", *type, ", which ", base, " is: --merge writes the whole model, and ",
+      "--base takes a folder that was exported from that one"));
+}
+
 // The config, and what belongs to the tokenizer.
 absl::StatusOr<std::map<std::string, std::string>> FilesWithTokenizer(
     const v1::CheckpointManifest& manifest, const ExportSettings& settings) {
@@ -270,6 +279,7 @@ absl::StatusOr<std::map<std::string, std::string>> FilesWithTokenizer(
     MP_ASSIGN_OR_RETURN(files, TokenizerFiles(settings.tokenizer));
   }
   if (model.has_lora() && !settings.merge) {
+    MP_RETURN_IF_ERROR(CheckAdaptersFit(settings.base));
     MP_ASSIGN_OR_RETURN(files[std::string(models::kPeftConfig)],
                         models::PeftConfig(model, settings.base));
     return files;

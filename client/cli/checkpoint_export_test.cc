@@ -222,6 +222,16 @@ TEST_F(AdapterExportTest, WritesThemAsPeftDoes) {
   }
 }
 
+// A folder whose layers have other names than what was trained.
+TEST_F(AdapterExportTest, OfAConvertedFolderTheyAreRefused) {
+  const std::string base = WriteBase();
+  std::ofstream(base + "/config.json") << R"({"model_type": "roberta"})";
+  const auto report = ExportCheckpoint(manifest_, Reader(chunks_), {.folder = Out(), .base = base});
+  EXPECT_TRUE(absl::IsFailedPrecondition(report.status())) << report.status();
+  EXPECT_THAT(report.status().message(), HasSubstr("the adapters fit no roberta"));
+  EXPECT_FALSE(fs::exists(Out()));
+}
+
 TEST_F(AdapterExportTest, AddsThemToWhatTheyAdapt) {
   const std::string base = WriteBase();
   const auto report =

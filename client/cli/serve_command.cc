@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -45,8 +46,9 @@ class ServeEnd {
  public:
   ServeEnd() : event_(eventfd(0, EFD_CLOEXEC)) {}
   void Ask() {
+    asked_ = true;  // before Await returns, after which it is read
     const uint64_t one = 1;
-    asked_ = write(event_.get(), &one, sizeof one) == sizeof one;
+    [[maybe_unused]] const ssize_t written = write(event_.get(), &one, sizeof one);
     absl::MutexLock lock(&mutex_);
     if (cancel_) cancel_();
   }

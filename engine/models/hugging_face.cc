@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,6 +20,7 @@ namespace {
 using Json = HfJson;
 
 constexpr int64_t kGpt2EndOfText = 50256;
+constexpr char kRobertaPrefix[] = "roberta.";
 
 // How a config's value must stand to the spec's.
 enum class Rule : uint8_t {
@@ -146,31 +148,33 @@ Family Llama(const v1::LlamaSpec& spec) {
 
 Family Bert(const v1::BertSpec& spec) {
   const auto field = [](absl::string_view name) { return absl::StrCat("model.bert.", name); };
-  return {.prefix = "bert.",
-          .fields = {
-              {"architectures", "", Json::array({"BertForMaskedLM"}), nullptr, Rule::kWrite},
-              {"model_type",
-               "",
-               "bert",
-               Required(),
-               Rule::kEqual,
-               {"camembert", "roberta", "xlm-roberta"}},
-              {"num_hidden_layers", field("layers"), spec.layers(), 12},
-              {"hidden_size", field("width"), spec.width(), 768},
-              {"num_attention_heads", field("heads"), spec.heads(), 12},
-              {"intermediate_size", field("hidden"), spec.hidden(), 3072},
-              {"max_position_embeddings", field("context"), spec.context(), 512},
-              {"type_vocab_size", field("segments"), spec.segments(), 2},
-              {"vocab_size", field("vocabulary"), spec.vocabulary(), 30522, Rule::kAtMost},
-              {"hidden_act", "", "gelu", "gelu"},
-              {"layer_norm_eps", field("norm_epsilon"), spec.norm_epsilon(), 1e-12},
-              {"position_embedding_type", "", "absolute", "absolute"},
-              {"is_decoder", "", false, false},
-              {"tie_word_embeddings", "", true, true},
-              {"hidden_dropout_prob", "", spec.dropout(), 0.1, Rule::kWrite},
-              {"attention_probs_dropout_prob", "", 0.0, 0.1, Rule::kWrite},
-              {"initializer_range", "", 0.02, 0.02, Rule::kWrite},
-          }};
+  return {
+      .prefix = "bert.",
+      .fields = {
+          {"architectures", "", Json::array({"BertForMaskedLM"}), nullptr, Rule::kWrite},
+          {"model_type",
+           "",
+           "bert",
+           Required(),
+           Rule::kEqual,
+           {"camembert", "roberta", "xlm-roberta"}},
+          {"num_hidden_layers", field("layers"), spec.layers(), 12},
+          {"hidden_size", field("width"), spec.width(), 768},
+          {"num_attention_heads", field("heads"), spec.heads(), 12},
+          {"intermediate_size", field("hidden"), spec.hidden(), 3072},
+          {"max_position_embeddings", field("context"), spec.context(), 512},
+          {"type_vocab_size", field("segments"), spec.segments(), 2},
+          {"vocab_size", field("vocabulary"), spec.vocabulary(), 30522, Rule::kAtMost},
+          {"hidden_act", "", "gelu", "gelu"},
+          {"layer_norm_eps", field("norm_epsilon"), spec.norm_epsilon(), 1e-12},
+          {"position_embedding_type", "", "absolute", "absolute"},
+          {"is_decoder", "", false, false},
+          {"tie_word_embeddings", "", true, true},
+          {"roberta.pad_token_id", "", kRobertaPositions - 1, kRobertaPositions - 1, Rule::kRead},
+          {"hidden_dropout_prob", "", spec.dropout(), 0.1, Rule::kWrite},
+          {"attention_probs_dropout_prob", "", 0.0, 0.1, Rule::kWrite},
+          {"initializer_range", "", 0.02, 0.02, Rule::kWrite},
+      }};
 }
 
 Family ResNet(const v1::ResNetSpec& spec) {
@@ -249,13 +253,15 @@ void AddBertNames(absl::string_view parameter, std::vector<std::string>& names) 
     if (absl::ConsumeSuffix(&stem, ours)) names.push_back(absl::StrCat(stem, older));
   }
   for (const auto& [ours, robertas] :
-       {std::pair{"bert.", "roberta."},
+       {std::pair{"bert.", kRobertaPrefix},
         std::pair{"cls.predictions.transform.LayerNorm.", "lm_head.layer_norm."},
         std::pair{"cls.predictions.transform.", "lm_head."},
         std::pair{"cls.predictions.", "lm_head."}}) {
     absl::string_view rest = parameter;
     if (!absl::ConsumePrefix(&rest, ours)) continue;
-    names.push_back(absl::StrCat(robertas, rest));
+    if (!absl::StrContains(rest, "position_embeddings")) {  // RowsOf has these
+      names.push_back(absl::StrCat(robertas, rest));
+    }
     break;
   }
 }
@@ -265,8 +271,11 @@ std::vector<std::string> NamesOf(const v1::ModelSpec& spec, absl::string_view pa
   const auto family = FamilyOf(spec);
   if (spec.has_bert()) AddBertNames(parameter, names);
   for (size_t i = 0, all = names.size(); family.ok() && i < all; ++i) {
-    if (!absl::StartsWith(names[i], family->prefix)) continue;
-    names.push_back(names[i].substr(family->prefix.size()));
+    for (const std::string& prefix : {family->prefix, std::string(kRobertaPrefix)}) {
+      if (!absl::StartsWith(names[i], prefix)) continue;
+      std::string bare = names[i].substr(prefix.size());
+      if (!absl::c_linear_search(names, bare)) names.push_back(std::move(bare));
+    }
   }
   return names;
 }
@@ -275,7 +284,8 @@ std::vector<std::string> NamesOf(const v1::ModelSpec& spec, absl::string_view pa
 std::optional<HfPlace> RowsOf(const v1::ModelSpec& spec, absl::string_view parameter) {
   if (spec.has_bert() && parameter == "bert.embeddings.position_embeddings.weight") {
     const int64_t context = spec.bert().context();
-    return HfPlace{std::string(parameter), kRobertaPositions, context, kRobertaPositions + context};
+    return HfPlace{absl::StrCat(kRobertaPrefix, "embeddings.position_embeddings.weight"),
+                   kRobertaPositions, context, kRobertaPositions + context};
   }
   if (!spec.has_llama()) return std::nullopt;
   const v1::LlamaSpec& llama = spec.llama();

@@ -18,12 +18,23 @@ using Json = HfJson;
 constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 32;
 
-// What a config's model_type is here.
-constexpr std::pair<absl::string_view, absl::string_view> kModelTypes[] = {
-    {"gpt2", "model.gpt2"},      {"llama", "model.llama"},  {"mistral", "model.llama"},
-    {"phi3", "model.llama"},     {"qwen2", "model.llama"},  {"qwen3", "model.llama"},
-    {"bert", "model.bert"},      {"roberta", "model.bert"}, {"xlm-roberta", "model.bert"},
-    {"camembert", "model.bert"}, {"resnet", "model.resnet"}};
+// What a config's model_type is here, and whether its weights have other names or shapes.
+struct ModelType {
+  absl::string_view type;
+  absl::string_view field;
+  bool converted = false;
+};
+constexpr ModelType kModelTypes[] = {{"gpt2", "model.gpt2"},
+                                     {"llama", "model.llama"},
+                                     {"mistral", "model.llama"},
+                                     {"phi3", "model.llama", true},
+                                     {"qwen2", "model.llama"},
+                                     {"qwen3", "model.llama"},
+                                     {"bert", "model.bert"},
+                                     {"roberta", "model.bert", true},
+                                     {"xlm-roberta", "model.bert", true},
+                                     {"camembert", "model.bert", true},
+                                     {"resnet", "model.resnet"}};
 
 // Bounded in size and depth; nlohmann throws, nothing of it leaves this function.
 absl::StatusOr<Json> ParseObject(absl::string_view text) {
@@ -46,12 +57,17 @@ absl::StatusOr<Json> ParseObject(absl::string_view text) {
   }
 }
 
-void UnifyRoberta(Json& config) {
-  const Json vocabulary = 50265, positions = 512;  // transformers' defaults
-  if (!config.contains("vocab_size")) config["vocab_size"] = vocabulary;
+// Its default vocabulary is one that XLM-RoBERTa and CamemBERT do not share.
+void UnifyRoberta(absl::string_view type, Json& config) {
+  const Json vocabulary = 50265, positions = 512, padding = 1;  // transformers' defaults
+  if (type == "roberta" && !config.contains("vocab_size")) config["vocab_size"] = vocabulary;
+  config["roberta.pad_token_id"] =
+      config.contains("pad_token_id") ? config["pad_token_id"] : padding;
   Json& rows = config["max_position_embeddings"];
   if (rows.is_null()) rows = positions;
-  if (rows.is_number_integer()) rows = rows.get<int64_t>() - kRobertaPositions;
+  // What is far out of range is refused as it is.
+  const bool sensible = rows.is_number_integer() && rows >= 0 && rows <= (int64_t{1} << 32);
+  if (sensible) rows = rows.get<int64_t>() - kRobertaPositions;
 }
 
 Json Unified(Json config) {
@@ -75,7 +91,7 @@ Json Unified(Json config) {
   const auto labels = config.find("id2label");
   if (labels != config.end() && labels->is_object()) config["num_labels"] = labels->size();
   if (type == "mistral" && !config.contains("sliding_window")) config["sliding_window"] = 4096;
-  if (type == "roberta" || type == "xlm-roberta" || type == "camembert") UnifyRoberta(config);
+  if (type == "roberta" || type == "xlm-roberta" || type == "camembert") UnifyRoberta(type, config);
   if (type == "phi3" && !config.contains("rms_norm_eps")) config["rms_norm_eps"] = 1e-5;
   return config;
 }
@@ -99,9 +115,9 @@ absl::StatusOr<HfJson> ParseHfConfig(absl::string_view text) {
 
 absl::StatusOr<absl::string_view> HfFamilyField(const HfJson& model_type) {
   std::vector<absl::string_view> known;
-  for (const auto& [type, family] : kModelTypes) {
-    if (model_type.is_string() && model_type.get<std::string>() == type) return family;
-    known.push_back(type);
+  for (const ModelType& known_type : kModelTypes) {
+    if (model_type == HfJson(std::string(known_type.type))) return known_type.field;
+    known.push_back(known_type.type);
   }
   return absl::InvalidArgumentError(absl::StrCat("model_type is ", HfShown(model_type),
                                                  ", which is not supported; there are ",
@@ -113,6 +129,16 @@ std::string HfShown(const HfJson& value) {
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
   if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
   return text;
+}
+
+absl::StatusOr<std::string> HfTypeThatIsConverted(const std::string& folder) {
+  MP_ASSIGN_OR_RETURN(const std::string text, ReadHfConfig(folder));
+  MP_ASSIGN_OR_RETURN(const Json config, ParseHfConfig(text));
+  for (const ModelType& known : kModelTypes) {
+    const bool is_it = config.value("model_type", Json()) == Json(std::string(known.type));
+    if (known.converted && is_it) return std::string(known.type);
+  }
+  return std::string();
 }
 
 }  // namespace milepost::models

@@ -383,10 +383,16 @@ TEST(HuggingFaceTest, RobertaIsABert) {
   EXPECT_EQ(model->bert().context(), 512);
   EXPECT_EQ(model->bert().segments(), 1);
   EXPECT_EQ(model->bert().norm_epsilon(), 1e-5);
-  EXPECT_EQ(ModelOfHfConfig(R"({"model_type": "xlm-roberta"})")->bert().vocabulary(), 50265);
+  EXPECT_EQ(ModelOfHfConfig(R"({"model_type": "roberta"})")->bert().vocabulary(), 50265);
+  EXPECT_EQ(ModelOfHfConfig(R"({"model_type": "xlm-roberta"})")->bert().vocabulary(), 30522);
+  EXPECT_EQ(ModelOf(absl::StrReplaceAll(roberta, {{"pad_token_id\": 1", "pad_token_id\": 0"}})),
+            "roberta.pad_token_id is 0, this model family needs 1");
+  EXPECT_THAT(*HfConfig(*model, "float32"), Not(HasSubstr("roberta.")));
   EXPECT_EQ(ModelOfHfConfig(R"({"model_type": "camembert"})")->bert().context(), 510);
   EXPECT_THAT(ModelOf(absl::StrReplaceAll(roberta, {{"514", "\"x\""}})),
               HasSubstr("max_position_embeddings is \"x\", and not a whole number"));
+  EXPECT_THAT(ModelOf(absl::StrReplaceAll(roberta, {{"514", "-9223372036854775808"}})),
+              HasSubstr("is -9223372036854775808, and not a whole number"));
   EXPECT_THAT(ModelOf(absl::StrReplaceAll(roberta, {{"514", "1"}})),
               HasSubstr("max_position_embeddings is -1, and not a whole number"));
   EXPECT_THAT(Shown(*model, "bert.encoder.layer.0.output.LayerNorm.bias"),
@@ -398,8 +404,8 @@ TEST(HuggingFaceTest, RobertaIsABert) {
   EXPECT_THAT(Shown(*model, "cls.predictions.bias"), testing::Contains("lm_head.bias"));
   const std::string positions = "embeddings.position_embeddings.weight";
   EXPECT_THAT(Shown(*model, "bert." + positions),
-              testing::IsSupersetOf({"roberta." + positions + " 2+512 of 514",
-                                     "roberta." + positions, "bert." + positions}));
+              ElementsAre("roberta." + positions + " 2+512 of 514", positions + " 2+512 of 514",
+                          "bert." + positions, positions));
 }
 
 TEST(HuggingFaceTest, AConfigThatIsNoModelIsRefused) {

@@ -25,7 +25,7 @@ bool GrowsTo(const std::vector<int64_t>& shape, const std::vector<int64_t>& want
 
 class ResizedTensor {
  public:
-  // Reads the whole tensor. It has rows, and at most `rows` (CHECK). The tensor is the file's.
+  // Reads the whole tensor. It has rows, and at most `rows` (CHECK). `tensor` must outlive this.
   // INVALID_ARGUMENT: ReadF32's.
   static absl::StatusOr<ResizedTensor> Open(std::shared_ptr<const SafetensorsFile> file,
                                             const SafetensorsTensor& tensor, int64_t rows);

@@ -158,6 +158,39 @@ TEST_F(SafetensorsTest, ShardsByHuggingFacesRule) {
   EXPECT_TRUE(absl::IsAlreadyExists(SafetensorsWriter::Create(folder_, tensors, 100).status()));
 }
 
+TEST_F(SafetensorsTest, RowsOfATensor) {
+  for (const char* dtype : {"BF16", "F32"}) {
+    const int64_t bytes = SafetensorsElementBytes(dtype);
+    SafetensorsTensor tensor;
+    tensor.name = "all";
+    tensor.dtype = dtype;
+    tensor.shape = {5, 3};
+    const std::string path = absl::StrCat(folder_, "/", dtype);
+    std::filesystem::create_directories(path);
+    auto writer = SafetensorsWriter::Create(path, {tensor}, 1000);
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    std::string data;
+    for (int64_t i = 0; i < 15 * bytes; ++i) data.push_back(static_cast<char>('a' + i / bytes));
+    ASSERT_TRUE((*writer)->Write(0, 0, data).ok());
+    ASSERT_TRUE((*writer)->Finish().ok());
+    const auto folder = SafetensorsFolder::Open(path);
+    ASSERT_TRUE(folder.ok()) << folder.status();
+    const SafetensorsFolder::Place* all = (*folder)->Find("all");
+    ASSERT_NE(all, nullptr);
+    EXPECT_TRUE(all->HasRows(5));
+    EXPECT_FALSE(all->HasRows(15));
+    const SafetensorsFolder::Place rows = all->Rows(1, 2);
+    EXPECT_THAT(rows.tensor->shape, ElementsAre(2, 3));
+    EXPECT_EQ(rows.tensor->elements, 6);
+    EXPECT_EQ(rows.file->Bytes(*rows.tensor),
+              data.substr(static_cast<size_t>(3 * bytes), static_cast<size_t>(6 * bytes)));
+    std::vector<float> got(6), want(15);
+    ASSERT_TRUE(rows.file->ReadF32(*rows.tensor, 0, 6, got.data()).ok());
+    ASSERT_TRUE(all->file->ReadF32(*all->tensor, 0, 15, want.data()).ok());
+    EXPECT_EQ(got, std::vector<float>(want.begin() + 3, want.begin() + 9));
+  }
+}
+
 TEST_F(SafetensorsTest, TensorsThatCannotBeWritten) {
   const auto create = [&](const std::string& name, const std::string& dtype,
                           std::vector<int64_t> shape) {

@@ -7,9 +7,14 @@ Follows the job until it has ended, whatever kind of job it is, and may be start
 afterwards. The run has the job's spec and its curves by step. Called again it goes on with the same
 run, which it knows by the job's uid. The same from Python:
 
-    with milepost.Client() as client:
+    from milepost import Client, trackers
+
+    with Client() as client:
         job = client.job("jobs/7")
-        milepost.trackers.follow(job, milepost.trackers.Wandb(job, project="llama"))
+        trackers.follow(job, trackers.Wandb(job, project="llama"))
+
+The values of script.environment, which may be secrets, stay here. An attempt that goes back to a
+checkpoint adds nothing until it is past what the run has: the services rewrite no step.
 
 Needs wandb or mlflow in the Python that runs it, and what milepost.Client needs. Where its service
 is, and who you are, wandb and mlflow learn as they always do. WANDB_MODE=offline writes to a folder
@@ -27,9 +32,11 @@ import milepost
 from milepost._client.curves import Curves
 from milepost._client.records import JobStatus
 from milepost.client import Job
+from milepost.errors import Unavailable
 
 _PERIOD = 10.0  # seconds between two looks at the curves
-_MLFLOW_BATCH = 1000  # metrics that a call may have, and parameters a tenth of it
+_MLFLOW_METRICS, _MLFLOW_PARAMS = 1000, 100  # that a call may have
+_MLFLOW_REPORTS = 100  # after so many it is noted how far the run is
 _MLFLOW_TEXT = 500  # of a parameter; longer ones are refused by older servers
 
 
@@ -65,6 +72,8 @@ def follow(job: Job, tracker: Tracker, period: float = _PERIOD) -> JobStatus:
                 continue
             looked = time.monotonic()
             _send(job.curves(), tracker, whole=False)
+        if not job.last.ended:
+            raise Unavailable(f"{job.name}: the coordinator did not say how it has ended")
         _send(job.curves(), tracker, whole=True)
     finally:
         tracker.end(job.last)
@@ -98,7 +107,7 @@ class Wandb:
     def __init__(self, job: Job, project: Optional[str] = None, **options: Any) -> None:
         import wandb
 
-        given = {"id": job.last.uid, "name": _title(job), "config": job.last.spec,
+        given = {"id": job.last.uid, "name": _title(job), "config": _config(job),
                  "resume": "allow", **options}
         if project is not None:
             given["project"] = project
@@ -129,33 +138,36 @@ class MLflow:
         found = self._client.get_experiment_by_name(experiment)
         ident = found.experiment_id if found else self._client.create_experiment(experiment)
         runs = self._client.search_runs([ident], f"tags.milepost_uid = '{job.last.uid}'")
-        self._run = runs[0] if runs else self._create(job, ident)
-        self._ident = self._run.info.run_id
-        self.last_step = int(self._run.data.tags.get("milepost_step", -1))
+        tags = {"milepost_uid": job.last.uid, "milepost_job": job.name}
+        run = runs[0] if runs else self._client.create_run(ident, tags=tags, run_name=_title(job))
+        self._ident = run.info.run_id
+        step = run.data.tags.get("milepost_step")
+        self.last_step = -1 if step is None else int(step)
+        if step is None:  # also of a run whose making was interrupted
+            self._describe(job)
 
-    def _create(self, job: Job, experiment: str) -> Any:
+    def _describe(self, job: Job) -> None:
         from mlflow.entities import Param
 
-        tags = {"milepost_uid": job.last.uid, "milepost_job": job.name}
-        run = self._client.create_run(experiment, tags=tags, run_name=_title(job))
-        params = [Param(key, text[:_MLFLOW_TEXT]) for key, text in _flat(job.last.spec)]
-        for some in _batches(params, _MLFLOW_BATCH // 10):
-            self._client.log_batch(run.info.run_id, params=some)
-        return run
+        params = [Param(key, text[:_MLFLOW_TEXT]) for key, text in _flat(_config(job))]
+        for some in _batches(params, _MLFLOW_PARAMS):
+            self._client.log_batch(self._ident, params=some)
+        self._client.set_tag(self._ident, "milepost_step", "-1")
 
     def log(self, reports: Sequence[Reports]) -> None:
-        """Returns once they are there."""
+        """Returns once they are there. After an interruption some may be there twice."""
         from mlflow.entities import Metric
 
-        metrics = [
-            Metric(_mlflow_name(name), value, int(one.seconds * 1000), one.step)
-            for one in reports
-            for name, value in one.values.items()
-        ]
-        for some in _batches(metrics, _MLFLOW_BATCH):
-            self._client.log_batch(self._ident, metrics=some)
-        self.last_step = reports[-1].step
-        self._client.set_tag(self._ident, "milepost_step", str(self.last_step))
+        for some in _batches(list(reports), _MLFLOW_REPORTS):
+            metrics = [
+                Metric(_mlflow_name(name), value, int(one.seconds * 1000), one.step)
+                for one in some
+                for name, value in one.values.items()
+            ]
+            for few in _batches(metrics, _MLFLOW_METRICS):
+                self._client.log_batch(self._ident, metrics=few)
+            self.last_step = some[-1].step
+            self._client.set_tag(self._ident, "milepost_step", str(self.last_step))
 
     def end(self, status: JobStatus) -> None:
         """A job that had not ended leaves a run that goes on."""
@@ -171,6 +183,15 @@ def _mlflow_name(curve: str) -> str:
 
 def _title(job: Job) -> str:
     return str(job.last.spec.get("name") or job.name)
+
+
+def _config(job: Job) -> Any:
+    """The spec, without the values of a script's variables."""
+    spec = job.last.spec
+    script = spec.get("script", {})
+    if "environment" in script:
+        script["environment"] = sorted(script["environment"])
+    return spec
 
 
 def _flat(spec: Any, path: str = "") -> Iterator[Tuple[str, str]]:

@@ -9,7 +9,7 @@ from unittest import mock
 
 from curves_view import NAN, curves, status
 from fake import job as job_message
-from milepost import trackers
+from milepost import errors, trackers
 from milepost._client import records
 
 
@@ -66,6 +66,14 @@ class FollowTest(unittest.TestCase):
         trackers.follow(FakeJob((DONE, shown)), run)
         self.assertEqual(len(run.logged), 1)
 
+    def test_an_end_that_was_not_told_is_none(self):
+        run = Recorder()
+        shown = curves(train_loss=[(1, 5.0), (2, 4.0)])
+        with self.assertRaises(errors.Unavailable):
+            trackers.follow(FakeJob((RUNNING, shown)), run)
+        self.assertEqual(run.logged, [(1, {"train_loss": 5.0})])
+        self.assertEqual(run.ended, ["RUNNING"])
+
     def test_an_interruption_ends_the_run(self):
         run = Recorder()
 
@@ -82,6 +90,7 @@ def named_job():
     message = job_message("RUNNING")
     message.uid, message.spec.name = "abc", "llama"
     message.spec.train.optimizer.lr = 0.5
+    message.spec.script.environment["TOKEN"] = "secret"
     return FakeJob((records.read(records.JobStatus, message), curves()))
 
 
@@ -98,6 +107,7 @@ class WandbTest(unittest.TestCase):
         self.assertEqual((given["id"], given["name"], given["project"], given["group"],
                           given["resume"], given["config"]["train"]["optimizer"]["lr"]),
                          ("abc", "llama", "p", "g", "allow", 0.5))
+        self.assertEqual(given["config"]["script"]["environment"], ["TOKEN"])
         self.assertEqual(made.last_step, 2)
         made.log(REPORTS)
         run.log.assert_called_once_with(REPORTS[0].values, step=3)
@@ -126,12 +136,14 @@ class MLflowTest(unittest.TestCase):
         self.assertIn("abc", client.search_runs.call_args.args[1])
         batches = [call.kwargs["params"] for call in client.log_batch.call_args_list]
         self.assertIn(("train.optimizer.lr", "0.5"), sum(batches, []))
+        self.assertIn(("script.environment", "['TOKEN']"), sum(batches, []))
         self.assertLessEqual(max(map(len, batches)), 100)
         self.assertEqual(run.last_step, -1)
+        client.set_tag.assert_called_once_with("r", "milepost_step", "-1")
         run.log(REPORTS)
         self.assertEqual(client.log_batch.call_args.kwargs["metrics"],
                          [("train_loss", 2.0, 7500, 3), ("validation_loss.lm", 1.0, 7500, 3)])
-        client.set_tag.assert_called_once_with("r", "milepost_step", "3")
+        client.set_tag.assert_called_with("r", "milepost_step", "3")
         run.end(status("RUNNING"))
         client.set_terminated.assert_not_called()
         run.end(status("CANCELLED"))
@@ -143,6 +155,24 @@ class MLflowTest(unittest.TestCase):
         client.search_runs.return_value[0].data.tags = {"milepost_step": "41"}
         self.assertEqual(self.made(client).last_step, 41)
         client.create_run.assert_not_called()
+        client.log_batch.assert_not_called()
+        # It was made, and then something went wrong.
+        client.search_runs.return_value[0].data.tags = {}
+        self.assertEqual(self.made(client).last_step, -1)
+        client.create_run.assert_not_called()
+        self.assertTrue(client.log_batch.called)
+
+    def test_how_far_it_is_is_noted(self):
+        client = mock.Mock()
+        client.search_runs.return_value = [mock.Mock()]
+        client.search_runs.return_value[0].data.tags = {"milepost_step": "0"}
+        run = self.made(client)
+        values = {f"curve{i}": 1.0 for i in range(64)}
+        run.log([trackers.Reports(step, 1.0, values) for step in range(1, 251)])
+        noted = [call.args[2] for call in client.set_tag.call_args_list]
+        self.assertEqual(noted, ["100", "200", "250"])
+        sizes = [len(call.kwargs["metrics"]) for call in client.log_batch.call_args_list]
+        self.assertEqual((sum(sizes), max(sizes)), (64 * 250, 1000))
 
 
 class MainTest(unittest.TestCase):
