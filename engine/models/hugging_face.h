@@ -52,8 +52,8 @@ absl::StatusOr<v1::ModelSpec> ModelOfHfConfig(absl::string_view config_json);
 absl::StatusOr<v1::ModelSpec> ModelOfHfFolder(const std::string& folder);
 
 // The model_type of FOLDER/config.json where its models become ones of another type here, such as
-// "phi3", so that adapters made here fit none of its. Empty: it is of another type. Errors are those
-// of reading and parsing.
+// "phi3", so that adapters made here fit none of its. Empty: it is of another type. Errors are
+// those of reading and parsing.
 absl::StatusOr<std::string> HfTypeThatIsConverted(const std::string& folder);
 
 // Where weights may have a parameter: a whole tensor, or rows [begin, begin + rows) of one that has

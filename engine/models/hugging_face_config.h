@@ -23,9 +23,9 @@ absl::StatusOr<std::string> ReadHfConfig(const std::string& folder);
 
 // An object in one form for what transformers' versions write differently. rope_scaling's keys are
 // at the top as "rope_scaling.factor", wherever they, rope_theta and partial_rotary_factor were. A
-// window is there only where it is used. RoBERTa's positions are those that a sequence may have, and
-// its padding, which decides where they begin, is "roberta.pad_token_id".
-// INVALID_ARGUMENT: no JSON object, longer than 1 MiB or nested too deeply.
+// window is there only where it is used. RoBERTa's positions are those that a sequence may have.
+// Its padding, which decides where they begin, is "roberta.pad_token_id". INVALID_ARGUMENT: no JSON
+// object, longer than 1 MiB or nested too deeply.
 absl::StatusOr<HfJson> ParseHfConfig(absl::string_view text);
 
 // The field of ModelSpec, "model.llama", that is a config's model_type. INVALID_ARGUMENT: it is not
