@@ -27,7 +27,7 @@ class BackgroundUploadTest : public testing::Test {
     uploads_.Submit(std::move(upload), /*final=*/false);
   }
 
-  const state::StateLayout layout_;
+  const state::StateLayout layout_ = {};
   BackgroundUpload uploads_{kNowhere, 1, {}};
 };
 
