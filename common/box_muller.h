@@ -1,5 +1,5 @@
 // What the kernels that draw normal numbers share, whatever they run on, so that their results have
-// the same bits: coefficients, and which words make which numbers.
+// the same bits: coefficients, and how two random words become two numbers.
 //
 // Box and Muller, "A note on the generation of random normal deviates", 1958: of u and v, uniform
 // in (0, 1], sqrt(-2 log u) cos(2 pi v) and sqrt(-2 log u) sin(2 pi v) are two normal numbers. u
@@ -11,8 +11,8 @@
 //           sin x = x + x^3 (kSinTerm0 + kSinTerm1 x^2 + kSinTerm2 x^4)
 //           cos x = 1 - x^2 / 2 + x^4 (kCosTerm0 + kCosTerm1 x^2 + kCosTerm2 x^4)
 //
-// Coefficients are minimax: below 6e-9 of the result. Every multiplication that a sum follows is
-// fused with it. So a compiler that fuses by itself changes nothing.
+// Coefficients are minimax: below 6e-9 of the result. Sums of products are written as fused
+// multiply-adds. So nothing is left that one compiler would fuse and another would not.
 #ifndef MILEPOST_COMMON_BOX_MULLER_H_
 #define MILEPOST_COMMON_BOX_MULLER_H_
 

@@ -263,11 +263,11 @@ absl::StatusOr<v1::ModelSpec> ModelOf(const v1::CheckpointManifest& manifest) {
 
 // PEFT finds layers by their names. What cannot be read is not judged: the folder may be elsewhere.
 absl::Status CheckAdaptersFit(const std::string& base) {
+  if (base.empty()) return absl::OkStatus();
   const auto type = models::HfTypeThatIsConverted(base);
-  if (base.empty() || !type.ok() || type->empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the adapters fit no ", *type, ", which ", base, " is: --merge writes the whole model, and ",
-      "--base takes a folder that was exported from that one"));
+  if (!type.ok() || type->empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("the adapters fit no ", *type, ", which ", base,
+                                                    " is: --merge writes the whole model"));
 }
 
 // The config, and what belongs to the tokenizer.

@@ -20,8 +20,7 @@ namespace {
 // (0, 1]: the upper 24 bits, plus one.
 HWY_INLINE VF UnitInterval(DF d, VU32 words) {
   const auto upper = hn::BitCast(DI32(), hn::ShiftRight<8>(words));
-  return hn::Mul(hn::Add(hn::ConvertTo(d, upper), hn::Set(d, 1.0f)),
-                 hn::Set(d, 1.0f / 16777216.0f));
+  return hn::Mul(hn::Add(hn::ConvertTo(d, upper), hn::Set(d, 1.0f)), hn::Set(d, box_muller::kUnit));
 }
 
 // Of (0, 1].
