@@ -79,14 +79,28 @@ void SetAdapters(const StepFlags& flags, v1::JobSpec* spec) {
   spec->mutable_data()->set_document_separator(flags.vocabulary - 1);
 }
 
+// A window of a quarter of the context, in every second layer.
+void MakeGemma3(v1::LlamaSpec* model) {
+  model->set_tied(true);
+  model->set_qk_norm(true);
+  model->set_norm_offset(true);
+  model->set_post_norms(true);
+  model->set_scale_embedding(true);
+  model->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
+  model->mutable_window()->set_positions(model->context() / 4);
+  model->mutable_window()->set_full_every(2);
+  model->mutable_window()->set_rope_theta(10000);
+}
+
 v1::JobSpec Spec(const StepFlags& flags, const std::string& data) {
   v1::JobSpec spec;
   spec.set_name("bench");
-  if (flags.family == "llama") {
+  if (flags.family == "llama" || flags.family == "gemma3") {
     v1::LlamaSpec* model = spec.mutable_model()->mutable_llama();
     SetSizes(flags, model);
     model->set_kv_heads(flags.kv_heads);
     model->set_hidden(flags.hidden);
+    if (flags.family == "gemma3") MakeGemma3(model);
   } else if (flags.family == "resnet") {
     v1::ResNetSpec* model = spec.mutable_model()->mutable_resnet();
     model->set_depth(flags.depth);
@@ -124,12 +138,12 @@ v1::JobSpec Spec(const StepFlags& flags, const std::string& data) {
 
 void AddStepFlags(CLI::App& app, StepFlags* flags) {
   app.add_option("--family", flags->family)
-      ->check(CLI::IsMember({"gpt2", "llama", "bert", "resnet"}));
+      ->check(CLI::IsMember({"gpt2", "llama", "gemma3", "bert", "resnet"}));
   app.add_option("--layers", flags->layers);
   app.add_option("--width", flags->width);
   app.add_option("--heads", flags->heads);
-  app.add_option("--kv-heads", flags->kv_heads, "llama only");
-  app.add_option("--hidden", flags->hidden, "llama and bert");
+  app.add_option("--kv-heads", flags->kv_heads, "llama and gemma3");
+  app.add_option("--hidden", flags->hidden, "llama, gemma3 and bert");
   app.add_option("--vocabulary", flags->vocabulary);
   app.add_option("--context", flags->context, "sequence length");
   app.add_option("--depth", flags->depth, "resnet only");

@@ -59,9 +59,12 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   if (llama->has_rope_scaling()) {
     v1::RopeScalingSpec* scaling = llama->mutable_rope_scaling();
     MP_DEFAULT(scaling, factor, 8.0);
-    MP_DEFAULT(scaling, low_freq_factor, 1.0);
-    MP_DEFAULT(scaling, high_freq_factor, 4.0);
-    MP_DEFAULT(scaling, original_context, 8192);
+    if (scaling->type() != v1::RopeScalingSpec::TYPE_LINEAR) {
+      MP_DEFAULT(scaling, low_freq_factor, 1.0);
+      MP_DEFAULT(scaling, high_freq_factor, 4.0);
+      MP_DEFAULT(scaling, original_context, 8192);
+    }
+    if (scaling->type() == v1::RopeScalingSpec::TYPE_LLAMA3) scaling->clear_type();
   }
   MP_DEFAULT(llama, norm_epsilon, 1e-5);
   MP_DEFAULT(llama, tied, false);
@@ -70,6 +73,12 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   // Left out, as in jobs from before there was a choice: a trainer of that version, which does not
   // know the field, has the same digest of its state.
   if (llama->activation() == v1::LlamaSpec::ACTIVATION_SWIGLU) llama->clear_activation();
+  if (!llama->norm_offset()) llama->clear_norm_offset();
+  if (!llama->post_norms()) llama->clear_post_norms();
+  if (!llama->scale_embedding()) llama->clear_scale_embedding();
+  if (llama->has_window() && llama->window().full_every() == 0) {
+    llama->mutable_window()->clear_full_every();
+  }
 }
 
 // Layers of the four stages of the well-known depths.

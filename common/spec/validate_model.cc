@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/spec/checker.h"
 #include "common/spec/to_yaml.h"
+#include "common/spec/unknown_fields.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost {
@@ -52,6 +53,15 @@ void CheckGpt2(const v1::Gpt2Spec& gpt2, Checker* check) {
 
 void CheckRopeScaling(const v1::RopeScalingSpec& scaling, Checker* check) {
   check->Real("model.llama.rope_scaling.factor", scaling.factor(), 1, 1e6);
+  if (scaling.type() == v1::RopeScalingSpec::TYPE_LINEAR) {
+    if (scaling.has_low_freq_factor() || scaling.has_high_freq_factor() ||
+        scaling.has_original_context()) {
+      check->Add("model.llama.rope_scaling.type",
+                 "linear has a factor alone: leave out low_freq_factor, high_freq_factor and "
+                 "original_context");
+    }
+    return;
+  }
   const bool low = check->Real("model.llama.rope_scaling.low_freq_factor",
                                scaling.low_freq_factor(), 0, 1e6, "(]");
   const bool high = check->Real("model.llama.rope_scaling.high_freq_factor",
@@ -84,6 +94,19 @@ void CheckLlamaHeads(const v1::LlamaSpec& llama, Checker* check) {
   }
 }
 
+void CheckWindow(const v1::LlamaSpec& llama, Checker* check) {
+  const v1::AttentionWindowSpec& window = llama.window();
+  check->Required("model.llama.window.positions", window.positions(), 1, 1 << 20);
+  check->Int("model.llama.window.full_every", window.full_every(), 0, 1024);
+  if (window.full_every() == 1) {
+    check->Add("model.llama.window.full_every",
+               "with 1 no layer has the window: leave out model.llama.window");
+  }
+  if (window.has_rope_theta()) {
+    check->Real("model.llama.window.rope_theta", window.rope_theta(), 1, 1e12);
+  }
+}
+
 void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
   check->Required("model.llama.layers", llama.layers(), 1, 1024);
   check->Required("model.llama.width", llama.width(), 1, 65536);
@@ -93,6 +116,7 @@ void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
   check->Required("model.llama.vocabulary", llama.vocabulary(), 2, 1 << 24);
   check->Real("model.llama.rope_theta", llama.rope_theta(), 1, 1e12);
   if (llama.has_rope_scaling()) CheckRopeScaling(llama.rope_scaling(), check);
+  if (llama.has_window()) CheckWindow(llama, check);
   check->Real("model.llama.norm_epsilon", llama.norm_epsilon(), 0, 1, "(]");
   if (llama.qk_norm() && llama.qkv_bias()) {
     check->Add("model.llama.qk_norm", "no model has both qk_norm and qkv_bias: leave one out");
@@ -182,6 +206,11 @@ void CheckLora(const v1::ModelSpec& model, Checker* check) {
 }  // namespace
 
 void CheckModel(const v1::ModelSpec& model, Checker* check) {
+  if (const auto unknown = UnknownField(model, "model"); unknown.has_value()) {
+    check->Add(*unknown,
+               "has a field of a later version of Milepost: upgrade the coordinator and the "
+               "workers to the version of the program `milepost` that submits it");
+  }
   CheckChoices(model, "model", check);
   if (!model.hugging_face().empty()) {
     check->Add("model.hugging_face",

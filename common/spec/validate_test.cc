@@ -179,9 +179,12 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
   // Of other models, optimizers, precisions, data.
   EXPECT_THAT(
       absent,
-      ElementsAre("milepost.v1.LlamaSpec.activation", "milepost.v1.ModelSpec.head_weight",
-                  "milepost.v1.ModelSpec.lora", "milepost.v1.DataSpec.images",
-                  "milepost.v1.DataSpec.masking", "milepost.v1.DataSpec.document_separator",
+      ElementsAre("milepost.v1.RopeScalingSpec.type", "milepost.v1.LlamaSpec.activation",
+                  "milepost.v1.LlamaSpec.window", "milepost.v1.LlamaSpec.norm_offset",
+                  "milepost.v1.LlamaSpec.post_norms", "milepost.v1.LlamaSpec.scale_embedding",
+                  "milepost.v1.ModelSpec.head_weight", "milepost.v1.ModelSpec.lora",
+                  "milepost.v1.DataSpec.images", "milepost.v1.DataSpec.masking",
+                  "milepost.v1.DataSpec.document_separator",
                   "milepost.v1.DataSpec.segment_separator", "milepost.v1.DataSpec.padding",
                   "milepost.v1.DataSpec.loss_mask", "milepost.v1.OptimizerSpec.momentum",
                   "milepost.v1.OptimizerSpec.nesterov", "milepost.v1.OptimizerSpec.adamw_lr",
@@ -339,6 +342,11 @@ struct Case {
   std::function<void(JobSpec*)> change;
 };
 
+v1::AttentionWindowSpec* WindowOf(v1::LlamaSpec* llama) {
+  llama->mutable_window()->set_positions(4);
+  return llama->mutable_window();
+}
+
 TEST(CheckTest, FindsEachBrokenRuleOfLlama) {
   const std::vector<std::pair<const char*, std::function<void(v1::LlamaSpec*)>>> cases = {
       {"model.llama.layers", [](auto* m) { m->set_layers(0); }},
@@ -356,6 +364,15 @@ TEST(CheckTest, FindsEachBrokenRuleOfLlama) {
       {"model.llama.kv_heads", [](auto* m) { m->set_kv_heads(3); }},
       {"model.llama.kv_heads", [](auto* m) { m->set_kv_heads(0); }},
       {"model.llama.qk_norm", [](auto* m) { m->set_qk_norm(true), m->set_qkv_bias(true); }},
+      {"model.llama.window.positions", [](auto* m) { m->mutable_window(); }},
+      {"model.llama.window.positions", [](auto* m) { m->mutable_window()->set_positions(-1); }},
+      {"model.llama.window.full_every", [](auto* m) { WindowOf(m)->set_full_every(1); }},
+      {"model.llama.window.rope_theta", [](auto* m) { WindowOf(m)->set_rope_theta(0); }},
+      {"model.llama.rope_scaling.type",
+       [](auto* m) {
+         m->mutable_rope_scaling()->set_type(v1::RopeScalingSpec::TYPE_LINEAR);
+         m->mutable_rope_scaling()->set_low_freq_factor(1);
+       }},
       {"model.llama.head_dim", [](auto* m) { m->set_head_dim(12); }},
       {"model.llama.head_dim", [](auto* m) { m->set_head_dim(264); }},
       {"model.llama.head_dim", [](auto* m) { m->set_heads(5); }},
@@ -723,6 +740,12 @@ TEST(DigestTest, ATrainerThatDoesNotKnowActivationsHasTheSame) {
   EXPECT_EQ(spec.model().llama().activation(), v1::LlamaSpec::ACTIVATION_UNSPECIFIED);
   EXPECT_EQ(StateDigest(spec), StateDigest(WithLlama()));
   EXPECT_EQ(SpecDigest(spec), SpecDigest(WithLlama()));
+  spec = WithLlama([](v1::LlamaSpec* llama) {
+    llama->set_norm_offset(false), llama->set_post_norms(false);
+    llama->set_scale_embedding(false);
+  });
+  EXPECT_EQ(SpecDigest(spec), SpecDigest(WithLlama()));
+  EXPECT_NE(StateDigest(WithLlama([](auto* m) { WindowOf(m); })), StateDigest(WithLlama()));
 }
 
 // Checkpoints hold this one: another would refuse them all.

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <thread>
@@ -193,6 +194,23 @@ TEST(TcpTest, StrangersAreRefused) {
   ranks[1] = ConnectTcp(1, 2, &store);
   accepting.join();
   for (const auto& rank : ranks) EXPECT_TRUE(rank.ok()) << rank.status();
+}
+
+// As when ranks are told to stop, and one was killed by that before it listened.
+TEST(TcpTest, ARankThatDoesNotComeIsGivenUp) {
+  InMemoryKeyValueStore store;
+  std::atomic<bool> told = false;
+  absl::Status ended;
+  std::thread accepting([&] {
+    ended =
+        ConnectTcp(0, 2, &store,
+                   {.connect_timeout = absl::Seconds(60), .give_up = [&] { return told.load(); }})
+            .status();
+  });
+  ASSERT_TRUE(store.Get("tcp/0", absl::InfiniteFuture()).ok());
+  told = true;
+  accepting.join();
+  EXPECT_EQ(ended.code(), absl::StatusCode::kCancelled) << ended;
 }
 
 // 200 strangers that say nothing, or not all, are in front of the rank: each is given time to

@@ -11,6 +11,7 @@
 #define MILEPOST_ENGINE_COMM_TCP_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,9 @@ struct TcpOptions {
   // name of this host. With `interface` it is the first address of that network interface ("eth0").
   std::string host = "127.0.0.1";
   std::string interface;
+  // Asked several times a second while ranks connect, on the calling thread: true ends the call
+  // with CANCELLED. A rank that is awaited may have ended. Empty: never.
+  std::function<bool()> give_up;
 };
 
 inline constexpr int kMaxTcpWorld = 256;
@@ -36,7 +40,8 @@ size_t TcpScratchBytes(int world);
 
 // Blocks until this rank is connected to every other rank, at most `connect_timeout`. `store` is
 // used only during the call. UNAVAILABLE or DEADLINE_EXCEEDED: a peer cannot be reached.
-// INVALID_ARGUMENT: the host or interface does not exist. Otherwise the store's errors.
+// INVALID_ARGUMENT: the host or interface does not exist. CANCELLED: give_up. Otherwise the store's
+// errors.
 //
 // Connections that do not know the secret in the store are refused. A killed peer is noticed at
 // once, because its sockets close, whichever rank is being waited for. A host that vanishes is

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <list>
 #include <string>
 #include <utility>
@@ -29,7 +30,8 @@ namespace {
 constexpr uint64_t kMagic = 0x316d6d6f63504d00;  // "\0MPcomm1"
 // A connection that says nothing is not one of ours; it may not hold up those that are.
 constexpr absl::Duration kGreetingTimeout = absl::Seconds(2);
-constexpr size_t kMostGreeters = 128;  // at a time
+constexpr size_t kMostGreeters = 128;                                  // at a time
+constexpr absl::Duration kBetweenQuestions = absl::Milliseconds(100);  // of TcpOptions::give_up
 
 // The first bytes on every connection, from the rank that connects. All hosts are little-endian.
 struct Greeting {
@@ -60,6 +62,31 @@ absl::StatusOr<Endpoint> Unpack(absl::string_view text, int rank) {
   endpoint.address = fields[0];
   endpoint.port = fields[1];
   return endpoint;
+}
+
+// How long to wait for ranks, and whether to.
+struct Patience {
+  absl::Time deadline;
+  const std::function<bool()>& give_up;
+
+  absl::Status Ask() const {
+    if (!give_up || !give_up()) return absl::OkStatus();
+    return absl::CancelledError("told to give up while the ranks connect");
+  }
+  // When to ask again.
+  absl::Time Next() const {
+    return give_up ? std::min(deadline, absl::Now() + kBetweenQuestions) : deadline;
+  }
+};
+
+absl::Status AwaitConnection(int fd, const Patience& patience) {
+  while (!PollFd(fd, POLLOUT, patience.Next())) {
+    MP_RETURN_IF_ERROR(patience.Ask());
+    if (absl::Now() >= patience.deadline) {
+      return absl::DeadlineExceededError("no connection in time");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status MakeReady(int fd) {
@@ -110,16 +137,14 @@ absl::StatusOr<UniqueFd> Listen(Endpoint* endpoint) {
 }
 
 absl::StatusOr<UniqueFd> Connect(const Endpoint& endpoint, const Greeting& greeting,
-                                 absl::Time deadline) {
+                                 const Patience& patience) {
   AddressInfo address;
   MP_RETURN_IF_ERROR(Lookup(endpoint.address, endpoint.port, &address));
   UniqueFd fd(socket(address.info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok()) return absl::ErrnoToStatus(errno, "cannot make a socket");
   if (connect(fd.get(), address.info->ai_addr, address.info->ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return absl::UnavailableError(std::strerror(errno));
-    if (!PollFd(fd.get(), POLLOUT, deadline)) {
-      return absl::DeadlineExceededError("no connection in time");
-    }
+    MP_RETURN_IF_ERROR(AwaitConnection(fd.get(), patience));
     int error = 0;
     socklen_t bytes = sizeof(error);
     getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
@@ -168,13 +193,14 @@ class Reception {
         sockets_(sockets) {}
 
   // Until the `missing` ones are all there.
-  absl::Status Await(int missing, absl::Time deadline) {
+  absl::Status Await(int missing, const Patience& patience) {
     while (missing > 0) {
-      if (absl::Now() >= deadline) {
+      MP_RETURN_IF_ERROR(patience.Ask());
+      if (absl::Now() >= patience.deadline) {
         return absl::DeadlineExceededError(absl::StrCat(
             missing, " of ", world_, " ranks have not connected to rank ", rank_, " in time"));
       }
-      WaitForNews(deadline);
+      WaitForNews(patience.Next());
       Accept();
       for (auto it = greeters_.begin(); it != greeters_.end();) {
         const Heard heard = Hear(&*it);
@@ -230,6 +256,7 @@ class Reception {
 absl::StatusOr<std::vector<UniqueFd>> ConnectSockets(int rank, int world, KeyValueStore* store,
                                                      const TcpOptions& options) {
   const absl::Time deadline = absl::Now() + options.connect_timeout;
+  const Patience patience = {deadline, options.give_up};
   Endpoint own;
   MP_ASSIGN_OR_RETURN(own.address, ResolveAddress(options.host, options.interface));
   MP_ASSIGN_OR_RETURN(const UniqueFd listener, Listen(&own));
@@ -241,7 +268,7 @@ absl::StatusOr<std::vector<UniqueFd>> ConnectSockets(int rank, int world, KeyVal
     MP_ASSIGN_OR_RETURN(const std::string text, store->Get(KeyOf(peer), deadline));
     MP_ASSIGN_OR_RETURN(const Endpoint endpoint, Unpack(text, peer));
     auto fd =
-        Connect(endpoint, {.secret = endpoint.secret, .rank = rank, .world = world}, deadline);
+        Connect(endpoint, {.secret = endpoint.secret, .rank = rank, .world = world}, patience);
     if (!fd.ok()) {
       return Annotate(fd.status(), absl::StrCat("rank ", rank, " cannot connect to rank ", peer,
                                                 " at ", endpoint.address, " port ", endpoint.port));
@@ -249,7 +276,7 @@ absl::StatusOr<std::vector<UniqueFd>> ConnectSockets(int rank, int world, KeyVal
     sockets[peer] = *std::move(fd);
   }
   Reception reception(listener.get(), own.secret, rank, &sockets);
-  MP_RETURN_IF_ERROR(reception.Await(world - 1 - rank, deadline));
+  MP_RETURN_IF_ERROR(reception.Await(world - 1 - rank, patience));
   return sockets;
 }
 

@@ -136,6 +136,7 @@ struct Attributes {
   int64_t heads = 0;
   int64_t kv_heads = 0;     // heads of keys and of values; divides heads
   bool causal = true;       // kAttention*: a position sees no later one
+  int64_t window = 0;       // kAttention*, kCachedAttention: positions that one sees; 0: all
   int64_t parts = 1;        // kLinear*: weights whose outputs lie side by side
   bool transposed = false;  // kLinear*: weights are [M,K]
   bool exact = false;       // kGelu*: the exact form, not the tanh form
@@ -153,11 +154,12 @@ struct Attributes {
   // kClassifierLoss*: share of the target spread over all classes. kPreferenceLoss*: of pairs that
   // are taken to be the other way round.
   double label_smoothing = 0;
-  double epsilon = 1e-5;   // LayerNorm, RmsNorm, BatchNorm
-  int64_t chunk_rows = 0;  // kLmHeadLoss*, kLmHeadLogProbs*: rows of logits that exist at a time
-  bool gathers = false;    // kLmHeadLoss*: chunks hold only rows that have a target
-  int32_t head = 0;        // losses: index into Graph::losses
-  int32_t group = -1;      // flat-group ops
+  double epsilon = 1e-5;    // LayerNorm, RmsNorm, BatchNorm
+  double gamma_offset = 0;  // RmsNorm, kQkNorm*: added to gamma
+  int64_t chunk_rows = 0;   // kLmHeadLoss*, kLmHeadLogProbs*: rows of logits that exist at a time
+  bool gathers = false;     // kLmHeadLoss*: chunks hold only rows that have a target
+  int32_t head = 0;         // losses: index into Graph::losses
+  int32_t group = -1;       // flat-group ops
 };
 
 struct Op {

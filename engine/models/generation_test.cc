@@ -55,6 +55,22 @@ v1::ModelSpec Llama(bool variant) {
   return spec.model();
 }
 
+// Windows that the text outgrows, in one of two layers.
+v1::ModelSpec Gemma3() {
+  v1::JobSpec spec;
+  *spec.mutable_model() = Llama(false);
+  v1::LlamaSpec* llama = spec.mutable_model()->mutable_llama();
+  llama->set_qk_norm(true);
+  llama->set_norm_offset(true);
+  llama->set_post_norms(true);
+  llama->set_scale_embedding(true);
+  llama->mutable_window()->set_positions(4);
+  llama->mutable_window()->set_full_every(2);
+  llama->mutable_window()->set_rope_theta(10);
+  NormalizeJobSpec(&spec);
+  return spec.model();
+}
+
 Graph Build(const v1::ModelSpec& model, int64_t rows, int64_t cached) {
   absl::StatusOr<Graph> graph =
       BuildModel(model, {.mode = Mode::kGeneration, .sequence = rows, .cached_positions = cached});
@@ -133,7 +149,7 @@ void ExpectSame(const std::vector<double>& got, const std::vector<double>& want)
 }
 
 TEST(Generation, LogitsFromACacheAreThoseOfTheWholeText) {
-  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true)}) {
+  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true), Gemma3()}) {
     SCOPED_TRACE(model.ShortDebugString());
     const std::vector<std::vector<double>> whole = Whole(model);
     Piece chunk(model, 5), one(model, 1);

@@ -7,7 +7,7 @@
 //
 // Parameters already have the names and shapes of the state dict of *ForCausalLM (BERT:
 // BertForMaskedLM), where a tied head has no entry. So weights need no table. A family is one
-// function in hugging_face.cc: its config's keys, each with the spec's field and value. Only
+// function in hugging_face_family.cc: its config's keys, each with the spec's field and value. Only
 // those with a folder read files.
 #ifndef MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 #define MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
@@ -43,7 +43,7 @@ absl::Status CheckHfConfig(const v1::ModelSpec& spec, absl::string_view config_j
 absl::Status CheckHfFolder(const v1::ModelSpec& spec, const std::string& folder);
 
 // The family and sizes that a config has. ResNet's image_size is not among them, nor is dropout: it
-// is 0. Where a window of attention is shorter than the longest sequence, it is the context.
+// is 0.
 // INVALID_ARGUMENT: the family, or something of the config, is not supported; there is a line for
 // each.
 absl::StatusOr<v1::ModelSpec> ModelOfHfConfig(absl::string_view config_json);

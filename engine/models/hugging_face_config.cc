@@ -26,6 +26,8 @@ struct ModelType {
 };
 constexpr ModelType kModelTypes[] = {{"gpt2", "model.gpt2"},
                                      {"llama", "model.llama"},
+                                     {"gemma", "model.llama"},
+                                     {"gemma3_text", "model.llama"},
                                      {"mistral", "model.llama"},
                                      {"phi3", "model.llama", true},
                                      {"qwen2", "model.llama"},
@@ -70,7 +72,64 @@ void UnifyRoberta(absl::string_view type, Json& config) {
   if (sensible) rows = rows.get<int64_t>() - kRobertaPositions;
 }
 
+// Which of `types` are full: every so many-th; 0: none.
+Json FullEvery(const Json& types) {
+  if (!types.is_array()) return types;
+  const Json full = "full_attention";
+  size_t every = 0;
+  for (size_t i = types.size(); i > 0; --i) {
+    if (types[i - 1] == full) every = i;
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    const bool is_full = every > 0 && (i + 1) % every == 0;
+    if (types[i] != (is_full ? full : Json("sliding_attention"))) return types;
+  }
+  return every;
+}
+
+// Each kind of layer has rotary positions of its own.
+void UnifyGemma3(Json& config) {
+  Json rope = config.value("rope_parameters", Json());
+  if (rope.is_object() && (rope.contains("full_attention") || rope.contains("sliding_attention"))) {
+    const Json local = rope.value("sliding_attention", Json::object());
+    config["rope_parameters"] = rope.value("full_attention", Json::object());
+    if (local.is_object()) {
+      if (local.contains("rope_theta")) config["rope_local_base_freq"] = local["rope_theta"];
+      const Json type = local.value("rope_type", Json("default"));
+      // Refused, as these have no stretching here.
+      if (type != Json("default")) config["rope_parameters"]["rope_type"] = type;
+    }
+  }
+  if (!config.contains("sliding_window")) config["sliding_window"] = 4096;
+  const auto types = config.find("layer_types");
+  if (types != config.end() && !types->is_null()) {
+    config[kHfFullEvery] = FullEvery(*types);
+    return;
+  }
+  Json every = 6;
+  for (const char* key : {"_sliding_window_pattern", "sliding_window_pattern"}) {
+    if (config.contains(key)) every = config[key];
+  }
+  const Json layers = config.value("num_hidden_layers", Json(26));
+  const bool beyond = every.is_number() && layers.is_number() && every > layers;
+  config[kHfFullEvery] = beyond ? Json(0) : every;
+}
+
+// Of the first Gemma transformers read hidden_activation alone, and this where it had none.
+void UnifyGemma(Json& config) {
+  const Json activation = config.value("hidden_activation", Json());
+  if (!activation.is_null()) {
+    config["hidden_act"] = activation;
+  } else if (config.value("hidden_act", Json("gelu")) == Json("gelu")) {
+    config["hidden_act"] = "gelu_pytorch_tanh";
+  }
+}
+
 Json Unified(Json config) {
+  const Json given_type = config.value("model_type", Json());
+  const std::string type = given_type.is_string() ? given_type.get<std::string>() : "";
+  if (type == "gemma3_text") UnifyGemma3(config);
+  if (type == "gemma" || type == "gemma3_text") UnifyGemma(config);
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const auto found = config.find(name);
     if (found == config.end() || !found->is_object()) continue;
@@ -81,8 +140,6 @@ Json Unified(Json config) {
       config[at_top ? known : absl::StrCat("rope_scaling.", known)] = value;
     }
   }
-  const std::string type =
-      config.value("model_type", Json()).is_string() ? config["model_type"].get<std::string>() : "";
   if ((type == "qwen2" || type == "qwen3") &&
       config.value("use_sliding_window", Json(false)) == Json(false)) {
     config.erase("sliding_window");

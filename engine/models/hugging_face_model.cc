@@ -80,42 +80,95 @@ void ReadGpt2(ConfigReader* config, v1::Gpt2Spec* spec) {
   spec->set_vocabulary(config->Size("vocab_size", 50257));
 }
 
-void ReadRope(ConfigReader* config, v1::LlamaSpec* spec) {
+void ReadRope(ConfigReader* config, double default_theta, v1::LlamaSpec* spec) {
   constexpr char kType[] = "rope_scaling.rope_type";
-  spec->set_rope_theta(config->Real("rope_theta", 10000));
+  spec->set_rope_theta(config->Real("rope_theta", default_theta));
   if (!config->Has(kType) || config->Is(kType, "default")) return;
-  if (!config->Is(kType, "llama3")) {
-    return config->Expected(kType, config->At(kType), "default or llama3, which are supported");
+  const bool linear = config->Is(kType, "linear");
+  if (!linear && !config->Is(kType, "llama3")) {
+    return config->Expected(kType, config->At(kType),
+                            "default, linear or llama3, which are supported");
   }
   v1::RopeScalingSpec* rope = spec->mutable_rope_scaling();
-  rope->set_factor(config->Real("rope_scaling.factor", 8));
+  if (linear) rope->set_type(v1::RopeScalingSpec::TYPE_LINEAR);
+  rope->set_factor(config->Real("rope_scaling.factor", linear ? 1 : 8));
+  if (linear) return;
   rope->set_low_freq_factor(config->Real("rope_scaling.low_freq_factor", 1));
   rope->set_high_freq_factor(config->Real("rope_scaling.high_freq_factor", 4));
   rope->set_original_context(config->Size("rope_scaling.original_max_position_embeddings"));
 }
 
+// Where every sequence lies within it, a window says nothing, unless its layers have a rotary base
+// of their own.
+void ReadWindow(ConfigReader* config, v1::LlamaSpec* spec) {
+  if (!config->Has("sliding_window")) return;
+  const bool gemma3 = config->Is("model_type", "gemma3_text");
+  const int64_t positions = config->Size("sliding_window");
+  if (!gemma3) {
+    if (positions < spec->context()) spec->mutable_window()->set_positions(positions);
+    return;
+  }
+  const int64_t full_every = config->Size(kHfFullEvery, 0);
+  if (full_every == 1) return;
+  v1::AttentionWindowSpec* window = spec->mutable_window();
+  window->set_positions(positions);
+  if (full_every > 0) window->set_full_every(full_every);
+  window->set_rope_theta(config->Real("rope_local_base_freq", 10000));
+}
+
+void ReadGemma(ConfigReader* config, v1::LlamaSpec* spec) {
+  const bool gemma3 = config->Is("model_type", "gemma3_text");
+  if (!gemma3 && !config->Is("model_type", "gemma")) return;
+  spec->set_norm_offset(true);
+  spec->set_scale_embedding(true);
+  spec->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
+  if (!gemma3) return;
+  spec->set_post_norms(true);
+  spec->set_qk_norm(true);
+}
+
+// What transformers takes where a key is absent; 0: as the other sizes say.
+struct LlamaDefaults {
+  absl::string_view type;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  double rope_theta = 10000;
+  bool tied = false;
+};
+constexpr LlamaDefaults kLlamaDefaults[] = {{"mistral", 8},
+                                            {"qwen3", 32, 128},
+                                            {"gemma", 16, 256, 10000, true},
+                                            {"gemma3_text", 4, 256, 1e6, true}};
+
+LlamaDefaults DefaultsOf(const ConfigReader& config) {
+  for (const LlamaDefaults& defaults : kLlamaDefaults) {
+    if (config.Is("model_type", defaults.type)) return defaults;
+  }
+  return {};
+}
+
 void ReadLlama(ConfigReader* config, v1::LlamaSpec* spec) {
-  const bool qwen3 = config->Is("model_type", "qwen3");
+  const LlamaDefaults defaults = DefaultsOf(*config);
   spec->set_layers(config->Size("num_hidden_layers"));
   spec->set_width(config->Size("hidden_size"));
   spec->set_heads(config->Size("num_attention_heads"));
-  spec->set_kv_heads(config->Size("num_key_value_heads", qwen3 ? 32 : spec->heads()));
+  const int64_t kv_heads = defaults.kv_heads > 0 ? defaults.kv_heads : spec->heads();
+  spec->set_kv_heads(config->Size("num_key_value_heads", kv_heads));
   const int64_t even = spec->heads() > 0 ? spec->width() / spec->heads() : 0;
-  spec->set_head_dim(config->Size("head_dim", qwen3 ? 128 : even));
+  spec->set_head_dim(config->Size("head_dim", defaults.head_dim > 0 ? defaults.head_dim : even));
   spec->set_hidden(config->Size("intermediate_size"));
   spec->set_context(config->Size("max_position_embeddings"));
-  if (config->Has("sliding_window")) {
-    spec->set_context(std::min(spec->context(), config->Size("sliding_window")));
-  }
   spec->set_vocabulary(config->Size("vocab_size"));
-  ReadRope(config, spec);
+  ReadRope(config, defaults.rope_theta, spec);
+  ReadWindow(config, spec);
   spec->set_norm_epsilon(config->Real("rms_norm_eps", 1e-6));
-  spec->set_tied(config->Flag("tie_word_embeddings", false));
+  spec->set_tied(config->Flag("tie_word_embeddings", defaults.tied));
   spec->set_qkv_bias(config->Is("model_type", "qwen2"));
-  spec->set_qk_norm(qwen3);
+  spec->set_qk_norm(config->Is("model_type", "qwen3"));
   if (config->Is("hidden_act", "gelu_pytorch_tanh")) {
     spec->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
   }
+  ReadGemma(config, spec);
 }
 
 void ReadBert(ConfigReader* config, v1::BertSpec* spec) {

@@ -208,8 +208,8 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
             "model_type is \"llama\", which needs neither qk_norm nor qkv_bias");
   EXPECT_EQ(
       CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"gemma2\""}})).message(),
-      "model_type is \"gemma2\", which is not supported; there are gpt2, llama, mistral, phi3, "
-      "qwen2, qwen3, bert, roberta, xlm-roberta, camembert, resnet");
+      "model_type is \"gemma2\", which is not supported; there are gpt2, llama, gemma, "
+      "gemma3_text, mistral, phi3, qwen2, qwen3, bert, roberta, xlm-roberta, camembert, resnet");
   EXPECT_EQ(CheckHfConfig(SmallGpt2(), plain).message(),
             "model_type is \"llama\", which is model.llama, and the spec has model.gpt2");
   // transformers' defaults, where a config leaves them out, are not the other families'.
@@ -311,17 +311,118 @@ TEST(HuggingFaceTest, QwenAndMistralAreModels) {
   EXPECT_TRUE(model->llama().qk_norm());
   EXPECT_EQ(model->llama().head_dim(), 128);
   EXPECT_EQ(model->llama().norm_epsilon(), 1e-6);
-  // mistralai/Mistral-7B-v0.1's: longer sequences would see more than its window.
+  // mistralai/Mistral-7B-v0.1's.
   const char mistral[] = R"({"model_type": "mistral", "hidden_act": "silu", "hidden_size": 4096,
     "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32,
     "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
     "rope_theta": 10000.0, "sliding_window": 4096, "vocab_size": 32000})";
   ASSERT_TRUE(ModelOfHfConfig(mistral).ok()) << ModelOfHfConfig(mistral).status();
-  EXPECT_EQ(ModelOfHfConfig(mistral)->llama().context(), 4096);
+  EXPECT_EQ(ModelOfHfConfig(mistral)->llama().context(), 32768);
+  EXPECT_EQ(ModelOfHfConfig(mistral)->llama().window().positions(), 4096);
+  // Later ones have none.
+  const std::string later =
+      absl::StrReplaceAll(mistral, {{"\"sliding_window\": 4096", "\"sliding_window\": null"}});
+  EXPECT_FALSE(ModelOfHfConfig(later)->llama().has_window());
+  EXPECT_THAT(*HfConfig(*ModelOfHfConfig(later), "float32"), HasSubstr("LlamaForCausalLM"));
+}
+
+TEST(HuggingFaceTest, AWindowIsMistrals) {
+  v1::ModelSpec model = Llama();
+  model.mutable_llama()->set_qk_norm(false);
+  model.mutable_llama()->mutable_window()->set_positions(512);
+  const std::string config = *HfConfig(model, "float32");
+  EXPECT_THAT(config, HasSubstr("MistralForCausalLM"));
+  EXPECT_THAT(config, HasSubstr("\"sliding_window\": 512"));
+  EXPECT_EQ(ModelOf(config), model.ShortDebugString());
+  model.mutable_llama()->mutable_window()->set_positions(256);
+  EXPECT_EQ(CheckHfConfig(model, config).message(),
+            "sliding_window is 512, model.llama.window.positions needs 256");
+  model.mutable_llama()->mutable_window()->set_full_every(2);
+  EXPECT_THAT(HfConfig(model, "float32").status().message(),
+              HasSubstr("transformers has no model with this choice"));
+}
+
+// google/gemma-3-1b-it's, in part, as transformers 4 writes it.
+constexpr char kGemma3[] = R"({"model_type": "gemma3_text", "attention_bias": false,
+    "attn_logit_softcapping": null, "final_logit_softcapping": null, "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "intermediate_size": 6912,
+    "max_position_embeddings": 32768, "num_attention_heads": 4, "num_hidden_layers": 26,
+    "num_key_value_heads": 1, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
+    "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000,
+    "sliding_window": 512, "sliding_window_pattern": 6, "vocab_size": 262144})";
+
+TEST(HuggingFaceTest, Gemma3IsAModel) {
+  const auto model = ModelOfHfConfig(kGemma3);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const v1::LlamaSpec& llama = model->llama();
+  EXPECT_EQ(llama.window().positions(), 512);
+  EXPECT_EQ(llama.window().full_every(), 6);
+  EXPECT_EQ(llama.window().rope_theta(), 10000);
+  EXPECT_EQ(llama.rope_theta(), 1e6);
+  EXPECT_TRUE(llama.tied() && llama.qk_norm() && llama.post_norms() && llama.norm_offset());
+  EXPECT_EQ(CheckHfConfig(*model, kGemma3), absl::OkStatus());
+  const std::string written = *HfConfig(*model, "bfloat16");
+  EXPECT_THAT(written, HasSubstr("Gemma3ForCausalLM"));
+  EXPECT_EQ(ModelOf(written), model->ShortDebugString());
+
+  const auto changed = [&](absl::string_view from, absl::string_view to) {
+    EXPECT_THAT(kGemma3, HasSubstr(from));
+    return ModelOf(absl::StrReplaceAll(kGemma3, {{from, to}}));
+  };
+  // As transformers 5 writes it.
+  EXPECT_EQ(changed("\"rope_local_base_freq\": 10000, \"rope_scaling\": null, "
+                    "\"rope_theta\": 1000000",
+                    R"("rope_parameters": {
+                        "full_attention": {"rope_theta": 1000000.0, "rope_type": "default"},
+                        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}})"),
+            model->ShortDebugString());
+  EXPECT_THAT(changed("\"rope_scaling\": null",
+                      R"("rope_scaling": {"rope_type": "linear", "factor": 8.0})"),
+              HasSubstr("rope_scaling { factor: 8 type: TYPE_LINEAR }"));
+  EXPECT_EQ(changed("\"query_pre_attn_scalar\": 256", "\"query_pre_attn_scalar\": 168"),
+            "query_pre_attn_scalar is 168, model.llama.head_dim needs 256");
+  EXPECT_EQ(changed("\"final_logit_softcapping\": null", "\"final_logit_softcapping\": 30.0"),
+            "final_logit_softcapping is 30.0, this model family needs null");
+  EXPECT_EQ(changed("\"attention_bias\"", "\"use_bidirectional_attention\": true, \"x\""),
+            "use_bidirectional_attention is true, this model family needs false");
+  EXPECT_THAT(changed("\"sliding_window_pattern\": 6",
+                      "\"layer_types\": [\"sliding_attention\", \"strange\"]"),
+              HasSubstr("layer_types.full_every is [\"sliding_attention\",\"strange\"]"));
+}
+
+TEST(HuggingFaceTest, Gemma3sKindsOfLayers) {
+  const auto every = [](absl::string_view types) {
+    const auto model = ModelOfHfConfig(absl::StrReplaceAll(
+        kGemma3, {{"\"sliding_window_pattern\": 6", absl::StrCat("\"layer_types\": ", types)}}));
+    if (!model.ok()) return int64_t{-1};
+    return model->llama().has_window() ? model->llama().window().full_every() : 1;
+  };
+  EXPECT_EQ(every("null"), 6) << "transformers' default";
+  EXPECT_EQ(every(R"(["sliding_attention", "full_attention", "sliding_attention"])"), 2);
+  EXPECT_EQ(every(R"(["sliding_attention", "sliding_attention"])"), 0);
+  EXPECT_EQ(every(R"(["full_attention", "full_attention"])"), 1);
+  EXPECT_EQ(every(R"(["full_attention", "sliding_attention"])"), -1);
+}
+
+TEST(HuggingFaceTest, GemmaIsAModel) {
+  // google/gemma-2b's, in part: transformers 4 reads the other key, and has tanh's form where it is
+  // absent.
+  const char gemma[] = R"({"model_type": "gemma", "head_dim": 256, "hidden_act": "gelu",
+    "hidden_size": 2048, "intermediate_size": 16384, "max_position_embeddings": 8192,
+    "num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1,
+    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "vocab_size": 256000})";
+  const auto model = ModelOfHfConfig(gemma);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(model->llama().norm_offset() && model->llama().scale_embedding());
+  EXPECT_FALSE(model->llama().post_norms() || model->llama().has_window());
+  EXPECT_EQ(model->llama().activation(), v1::LlamaSpec::ACTIVATION_GEGLU);
+  EXPECT_EQ(ModelOf(*HfConfig(*model, "float32")), model->ShortDebugString());
+  EXPECT_THAT(std::string(CheckHfConfig(Llama(), gemma).message()),
+              HasSubstr("model_type is \"gemma\", which needs norm_offset, scale_embedding"));
 }
 
 TEST(HuggingFaceTest, Phi3IsALlamaOfFewerTensors) {
-  // microsoft/Phi-3-mini-4k-instruct's, in part. Longer sequences would see more than its window.
+  // microsoft/Phi-3-mini-4k-instruct's, in part.
   const char phi3[] = R"({"model_type": "phi3", "attention_bias": false, "embd_pdrop": 0.0,
     "hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 8192,
     "max_position_embeddings": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
@@ -330,10 +431,11 @@ TEST(HuggingFaceTest, Phi3IsALlamaOfFewerTensors) {
     "tie_word_embeddings": false, "vocab_size": 32064})";
   const auto model = ModelOfHfConfig(phi3);
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->llama().context(), 2047);
+  EXPECT_EQ(model->llama().context(), 4096);
+  EXPECT_EQ(model->llama().window().positions(), 2047);
   EXPECT_EQ(model->llama().head_dim(), 96);
   EXPECT_EQ(model->llama().norm_epsilon(), 1e-5) << "transformers' default of this type";
-  EXPECT_THAT(*HfConfig(*model, "float32"), HasSubstr("\"model_type\": \"llama\""));
+  EXPECT_THAT(*HfConfig(*model, "float32"), HasSubstr("\"model_type\": \"mistral\""));
   EXPECT_THAT(*HfConfig(*model, "float32"), Not(HasSubstr("partial_rotary_factor")));
   const auto changed = [&](const char* from, const char* to) {
     EXPECT_THAT(phi3, HasSubstr(from));
@@ -344,9 +446,9 @@ TEST(HuggingFaceTest, Phi3IsALlamaOfFewerTensors) {
   EXPECT_EQ(changed("\"rope_scaling\": null",
                     R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5})"),
             "partial_rotary_factor is 0.5, this model family needs 1.0");
-  EXPECT_EQ(
-      changed("\"rope_scaling\": null", R"("rope_scaling": {"type": "longrope"})"),
-      "rope_scaling.rope_type is \"longrope\", and not default or llama3, which are supported");
+  EXPECT_EQ(changed("\"rope_scaling\": null", R"("rope_scaling": {"type": "longrope"})"),
+            "rope_scaling.rope_type is \"longrope\", and not default, linear or llama3, which are "
+            "supported");
 }
 
 TEST(HuggingFaceTest, RowsOfATensorOfSeveralParameters) {
@@ -427,7 +529,8 @@ TEST(HuggingFaceTest, AConfigThatIsNoModelIsRefused) {
   EXPECT_EQ(changed("\"tie_word_embeddings\": true", "\"tie_word_embeddings\": 1"),
             "tie_word_embeddings is 1, and not true or false");
   EXPECT_EQ(changed("\"rope_type\": \"llama3\"", "\"rope_type\": \"yarn\""),
-            "rope_scaling.rope_type is \"yarn\", and not default or llama3, which are supported");
+            "rope_scaling.rope_type is \"yarn\", and not default, linear or llama3, which are "
+            "supported");
   EXPECT_EQ(changed("\"mlp_bias\": false", "\"mlp_bias\": true"),
             "mlp_bias is true, this model family needs false");
   EXPECT_EQ(changed("\"hidden_act\": \"silu\"", "\"hidden_act\": \"relu\""),

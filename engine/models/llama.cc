@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "engine/dtype/half.h"
 #include "engine/graph/builder.h"
 #include "engine/models/lora.h"
 #include "engine/models/task_heads.h"
@@ -19,6 +21,7 @@
 #include "engine/ops/norm/norm.h"
 #include "engine/ops/qk_norm/qk_norm.h"
 #include "engine/ops/rope/rope.h"
+#include "engine/ops/scale/scale.h"
 #include "engine/ops/swiglu/swiglu.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -61,6 +64,10 @@ graph::RopeAttributes RopeOf(const v1::LlamaSpec& spec) {
   if (!spec.has_rope_scaling()) return rope;
   const v1::RopeScalingSpec& scaling = spec.rope_scaling();
   rope.factor = scaling.factor();
+  if (scaling.type() == v1::RopeScalingSpec::TYPE_LINEAR) {
+    rope.low_frequency = rope.high_frequency = std::numeric_limits<double>::infinity();
+    return rope;
+  }
   rope.low_frequency = scaling.low_freq_factor();
   rope.high_frequency = scaling.high_freq_factor();
   rope.original_context = static_cast<double>(scaling.original_context());
@@ -86,12 +93,20 @@ class LlamaBuilder {
     embedding_ = Weight("model.embed_tokens", spec_.vocabulary(), spec_.width(), kLlamaStddev);
     twin_.ForEach([this](LlamaStream& s) {
       s.residual = ops::Embedding(b_, twin_.Named("embedding"), b_.Tokens(), embedding_, {}, 0);
+      if (spec_.scale_embedding()) {
+        s.residual = ops::Scale(b_, twin_.Named("embedding.scaled"), s.residual, EmbeddingScale());
+      }
     });
     if (options_.documents) {
       documents_ = b_.Input("documents", DType::kI32, {b_.rows()});
       positions_ = b_.Input("positions", DType::kI32, {b_.rows()});
     }
     rope_ = ops::RopeTable(b_, "rope", spec_.head_dim(), RopeOf(spec_));
+    window_rope_ = rope_;
+    if (spec_.window().has_rope_theta()) {
+      window_rope_ = ops::RopeTable(b_, "window_rope", spec_.head_dim(),
+                                    {.theta = spec_.window().rope_theta()});
+    }
     for (int64_t layer = 0; layer < spec_.layers(); ++layer) {
       b_.BeginBlock(absl::StrCat("layers.", layer));
       twin_.ForEach([&](LlamaStream& s) { Layer(layer, s); });
@@ -117,32 +132,70 @@ class LlamaBuilder {
     return twin_.Parameter(absl::StrCat(name, ".bias"), {out}, Initializer::kZeros);
   }
   ValueId NormWeight(absl::string_view name, int64_t width) {
-    return twin_.Parameter(absl::StrCat(name, ".weight"), {width}, Initializer::kOnes);
+    return twin_.Parameter(absl::StrCat(name, ".weight"), {width},
+                           spec_.norm_offset() ? Initializer::kZeros : Initializer::kOnes);
+  }
+  double NormOffset() const { return spec_.norm_offset() ? 1 : 0; }
+
+  // In the compute type, as transformers has it: that is what Gemma was trained with.
+  double EmbeddingScale() const {
+    const float scale = std::sqrt(static_cast<float>(spec_.width()));
+    switch (options_.compute_dtype) {
+      case DType::kBf16:
+        return ToFloat(FromFloat<bf16>(scale));
+      case DType::kF16:
+        return ToFloat(FromFloat<f16>(scale));
+      default:
+        return scale;
+    }
+  }
+
+  // What a position sees in a layer; 0: all before it.
+  int64_t WindowOf(int64_t layer) const {
+    const v1::AttentionWindowSpec& window = spec_.window();
+    const bool full = window.full_every() > 0 && (layer + 1) % window.full_every() == 0;
+    return full ? 0 : window.positions();
   }
 
   // Adds what the last sub-layer left to the residual stream and normalises it: y.
   void Norm(absl::string_view parameter, absl::string_view name, LlamaStream& s) {
     const ValueId gamma = NormWeight(parameter, spec_.width());
     if (s.delta == graph::kNoValue) {
-      s.y = ops::RmsNorm(b_, twin_.Named(name), s.residual, gamma, spec_.norm_epsilon()).y;
+      s.y =
+          ops::RmsNorm(b_, twin_.Named(name), s.residual, gamma, spec_.norm_epsilon(), NormOffset())
+              .y;
       return;
     }
     const auto result = ops::ResidualRmsNorm(b_, twin_.Named(name), s.residual, s.delta, gamma,
-                                             spec_.norm_epsilon());
+                                             spec_.norm_epsilon(), NormOffset());
     s.residual = result.sum;
     s.y = result.y;
+  }
+
+  // Normalises what a sub-layer leaves to the residual stream.
+  void PostNorm(absl::string_view parameter, absl::string_view name, LlamaStream& s) {
+    const ValueId gamma = NormWeight(parameter, spec_.width());
+    s.delta =
+        ops::RmsNorm(b_, twin_.Named(name), s.delta, gamma, spec_.norm_epsilon(), NormOffset()).y;
   }
 
   void Layer(int64_t layer, LlamaStream& s) {
     const std::string name = absl::StrCat("layers.", layer);
     const std::string hf = absl::StrCat("model.", name);
     Norm(hf + ".input_layernorm", name + ".input_norm", s);
-    Attend(hf + ".self_attn", twin_.Named(name + ".attn"), s);
-    Norm(hf + ".post_attention_layernorm", name + ".mlp_norm", s);
+    Attend(layer, hf + ".self_attn", twin_.Named(name + ".attn"), s);
+    if (spec_.post_norms()) {
+      PostNorm(hf + ".post_attention_layernorm", name + ".attn_post_norm", s);
+      Norm(hf + ".pre_feedforward_layernorm", name + ".mlp_norm", s);
+    } else {
+      Norm(hf + ".post_attention_layernorm", name + ".mlp_norm", s);
+    }
     FeedForward(hf + ".mlp", twin_.Named(name + ".mlp"), s);
+    if (spec_.post_norms())
+      PostNorm(hf + ".post_feedforward_layernorm", name + ".mlp_post_norm", s);
   }
 
-  void Attend(const std::string& hf, const std::string& name, LlamaStream& s) {
+  void Attend(int64_t layer, const std::string& hf, const std::string& name, LlamaStream& s) {
     const int64_t width = spec_.width();
     const int64_t queries = spec_.heads() * spec_.head_dim();
     const int64_t keys = spec_.kv_heads() * spec_.head_dim();
@@ -160,13 +213,16 @@ class LlamaBuilder {
       const ValueId gamma_q = NormWeight(hf + ".q_norm", spec_.head_dim());
       const ValueId gamma_k = NormWeight(hf + ".k_norm", spec_.head_dim());
       qkv = ops::QkNorm(b_, name + ".normed", qkv, gamma_q, gamma_k, spec_.heads(),
-                        spec_.kv_heads(), spec_.norm_epsilon());
+                        spec_.kv_heads(), spec_.norm_epsilon(), NormOffset());
     }
-    const ValueId rotated =
-        ops::Rope(b_, name + ".rotated", qkv, rope_, spec_.heads(), spec_.kv_heads(), positions_);
-    const ValueId out = ops::Attention(
-        b_, name + ".out", rotated,
-        {.heads = spec_.heads(), .kv_heads = spec_.kv_heads(), .documents = documents_});
+    const int64_t window = WindowOf(layer);
+    const ValueId rotated = ops::Rope(b_, name + ".rotated", qkv, window > 0 ? window_rope_ : rope_,
+                                      spec_.heads(), spec_.kv_heads(), positions_);
+    const ValueId out = ops::Attention(b_, name + ".out", rotated,
+                                       {.heads = spec_.heads(),
+                                        .kv_heads = spec_.kv_heads(),
+                                        .documents = documents_,
+                                        .window = window});
     s.delta = linear_.LinearRows(name + ".delta", out, {output});
   }
 
@@ -206,6 +262,7 @@ class LlamaBuilder {
   TwinStream<LlamaStream> twin_;
   ValueId embedding_ = graph::kNoValue;
   ValueId rope_ = graph::kNoValue;
+  ValueId window_rope_ = graph::kNoValue;
   ValueId documents_ = graph::kNoValue;
   ValueId positions_ = graph::kNoValue;
 };

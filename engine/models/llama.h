@@ -1,5 +1,6 @@
-// Llama 3, Mistral, Qwen2, Qwen3 and similar models: pre-norm with RMSNorm, rotary positions,
-// SwiGLU, grouped query attention, the head tied or not. Forward only.
+// Llama 3, Mistral, Qwen2, Qwen3, Gemma and similar models: pre-norm with RMSNorm, rotary
+// positions, SwiGLU, grouped query attention, over a window or over all before, the head tied or
+// not. Forward only.
 //
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph,
 //                       models::BuildLlama(model, {.mode = Mode::kTraining, ...}));
@@ -8,13 +9,15 @@
 // linear layers have the output first: "model.embed_tokens.weight" [V,C],
 // "model.layers.0.input_layernorm.weight" [C], "model.layers.0.self_attn.q_proj.weight" [HD,C],
 // ..., "model.norm.weight" [C]. "lm_head.weight" [V,C] exists when the head is not tied. With
-// qk_norm there are "...self_attn.q_norm.weight" and "...k_norm.weight" [D]. When several layers
-// read one input (q, k and v; gate and up), their weights follow each other in the block, so that
-// one product serves them.
+// qk_norm there are "...self_attn.q_norm.weight" and "...k_norm.weight" [D]. With post_norms
+// "...post_attention_layernorm.weight" is of what attention gives, and the MLP's norms are
+// "...pre_feedforward_layernorm.weight" and "...post_feedforward_layernorm.weight". When several
+// layers read one input (q, k and v; gate and up), their weights follow each other in the block, so
+// that one product serves them.
 //
 // Initial values: normal(0, 0.02); residual projections (o_proj, down_proj) normal(0,
-// 0.02 / sqrt(2 layers)); biases 0; norm weights 1. Blocks: "embedding", "layers.0" ..., "norm"
-// (the last norm and the untied head).
+// 0.02 / sqrt(2 layers)); biases 0; norm weights 1, or 0 with norm_offset. Blocks:
+// "embedding", "layers.0" ..., "norm" (the last norm and the untied head).
 #ifndef MILEPOST_ENGINE_MODELS_LLAMA_H_
 #define MILEPOST_ENGINE_MODELS_LLAMA_H_
 

@@ -2,11 +2,14 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/spec/validate.h"
 #include "engine/models/model.h"
 #include "engine/ops/reference/gradient_check.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "gtest/gtest.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -114,6 +117,62 @@ TEST(Llama, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
+v1::LlamaSpec TinyGemma3() {
+  v1::LlamaSpec spec = TinyLlama();
+  spec.set_layers(3);
+  spec.set_tied(true);
+  spec.set_qk_norm(true);
+  spec.set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
+  spec.set_norm_offset(true);
+  spec.set_post_norms(true);
+  spec.set_scale_embedding(true);
+  spec.mutable_window()->set_positions(3);
+  spec.mutable_window()->set_full_every(2);
+  spec.mutable_window()->set_rope_theta(10);
+  spec.mutable_rope_scaling()->set_type(v1::RopeScalingSpec::TYPE_LINEAR);
+  spec.mutable_rope_scaling()->set_factor(8);
+  return spec;
+}
+
+TEST(Llama, GradientsOfGemma3AreThoseOfFiniteDifferences) {
+  EXPECT_THAT(
+      graph::GradientErrors(Build(TinyGemma3(), {.batch = 2, .sequence = 6}),
+                            {.vocabulary = 11, .elements_per_parameter = 4, .micro_steps = 2}),
+      IsEmpty());
+}
+
+// Each layer's attention, in order.
+std::vector<int64_t> WindowsOf(const Graph& graph) {
+  std::vector<int64_t> windows;
+  for (const graph::Op& op : graph.ops) {
+    const bool attends =
+        op.kind == graph::OpKind::kAttention || op.kind == graph::OpKind::kCachedAttention;
+    if (attends) windows.push_back(op.attributes.window);
+  }
+  return windows;
+}
+
+TEST(Llama, LayersHaveTheWindowButEverySoManyth) {
+  v1::LlamaSpec spec = TinyGemma3();
+  EXPECT_THAT(WindowsOf(Build(spec, {.sequence = 7})), testing::ElementsAre(3, 0, 3));
+  const ModelOptions cached = {.mode = Mode::kGeneration, .sequence = 1, .cached_positions = 7};
+  EXPECT_THAT(WindowsOf(Build(spec, cached)), testing::ElementsAre(3, 0, 3));
+  spec.mutable_window()->clear_full_every();
+  EXPECT_THAT(WindowsOf(Build(spec, {.sequence = 7})), testing::ElementsAre(3, 3, 3));
+}
+
+TEST(Llama, Gemma3sNormsAreWhereTransformersHasThem) {
+  const std::map<std::string, Shape> shapes = ShapesOf(Build(TinyGemma3(), {.sequence = 7}));
+  for (const char* name : {"input_layernorm", "post_attention_layernorm",
+                           "pre_feedforward_layernorm", "post_feedforward_layernorm"}) {
+    EXPECT_EQ(shapes.count(absl::StrCat("model.layers.2.", name, ".weight")), 1u) << name;
+  }
+  EXPECT_EQ(shapes.size(), 3u * 13 + 2);
+  for (const graph::Parameter& parameter : Build(TinyGemma3(), {.sequence = 7}).parameters) {
+    EXPECT_NE(parameter.initializer, graph::Initializer::kOnes);
+  }
+}
+
 TEST(Llama, EveryModeHasTheSameParameters) {
   const Graph training = Build(TinyLlama(), {.mode = Mode::kTraining, .batch = 2, .sequence = 5});
   for (Mode mode : {Mode::kEvaluation, Mode::kGeneration}) {
@@ -140,6 +199,15 @@ TEST(Llama, GenerationGivesTheLogitsOfOnePosition) {
   };
   EXPECT_EQ(logits({1, 2, 3, 0, 0, 0}), logits({1, 2, 3, 9, 8, 7}));  // causal
   EXPECT_NE(logits({1, 2, 3, 9, 8, 7}), logits({2, 1, 3, 9, 8, 7}));  // positions are seen
+}
+
+// Without it this would be another model, and nobody would know.
+TEST(Llama, AFieldOfALaterVersionIsRefused) {
+  v1::ModelSpec later = Model(TinyLlama());
+  v1::LlamaSpec* llama = later.mutable_llama();
+  llama->GetReflection()->MutableUnknownFields(llama)->AddVarint(1999, 1);
+  EXPECT_EQ(BuildModel(later, {.sequence = 7}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(Llama, NamesTheFieldThatDoesNotFit) {

@@ -1,5 +1,7 @@
 #include "engine/models/model.h"
 
+#include "common/spec/unknown_fields.h"
+#include "common/status_macros.h"
 #include "engine/models/bert.h"
 #include "engine/models/gpt2.h"
 #include "engine/models/llama.h"
@@ -9,6 +11,7 @@
 namespace milepost::models {
 
 absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOptions& options) {
+  MP_RETURN_IF_ERROR(CheckModelIsKnown(spec));
   switch (spec.family_case()) {
     case v1::ModelSpec::kGpt2:
       return BuildGpt2(spec, options);

@@ -43,7 +43,7 @@ struct ModelOptions {
 };
 
 // The parameters and their order are the same in every mode. INVALID_ARGUMENT names the field: the
-// model cannot be built.
+// model cannot be built. FAILED_PRECONDITION: it has a field of a later version.
 absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOptions& options);
 
 }  // namespace milepost::models

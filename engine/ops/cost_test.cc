@@ -13,7 +13,7 @@
 namespace milepost::graph {
 namespace {
 
-Graph TrainingGraph(bool causal = true) {
+Graph TrainingGraph(bool causal = true, int64_t window = 0) {
   Builder b({.compute_dtype = DType::kBf16, .batch = 2, .sequence = 4});
   b.BeginBlock("only");
   const auto parameter = [&b](const char* name, const Shape& shape) {
@@ -22,15 +22,16 @@ Graph TrainingGraph(bool causal = true) {
   const ValueId wte = parameter("wte", {100, 16});
   const ValueId x = ops::Embedding(b, "x", b.Tokens(), wte, {.wpe = parameter("wpe", {4, 16})}, 0);
   const ValueId qkv = ops::Linear(b, "qkv", x, parameter("w", {16, 48}), parameter("b", {48}));
-  ops::LmHeadLoss(b, "loss", ops::Attention(b, "a", qkv, {.heads = 2, .causal = causal}), wte,
-                  b.Targets(), 8);
+  const ValueId attended =
+      ops::Attention(b, "a", qkv, {.heads = 2, .causal = causal, .window = window});
+  ops::LmHeadLoss(b, "loss", attended, wte, b.Targets(), 8);
   Graph graph = *std::move(b).Finish();
   EXPECT_TRUE(ops::AddBackward(graph).ok());
   return graph;
 }
 
-ops::Cost CostOf(OpKind kind, bool causal = true) {
-  const Graph graph = TrainingGraph(causal);
+ops::Cost CostOf(OpKind kind, bool causal = true, int64_t window = 0) {
+  const Graph graph = TrainingGraph(causal, window);
   for (const Op& op : graph.ops) {
     if (op.kind == kind) return ops::OpCost(graph, op);
   }
@@ -51,6 +52,13 @@ TEST(Cost, CountsTheCausalHalfOfAttention) {
   // 2 (forward) or 5 (backward) products; 2 sequences.
   EXPECT_EQ(CostOf(OpKind::kAttention).flops, 2 * 2 * 2.0 * 10 * 16);
   EXPECT_EQ(CostOf(OpKind::kAttentionBackward).flops, 5 * 2 * 2.0 * 10 * 16);
+}
+
+TEST(Cost, CountsTheWindowOfAttention) {
+  // Of four positions: 1, 2, 2 and 2 keys.
+  EXPECT_EQ(CostOf(OpKind::kAttention, true, 2).flops, 2 * 2 * 2.0 * 7 * 16);
+  EXPECT_EQ(CostOf(OpKind::kAttentionBackward, true, 2).flops, 5 * 2 * 2.0 * 7 * 16);
+  EXPECT_EQ(CostOf(OpKind::kAttention, true, 9).flops, CostOf(OpKind::kAttention).flops);
 }
 
 TEST(Cost, CountsAllOfAttentionWithoutTheCausalMask) {

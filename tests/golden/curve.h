@@ -69,9 +69,24 @@ class GoldenCurve : public testing::Test {
     if (golden.value("activation", "swiglu") == "geglu") {
       llama.set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
     }
+    if (golden.value("norm_offset", false)) llama.set_norm_offset(true);
+    if (golden.value("post_norms", false)) llama.set_post_norms(true);
+    if (golden.value("scale_embedding", false)) llama.set_scale_embedding(true);
+    if (golden.contains("window")) {
+      const json& window = golden["window"];
+      llama.mutable_window()->set_positions(window["positions"]);
+      llama.mutable_window()->set_full_every(window.value("full_every", 0));
+      if (window.contains("rope_theta")) {
+        llama.mutable_window()->set_rope_theta(window["rope_theta"]);
+      }
+    }
     if (!golden.contains("rope_scaling")) return model;
     const json& scaling = golden["rope_scaling"];
     llama.mutable_rope_scaling()->set_factor(scaling["factor"]);
+    if (scaling.value("type", "llama3") == "linear") {
+      llama.mutable_rope_scaling()->set_type(v1::RopeScalingSpec::TYPE_LINEAR);
+      return model;
+    }
     llama.mutable_rope_scaling()->set_low_freq_factor(scaling["low_freq_factor"]);
     llama.mutable_rope_scaling()->set_high_freq_factor(scaling["high_freq_factor"]);
     llama.mutable_rope_scaling()->set_original_context(scaling["original_context"]);

@@ -13,7 +13,8 @@ class LlamaCurve : public GoldenCurve {
     const json golden = golden_["cases"][name];
     golden_["train"].update(golden.value("train", json::object()));
     WriteTokens(golden["model"]);
-    ExpectTheCurve(Spec(LlamaOf(golden["model"]), stage, micro), golden, "norm");
+    const char* norms_about_one = golden["model"].value("norm_offset", false) ? "-" : "norm";
+    ExpectTheCurve(Spec(LlamaOf(golden["model"]), stage, micro), golden, norms_about_one);
   }
 };
 
@@ -26,6 +27,12 @@ TEST_F(LlamaCurve, TiedHeadAndOneHeadOfKeys) { Expect("llama-tied", 0, 4); }
 TEST_F(LlamaCurve, Qwen2Biases) { Expect("qwen2", 1, 8); }
 
 TEST_F(LlamaCurve, Qwen3NormsOfQueriesAndKeys) { Expect("qwen3", 3, 4); }
+
+TEST_F(LlamaCurve, MistralsWindow) { Expect("mistral", 1, 4); }
+
+TEST_F(LlamaCurve, Gemma) { Expect("gemma", 0, 8); }
+
+TEST_F(LlamaCurve, Gemma3sLayersOfTwoKinds) { Expect("gemma3", 3, 4); }
 
 TEST_F(LlamaCurve, GatedByGelu) { Expect("geglu", 2, 4); }
 

@@ -7,7 +7,9 @@
 Needs torch and transformers. Each case is a transformers model: LlamaForCausalLM with grouped-query
 attention and Llama 3's rotary scaling, its head tied and not, and one whose MLP is gated by GELU;
 Qwen2ForCausalLM, which has biases on q, k and v; Qwen3ForCausalLM, which normalises the heads of q
-and k. Initial weights and tokens come from the integer formulas of make_gpt2_curve.py, which
+and k; MistralForCausalLM, whose attention has a window; GemmaForCausalLM; and Gemma3ForCausalLM,
+with a window in all but every third layer, rotary bases of its own there, and linear scaling.
+Initial weights and tokens come from the integer formulas of make_gpt2_curve.py, which
 llama_curve_test.cc repeats, so nothing but the figures needs to be stored. Every step trains on all
 samples, so the order in which a data loader visits them does not matter.
 """
@@ -31,11 +33,18 @@ CASES = {
     "qwen2": MODEL | {"head_dim": 8, "kv_heads": 4, "tied": True, "qkv_bias": True},
     "geglu": MODEL | {"tied": False, "qkv_bias": False, "activation": "geglu"},
     "qwen3": MODEL | {"tied": True, "qkv_bias": False, "qk_norm": True},
+    "mistral": MODEL | {"tied": False, "qkv_bias": False, "window": {"positions": 7}},
+    "gemma": MODEL | {"tied": True, "qkv_bias": False, "kv_heads": 1, "activation": "geglu",
+                      "norm_offset": True, "scale_embedding": True},
+    "gemma3": MODEL | {"layers": 4, "tied": True, "qkv_bias": False, "qk_norm": True,
+                       "activation": "geglu", "norm_offset": True, "scale_embedding": True,
+                       "post_norms": True, "rope_scaling": {"type": "linear", "factor": 4.0},
+                       "window": {"positions": 5, "full_every": 3, "rope_theta": 100.0}},
 }
 # Behind a norm of the heads some gradients of q's weights are nothing but rounding. With an epsilon
 # of 1e-8 these elements still take whole steps: fp32 and fp64 of this script end 1e-4 of the norm
 # apart. With this one, 2e-6.
-EPSILON = {"qwen3": {"epsilon": 1e-6}}
+EPSILON = {"qwen3": {"epsilon": 1e-6}, "gemma3": {"epsilon": 1e-6}}
 
 
 def token(i):
@@ -44,8 +53,10 @@ def token(i):
 
 def build(model):
     rope = {"rope_type": "default", "rope_theta": model["rope_theta"]}
-    if "rope_scaling" in model:
-        s = model["rope_scaling"]
+    s = model.get("rope_scaling", {})
+    if s.get("type") == "linear":
+        rope |= {"rope_type": "linear", "factor": s["factor"]}
+    elif s:
         rope |= {"rope_type": "llama3", "factor": s["factor"],
                  "low_freq_factor": s["low_freq_factor"],
                  "high_freq_factor": s["high_freq_factor"],
@@ -55,8 +66,25 @@ def build(model):
                  head_dim=model["head_dim"], intermediate_size=model["hidden"],
                  max_position_embeddings=model["context"], vocab_size=model["vocabulary"],
                  rms_norm_eps=model["norm_epsilon"], rope_parameters=rope,
+                 pad_token_id=None,  # Gemma's default is token 0, which would get no gradient
                  hidden_act="gelu_pytorch_tanh" if model.get("activation") == "geglu" else "silu",
                  tie_word_embeddings=model["tied"], attn_implementation="eager", use_cache=False)
+    if model.get("post_norms"):
+        window = model["window"]
+        kinds = ["full_attention" if layer % window["full_every"] == 0 else "sliding_attention"
+                 for layer in range(1, model["layers"] + 1)]
+        del sizes["hidden_act"]
+        sizes["rope_parameters"] = {
+            "full_attention": rope,
+            "sliding_attention": {"rope_type": "default", "rope_theta": window["rope_theta"]}}
+        return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(
+            **sizes, hidden_activation="gelu_pytorch_tanh", layer_types=kinds,
+            sliding_window=window["positions"], query_pre_attn_scalar=model["head_dim"]))
+    if model.get("norm_offset"):
+        return transformers.GemmaForCausalLM(transformers.GemmaConfig(**sizes))
+    if "window" in model:
+        return transformers.MistralForCausalLM(transformers.MistralConfig(
+            **sizes, sliding_window=model["window"]["positions"]))
     if model.get("qk_norm"):
         return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**sizes))
     if model["qkv_bias"]:
@@ -64,18 +92,19 @@ def build(model):
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
 
 
-def set_weights(network):
-    """The e-th element of the i-th parameter, in transformers' order, from uniform(i, e)."""
+def set_weights(network, offset):
+    """The e-th element of the i-th parameter, in transformers' order, from uniform(i, e). Norms
+    multiply by numbers about 1, which they may have as an offset."""
     with torch.no_grad():
         for index, (name, weight) in enumerate(network.named_parameters()):
             values = uniform(index, weight.numel()).reshape(weight.shape) * 0.3
-            weight.copy_(values + 1 if "norm" in name else values)
+            weight.copy_(values + 1 if "norm" in name and not offset else values)
 
 
 def train(model, kind, shared, own):
     TRAIN.update(shared | own)
     network = build(model).float()
-    set_weights(network)
+    set_weights(network, model.get("norm_offset", False))
     length = model["context"]
     stream = torch.tensor([token(i) for i in range(SAMPLES * length + 1)])
     tokens = stream[:-1].view(SAMPLES, length)

@@ -86,6 +86,39 @@ FAMILIES = {
                                 bos_token_id=None, eos_token_id=None, pad_token_id=None),
         f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, context: {T}, "
         f"vocabulary: {VOCABULARY}}}"),
+    "mistral": (
+        transformers.MistralConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                   num_key_value_heads=2, intermediate_size=96, head_dim=16,
+                                   max_position_embeddings=T, vocab_size=VOCABULARY,
+                                   initializer_range=0.2, rms_norm_eps=1e-6, sliding_window=6,
+                                   bos_token_id=None, eos_token_id=None),
+        f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, context: {T}, "
+        f"vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, window: {{positions: 6}}}}"),
+    "gemma": (
+        transformers.GemmaConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                 num_key_value_heads=1, head_dim=24, intermediate_size=96,
+                                 max_position_embeddings=T, vocab_size=VOCABULARY,
+                                 initializer_range=0.2, bos_token_id=None, eos_token_id=None,
+                                 pad_token_id=None),
+        f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 1, head_dim: 24, hidden: 96, "
+        f"context: {T}, vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, tied: true, "
+        "activation: geglu, norm_offset: true, scale_embedding: true}"),
+    "gemma3": (
+        transformers.Gemma3TextConfig(
+            num_hidden_layers=4, hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=24, intermediate_size=96, max_position_embeddings=T, vocab_size=VOCABULARY,
+            initializer_range=0.2, query_pre_attn_scalar=24, sliding_window=5,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention",
+                         "sliding_attention"],
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}},
+            bos_token_id=None, eos_token_id=None, pad_token_id=None),
+        f"llama: {{layers: 4, width: 64, heads: 4, kv_heads: 2, head_dim: 24, hidden: 96, "
+        f"context: {T}, vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, tied: true, qk_norm: true, "
+        "activation: geglu, norm_offset: true, post_norms: true, scale_embedding: true, "
+        "rope_theta: 5000, rope_scaling: {type: linear, factor: 4}, "
+        "window: {positions: 5, full_every: 3, rope_theta: 100}}"),
     "bert": (
         transformers.BertConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
                                 intermediate_size=96, max_position_embeddings=T,

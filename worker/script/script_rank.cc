@@ -267,11 +267,12 @@ class ScriptRank {
   absl::StatusOr<std::unique_ptr<comm::Communicator>> Connect(const std::string& purpose,
                                                               absl::Duration patience,
                                                               std::function<bool()> give_up) const {
-    RendezvousStore store(coordinator_, start_.job(), start_.generation(), std::move(give_up));
+    RendezvousStore store(coordinator_, start_.job(), start_.generation(), give_up);
     comm::PrefixedStore prefixed(&store, absl::StrCat("script.", purpose, "."));
     MP_RETURN_IF_ERROR(AwaitRanks(&prefixed, start_.rank(), start_.world(), Now() + patience));
     comm::TcpOptions options;
     options.connect_timeout = kConnectTime;  // all are there
+    options.give_up = std::move(give_up);
     options.host = LocalAddressTowards(message_.coordinator());
     return comm::ConnectTcp(start_.rank(), start_.world(), &prefixed, options);
   }

@@ -82,10 +82,11 @@ absl::Status Trainer::Meet() {
     communicator_ = std::move(comm::MakeInProcessGroup(1)[0]);
     return absl::OkStatus();
   }
-  RendezvousStore store(coordinator_, start_.job(), start_.generation(),
-                        [] { return StopRequested() || AbortRequested(); });
+  const auto give_up = [] { return StopRequested() || AbortRequested(); };
+  RendezvousStore store(coordinator_, start_.job(), start_.generation(), give_up);
   comm::TcpOptions options;
   options.connect_timeout = kMeetingTime;
+  options.give_up = give_up;  // a rank that was told before it could listen does not come
   options.host = LocalAddressTowards(message_.coordinator());
   auto communicator = comm::ConnectTcp(start_.rank(), start_.world(), &store, options);
   fenced_ = store.fenced();

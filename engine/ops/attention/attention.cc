@@ -33,13 +33,21 @@ absl::Status AttentionGradient(Backward& backward, const Op& op) {
   return backward.SetGradient(op, qkv, dqkv);
 }
 
-// One product of T x T scores per head, or one with them: under the causal mask half of it,
-// diagonal included. Where documents end is not known before they are read: counted as if nowhere.
+// Keys that the queries of a sequence see, all together. Where documents end is not known before
+// they are read: counted as if nowhere.
+double SeenKeys(const graph::Attributes& a) {
+  const double sequence = static_cast<double>(a.sequence);
+  if (!a.causal) return sequence * sequence;
+  const double all = sequence * (sequence + 1) / 2;
+  if (a.window == 0 || a.window >= a.sequence) return all;
+  const double before = sequence - static_cast<double>(a.window);  // what they do not see
+  return all - before * (before + 1) / 2;
+}
+
+// One product that makes the scores of each head, or one with them.
 double ScoresProduct(const Graph& graph, const Op& op, ValueId out) {
   const double width = static_cast<double>(graph.values[out].shape[1]);
-  const double sequence = static_cast<double>(op.attributes.sequence);
-  return static_cast<double>(op.attributes.batch) * sequence *
-         (op.attributes.causal ? sequence + 1 : 2 * sequence) * width;
+  return 2 * static_cast<double>(op.attributes.batch) * SeenKeys(op.attributes) * width;
 }
 
 // Scores; probabilities times values.
@@ -50,9 +58,10 @@ Cost AttentionCost(const Graph& graph, const Op& op) {
 
 // The same, as if the cache were full.
 Cost CachedAttentionCost(const Graph& graph, const Op& op) {
-  const Shape& cache = graph.values[op.inputs[2]].shape;
+  const int64_t positions = graph.values[op.inputs[2]].shape[2], window = op.attributes.window;
+  const int64_t seen = window == 0 ? positions : std::min(window, positions);
   return {.flops = 4 * static_cast<double>(Elements(graph.values[op.outputs[0].value].shape)) *
-                   static_cast<double>(cache[2]),
+                   static_cast<double>(seen),
           .bytes = OperandBytes(graph, op)};
 }
 
@@ -79,6 +88,7 @@ ValueId CachedAttention(Builder& b, absl::string_view name, ValueId qkv,
   Op& op = b.AddOp(OpKind::kCachedAttention, {qkv, positions, cache});
   op.attributes.heads = options.heads;
   op.attributes.kv_heads = kv_heads;
+  op.attributes.window = options.window;
   op.outputs = {{.value = out}, {.value = cache, .mode = WriteMode::kAccumulate}};
   return out;
 }
@@ -150,6 +160,10 @@ constinit const OpDefinition kAttentionBackward = {.cost = AttentionBackwardCost
 
 ValueId Attention(Builder& b, absl::string_view name, ValueId qkv,
                   const AttentionOptions& options) {
+  if (options.window < 0 || (options.window > 0 && !options.causal)) {
+    b.Fail(name, absl::StrCat("a window of ", options.window, " is no causal one"));
+    return kNoValue;
+  }
   if (b.caches()) return CachedAttention(b, name, qkv, options);
   const DType dtype = b.compute_dtype();
   const int64_t heads = options.heads;
@@ -165,6 +179,7 @@ ValueId Attention(Builder& b, absl::string_view name, ValueId qkv,
   op.attributes.heads = heads;
   op.attributes.kv_heads = kv_heads;
   op.attributes.causal = options.causal;
+  op.attributes.window = options.window;
   op.outputs = {{.value = out}, {.value = lse}};
   return out;
 }

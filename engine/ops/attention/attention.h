@@ -6,12 +6,13 @@
 // kAttention:         qkv[N,(H+2G)D], documents i32[N]|kNoValue -> out[N,HD], lse f32[B,H,T]
 //                     scale 1/sqrt(D); head h reads the keys and values of head h / (H/G).
 //                     documents: a position sees those of its own id only. Ids never fall along a
-//                     sequence
+//                     sequence. window: of those, it sees itself and the window - 1 before it
+//                     (Beltagy et al. 2020)
 // kCachedAttention:   qkv[N,(H+2G)D], positions i32[N], cache[2,G,P,D] -> out[N,HD], cache, in
 //                     place; of one sequence (B = 1). How many rows there are is given at run
 //                     time, so that a chunk of text may be partly filled: row r's keys and values
 //                     are put into the cache at its position, positions[0] + r, and its query sees
-//                     the cached ones up to that. out of other rows: zeros
+//                     the cached ones up to that, in its window. out of other rows: zeros
 // kAttentionBackward: qkv, out, lse, dout, documents|kNoValue -> dqkv
 #ifndef MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_
 #define MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_
@@ -29,6 +30,7 @@ struct AttentionOptions {
   bool causal = true;
   graph::ValueId documents =
       graph::kNoValue;  // i32[N], ids of documents that do not see each other
+  int64_t window = 0;   // causal: positions that one sees, itself among them; 0: all up to itself
 };
 
 // kCachedAttention where the builder has cached_positions.

@@ -14,13 +14,17 @@ inline absl::StatusOr<kernels::CachedAttentionShape> CachedAttentionShapeOf(
     const runtime::OpBinding& b) {
   const graph::Attributes& a = b.attributes();
   const graph::Shape& cache = b.InputShape(2);
-  const kernels::CachedAttentionShape shape{
-      .positions = cache[2], .heads = a.heads, .head_dim = cache[3], .kv_heads = a.kv_heads};
+  const kernels::CachedAttentionShape shape{.positions = cache[2],
+                                            .heads = a.heads,
+                                            .head_dim = cache[3],
+                                            .kv_heads = a.kv_heads,
+                                            .window = a.window};
   MP_RETURN_IF_ERROR(kernels::CheckAttentionShape({.batch = 1,
                                                    .sequence = shape.positions,
                                                    .heads = shape.heads,
                                                    .head_dim = shape.head_dim,
-                                                   .kv_heads = shape.kv_heads}));
+                                                   .kv_heads = shape.kv_heads,
+                                                   .window = shape.window}));
   return shape;
 }
 

@@ -18,6 +18,7 @@ struct AttentionShape {
   int64_t head_dim = 0;  // a multiple of 8, at most 256
   int64_t kv_heads = 0;  // divides heads; 0: as many
   bool causal = true;    // a query sees no key after it
+  int64_t window = 0;    // causal: keys that a query sees, its own among them; 0: all up to it
 };
 
 struct CachedAttentionShape {
@@ -25,10 +26,11 @@ struct CachedAttentionShape {
   int64_t heads = 0;
   int64_t head_dim = 0;  // as CheckAttentionShape wants it
   int64_t kv_heads = 0;  // divides heads
+  int64_t window = 0;    // as AttentionShape's
 };
 
-// InvalidArgument where head_dim is not supported, a size is not positive or kv_heads does not
-// divide heads. Check once, when planning.
+// InvalidArgument where head_dim is not supported, a size is not positive, kv_heads does not divide
+// heads, or there is a window without the causal mask. Check once, when planning.
 absl::Status CheckAttentionShape(const AttentionShape& shape);
 
 // ---- on the CPU, 64-byte aligned ----

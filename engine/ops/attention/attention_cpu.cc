@@ -21,7 +21,8 @@ absl::StatusOr<kernels::AttentionShape> AttentionShapeOf(const Binding& b) {
       .heads = a.heads,
       .head_dim = b.InputShape(0).back() / (a.heads + 2 * a.kv_heads),
       .kv_heads = a.kv_heads,
-      .causal = a.causal};
+      .causal = a.causal,
+      .window = a.window};
   MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(shape));
   return shape;
 }

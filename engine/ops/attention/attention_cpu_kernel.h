@@ -15,9 +15,9 @@
 // Results do not depend on the thread count.
 //
 // documents: int32 [batch, sequence], ids that never fall along a sequence, or null. A query sees
-// the keys of its own id only (all of the sequence's where it is null; causal: those not after it).
-// Padding is a document of its own. Blocks of keys that a block of queries does not see cost
-// nothing.
+// the keys of its own id only (all of the sequence's where it is null; causal: those not after it,
+// and of these no more than shape.window). Padding is a document of its own. Blocks of keys that a
+// block of queries does not see cost nothing.
 #ifndef MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_CPU_KERNEL_H_
 #define MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_CPU_KERNEL_H_
 

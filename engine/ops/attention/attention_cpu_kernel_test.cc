@@ -46,7 +46,9 @@ Reference Attend(const AttentionShape& s, const std::vector<double>& qkv,
   std::vector<double> score(s.sequence);
   const auto sees = [&](int64_t b, int64_t q, int64_t k) {
     const int64_t row = b * s.sequence;
-    return (k <= q || !s.causal) && (documents.empty() || documents[row + q] == documents[row + k]);
+    const bool in_window = s.window == 0 || q - k < s.window;
+    return (k <= q || !s.causal) && in_window &&
+           (documents.empty() || documents[row + q] == documents[row + k]);
   };
   for (int64_t b = 0; b < s.batch; ++b) {
     for (int64_t h = 0; h < s.heads; ++h) {
@@ -99,8 +101,8 @@ template <typename T>
 void CheckAttention(const AttentionShape& s, const Documents& documents = {}) {
   SCOPED_TRACE(testing::Message() << "B" << s.batch << " T" << s.sequence << " H" << s.heads << " D"
                                   << s.head_dim << " G" << s.kv_heads << " bytes " << sizeof(T)
-                                  << (s.causal ? " causal" : "") << " documents "
-                                  << documents.size());
+                                  << (s.causal ? " causal" : "") << " window " << s.window
+                                  << " documents " << documents.size());
   const int64_t outputs = s.batch * s.sequence * s.heads * s.head_dim;
   const auto qkv = RandomVector<T>(s.batch * s.sequence * PackedWidth(s), 11);
   const auto d_out = RandomVector<T>(outputs, 12);
@@ -173,6 +175,44 @@ TEST_P(Attention, MatchesDefinitionWithinDocuments) {
   }
 }
 
+// Windows that end within blocks of keys, between them, and more than a forward tile back; one that
+// is a query's own key alone, and one that no query leaves.
+TEST_P(Attention, MatchesDefinitionWithinAWindow) {
+  for (int64_t window : {1, 5, 64, 65, 100, 199, 1000}) {
+    const AttentionShape s{1, 200, 2, 8, 1, true, window};
+    CheckAttention<float>(s);
+    CheckAttention<bf16>(s);
+    CheckAttention<float>(s, OfLengths(s, {64, 3, 61, 1, 71}));
+  }
+  CheckAttention<f16>({2, 130, 1, 16, 0, true, 70});
+  const AttentionShape tiles{1, 600, 1, 8, 0, true, 270};
+  CheckAttention<float>(tiles);
+  CheckAttention<bf16>(tiles, OfLengths(tiles, {500, 100}));
+}
+
+TEST_P(Attention, AWindowOfAllIsNone) {
+  AttentionShape s{1, 150, 2, 16};
+  const auto qkv = RandomVector<float>(150 * 96, 41), d_out = RandomVector<float>(150 * 32, 42);
+  const Results<float> none(s, qkv, d_out);
+  s.window = 150;
+  const Results<float> all(s, qkv, d_out);
+  EXPECT_TRUE(SameBits(none.out, all.out));
+  EXPECT_TRUE(SameBits(none.dqkv, all.dqkv));
+}
+
+// Keys that no query of a block sees are not read: they may hold anything.
+TEST_P(Attention, WhatIsBeforeTheWindowIsNotSeen) {
+  const AttentionShape s{1, 150, 2, 16, 0, true, 20};
+  auto qkv = RandomVector<float>(150 * 96, 51);
+  auto d_out = RandomVector<float>(150 * 32, 52);
+  const Results<float> before(s, qkv, d_out);
+  for (int64_t i = 0; i < 70 * 96; ++i) qkv[i] *= -2;
+  for (int64_t i = 120 * 32; i < 150 * 32; ++i) d_out[i] *= -3;
+  const Results<float> after(s, qkv, d_out);
+  for (int64_t i = 89 * 32; i < 150 * 32; ++i) ASSERT_EQ(after.out[i], before.out[i]) << i;
+  for (int64_t i = 89 * 96; i < 101 * 96; ++i) ASSERT_EQ(after.dqkv[i], before.dqkv[i]) << i;
+}
+
 // What other documents hold does not change one bit, and their keys get no gradient.
 TEST_P(Attention, DocumentsDoNotReachEachOther) {
   for (bool causal : {true, false}) {
@@ -239,6 +279,7 @@ TEST_P(Attention, SameBitsOnAnyThreadCount) {
   CheckThreads<f16>({1, 330, 1, 64});
   CheckThreads<bf16>({1, 150, 6, 32, 2});
   CheckThreads<f16>({1, 150, 6, 32, 2});
+  CheckThreads<bf16>({1, 330, 2, 32, 1, true, 90});
   const AttentionShape bounded{1, 330, 2, 32, 0, false};
   CheckThreads<float>(bounded, OfLengths(bounded, {100, 200, 30}));
 }
@@ -246,9 +287,10 @@ TEST_P(Attention, SameBitsOnAnyThreadCount) {
 TEST_P(Attention, ChecksTheShape) {
   EXPECT_TRUE(CheckAttentionShape({1, 1, 1, 8}).ok());
   EXPECT_TRUE(CheckAttentionShape({2, 512, 12, 256}).ok());
-  for (const AttentionShape& s : {AttentionShape{0, 1, 1, 8}, AttentionShape{1, 1, 1, 12},
-                                  AttentionShape{1, 1, 1, 264}, AttentionShape{1, 1, 1, 0},
-                                  AttentionShape{1, 1, 4, 8, 3}, AttentionShape{1, 1, 4, 8, -1}}) {
+  for (const AttentionShape& s :
+       {AttentionShape{0, 1, 1, 8}, AttentionShape{1, 1, 1, 12}, AttentionShape{1, 1, 1, 264},
+        AttentionShape{1, 1, 1, 0}, AttentionShape{1, 1, 4, 8, 3}, AttentionShape{1, 1, 4, 8, -1},
+        AttentionShape{1, 1, 4, 8, 2, false, 3}, AttentionShape{1, 1, 4, 8, 2, true, -1}}) {
     EXPECT_EQ(CheckAttentionShape(s).code(), absl::StatusCode::kInvalidArgument);
   }
 }

@@ -147,7 +147,8 @@ cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op
                     .heads = a.heads,
                     .head_dim = qkv.shape.back() / (a.heads + 2 * a.kv_heads),
                     .kv_heads = a.kv_heads,
-                    .causal = a.causal},
+                    .causal = a.causal,
+                    .window = a.window},
           .type = qkv.dtype,
           .max_documents = packed ? ops::PlannedDocuments(a.batch, a.sequence) : 0};
 }

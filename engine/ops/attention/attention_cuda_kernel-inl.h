@@ -21,8 +21,13 @@ inline constexpr int kTile = 32;
 struct HeadLayout {
   int64_t batch, sequence, heads, kv_heads, head_dim;
   bool causal;
+  int64_t window;  // no smaller than the sequence: every query sees all before it
   const int32_t* documents;
 
+  // Whether a key is on the right side of a query, and in its window.
+  MP_BOTH bool InReach(int64_t query, int64_t key) const {
+    return !causal || (key <= query && query - key < window);
+  }
   MP_BOTH int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
   MP_BOTH int64_t query(int64_t b, int64_t h) const { return b * sequence * row() + h * head_dim; }
   MP_BOTH int64_t key(int64_t b, int64_t g) const {
@@ -42,8 +47,14 @@ struct HeadLayout {
 };
 
 inline HeadLayout LayoutOf(const AttentionShape& s, const int32_t* documents) {
-  return {s.batch,    s.sequence, s.heads,  s.kv_heads == 0 ? s.heads : s.kv_heads,
-          s.head_dim, s.causal,   documents};
+  return {s.batch,
+          s.sequence,
+          s.heads,
+          s.kv_heads == 0 ? s.heads : s.kv_heads,
+          s.head_dim,
+          s.causal,
+          s.window == 0 ? s.sequence : s.window,
+          documents};
 }
 
 // What the kernels share, for heads of up to kD elements.
@@ -155,6 +166,8 @@ struct QueryTile {
     tile.document = a.Document(c, tile.b, tile.query);
     const int low = a.Document(c, tile.b, tile.first), high = a.Document(c, tile.b, last - 1);
     tile.keys_end = a.causal ? last : a.sequence;
+    const int64_t oldest = tile.first - a.window + 1;  // that any of the queries sees
+    if (a.causal && oldest > 0) tile.keys_begin = oldest / kTile * kTile;
     while (tile.keys_begin + kTile < tile.keys_end &&
            a.Document(c, tile.b, tile.keys_begin + kTile - 1) < low) {
       tile.keys_begin += kTile;
@@ -227,7 +240,7 @@ struct AttentionForwardKernel {
       const int64_t key = first + from + k;
       const float score = Tiles::Dot(c, q, Tiles::TileShare(c, tile, 0, from + k));
       const bool seen =
-          key < a.sequence && ids.Get(from + k) == at.document && (!a.causal || key <= at.query);
+          key < a.sequence && ids.Get(from + k) == at.document && a.InReach(at.query, key);
       scores[k] = seen ? score : -INFINITY;
       new_max = fmaxf(new_max, scores[k]);
     }
@@ -325,8 +338,8 @@ struct AttentionQueryGradientKernel {
         const Share key = Tiles::TileShare(c, tile, 0, k);
         const float score = Tiles::Dot(c, q, key) * args.scale;
         const float dp = Tiles::Dot(c, d_out, Tiles::TileShare(c, tile, kTile * Tiles::kPacks, k));
-        const bool seen = first + k < a.sequence && ids.Get(k) == at.document &&
-                          (!a.causal || first + k <= at.query);
+        const bool seen =
+            first + k < a.sequence && ids.Get(k) == at.document && a.InReach(at.query, first + k);
         const float p = seen ? expf(score - lse) : 0.0f;
         Tiles::AddTo(dq, p * (dp - delta) * args.scale, key);
       }
@@ -361,9 +374,11 @@ struct AttentionKeyGradientKernel {
     const int document = a.Document(c, b, key);
     Share dk = {}, dv = {};
     const int64_t group = a.heads / a.kv_heads;
+    const int64_t past = first_key + Tiles::kRows - 1 + a.window;  // the first that sees none of it
+    const int64_t end = a.causal && past < a.sequence ? past : a.sequence;
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       // Causal: no query before the tile's first key sees any of it.
-      for (int64_t t = a.causal ? first_key / kTile * kTile : 0; t < a.sequence; t += kTile) {
+      for (int64_t t = a.causal ? first_key / kTile * kTile : 0; t < end; t += kTile) {
         if (!Meets(c, b, t, first_key)) continue;
         AddQueries(c, b, h, t, valid ? key : a.sequence, document, k, v, dk, dv);
       }
@@ -408,8 +423,8 @@ struct AttentionKeyGradientKernel {
       const Share d_out = Tiles::TileShare(c, tile, kTile * Tiles::kPacks, i);
       const float score = Tiles::Dot(c, k, q) * args.scale;
       const float dp = Tiles::Dot(c, v, d_out);
-      const bool seen = t + i < a.sequence && key < a.sequence && ids.Get(i) == document &&
-                        (!a.causal || key <= t + i);
+      const bool seen =
+          t + i < a.sequence && key < a.sequence && ids.Get(i) == document && a.InReach(t + i, key);
       const float p = seen ? expf(score - lse.Get(i)) : 0.0f;
       Tiles::AddTo(dv, p, d_out);
       Tiles::AddTo(dk, p * (dp - delta.Get(i)) * args.scale, q);

@@ -68,6 +68,17 @@ TEST(AttentionKernels, NotCausal) {
   TestAttention<f16>({1, 33, 2, 136, 1, false});
 }
 
+TEST(AttentionKernels, Windows) {
+  for (int64_t window : {1, 9, 32, 33, 69, 100}) {
+    TestAttention<float>({1, 70, 2, 16, 1, true, window});
+  }
+  TestAttention<bf16>({1, 100, 1, 72, 1, true, 40});
+  TestAttention<f16>({1, 67, 1, 136, 1, true, 5});
+  std::vector<int32_t> ids(70);
+  for (int i = 0; i < 70; ++i) ids[i] = i < 3 ? 0 : i < 40 ? 1 : 4;
+  TestAttention<float>({1, 70, 2, 16, 1, true, 20}, ids);
+}
+
 TEST(AttentionKernels, Documents) {
   std::vector<int32_t> ids(2 * 70);  // blocks of queries that begin behind the first keys
   for (int i = 0; i < 70; ++i) {

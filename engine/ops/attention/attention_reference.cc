@@ -18,6 +18,7 @@ struct Head {
   int64_t kv_heads;
   int64_t size;  // elements of one head
   bool causal;
+  int64_t window;
   const int32_t* documents;  // of the sequence, or null
 
   int64_t Packed(int64_t part, int64_t t, int64_t d) const {
@@ -29,7 +30,7 @@ struct Head {
     return (batch * sequence + t) * heads * size + head * size + d;
   }
   bool Sees(int64_t query, int64_t key) const {
-    return (!causal || key <= query) &&
+    return (!causal || key <= query) && (window == 0 || query - key < window) &&
            (documents == nullptr || documents[query] == documents[key]);
   }
   int64_t Lse(int64_t t) const { return (batch * heads + head) * sequence + t; }
@@ -51,7 +52,7 @@ void ForEachHead(const Run& run, const Fn& fn) {
   const int64_t step = ids == nullptr ? 0 : a.sequence;
   for (int64_t b = 0; b < a.batch; ++b) {
     for (int64_t h = 0; h < a.heads; ++h) {
-      fn(Head{b, h, a.sequence, a.heads, a.kv_heads, size, a.causal, ids + b * step});
+      fn(Head{b, h, a.sequence, a.heads, a.kv_heads, size, a.causal, a.window, ids + b * step});
     }
   }
 }
@@ -130,7 +131,9 @@ struct CachedHead {
 
   void Attend(int64_t row, int64_t position, double* out) const {
     Array weights;
-    for (int64_t t = 0; t <= position; ++t) {
+    const int64_t window = run.op.attributes.window;
+    const int64_t begin = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
+    for (int64_t t = begin; t <= position; ++t) {
       double score = 0;
       for (int64_t d = 0; d < size; ++d) score += Query(row)[d] * Cached(0, t)[d];
       weights.push_back(score / std::sqrt(static_cast<double>(size)));
@@ -138,8 +141,8 @@ struct CachedHead {
     const double highest = *std::max_element(weights.begin(), weights.end());
     double total = 0;
     for (double& weight : weights) total += weight = std::exp(weight - highest);
-    for (int64_t t = 0; t <= position; ++t) {
-      for (int64_t d = 0; d < size; ++d) out[d] += weights[t] / total * Cached(1, t)[d];
+    for (int64_t t = begin; t <= position; ++t) {
+      for (int64_t d = 0; d < size; ++d) out[d] += weights[t - begin] / total * Cached(1, t)[d];
     }
   }
 };

@@ -68,22 +68,24 @@ void QueryBlock(const CachedAttentionShape& shape, int64_t first, int64_t rows, 
   TransposeWords(reinterpret_cast<const uint32_t*>(w.rows), steps, kBlock, steps,
                  reinterpret_cast<uint32_t*>(w.query), kBlock);
   const Stored* keys = cache + head / s.group * layout.head;
-  const QueryBounds bounds(first + row, valid);
-  const int64_t end = first + row + valid;
+  const QueryBounds bounds(first + row, valid, shape.window);
+  const int64_t begin = bounds.begin[0], end = first + row + valid;
   Running running;
-  for (int64_t key = 0; key < end; key += kKeyTile) {
+  for (int64_t key = begin; key < end; key += kKeyTile) {
     const int64_t count = std::min(kKeyTile, end - key);
     const int64_t padded = (count + kBlock - 1) / kBlock * kBlock;
     PackTile(keys + key * s.dim, keys + layout.values + key * s.dim, count, s.dim, w);
     const TileOperands scores = {w.keys, steps, 1, w.query, kBlock, w.scores, kBlock};
     product(scores, padded, kBlock, steps, false);
     for (int64_t i = 0; i < padded; i += kBlock) {
-      if (key + i + kBlock <= bounds.end[0]) continue;  // the first query sees the whole block
+      const bool seen_by_first = key + i + kBlock <= bounds.end[0];
+      const bool seen_by_last = bounds.begin[kBlock - 1] <= key + i;
+      if (seen_by_first && seen_by_last) continue;  // the whole block by every query
       MaskKeys(bounds, key + i, w.scores + i * kBlock);
     }
-    SoftmaxStep(w.scores, padded, s.scale, s.dim, key == 0, w.weights, w.out, &running);
+    SoftmaxStep(w.scores, padded, s.scale, s.dim, key == begin, w.weights, w.out, &running);
     const TileOperands weighted = {w.values, 1, s.dim, w.weights, kBlock, w.out, kBlock};
-    product(weighted, s.dim, kBlock, padded / kPair<T>, key != 0);
+    product(weighted, s.dim, kBlock, padded / kPair<T>, key != begin);
   }
   WriteBlock(s, w, running, valid, out + row * s.channels + head * s.dim, nullptr);
 }
@@ -217,14 +219,16 @@ void RowOfHeads(const CachedAttentionShape& shape, int64_t first, int64_t begin,
                 const T* qkv, const T* cache, T* out) {
   const CacheLayout layout(shape);
   const int64_t dim = shape.head_dim;
-  const T* keys = cache + begin / (shape.heads / shape.kv_heads) * layout.head;
+  const int64_t seen = shape.window == 0 ? first + 1 : std::min(first + 1, shape.window);
+  const int64_t head = begin / (shape.heads / shape.kv_heads);
+  const T* keys = cache + head * layout.head + (first + 1 - seen) * dim;
   const T* values = keys + layout.values;
   const float scale = static_cast<float>(kLog2E / std::sqrt(static_cast<double>(dim)));
   int64_t h = begin;
   for (; h + kQueries <= end; h += kQueries) {
-    Row<kQueries>(qkv + h * dim, keys, values, first + 1, dim, scale, out + h * dim);
+    Row<kQueries>(qkv + h * dim, keys, values, seen, dim, scale, out + h * dim);
   }
-  for (; h < end; ++h) Row<1>(qkv + h * dim, keys, values, first + 1, dim, scale, out + h * dim);
+  for (; h < end; ++h) Row<1>(qkv + h * dim, keys, values, seen, dim, scale, out + h * dim);
 }
 
 }  // namespace

@@ -21,9 +21,9 @@ namespace milepost::kernels {
 
 // Copies the keys and values of `rows` rows to the cache's positions [first, first + rows), which
 // it has, then attends: row r sees the positions up to first + r, all of which must have been
-// written. Results do not depend on the thread count. Of several rows, probabilities are rounded to
-// bf16 before their product where T is; of a single one they are not. Parallel over heads and
-// blocks of rows; one row: over heads.
+// written, the last shape.window of them where it has one. Results do not depend on the thread
+// count. Of several rows, probabilities are rounded to bf16 before their product where T is; of a
+// single one they are not. Parallel over heads and blocks of rows; one row: over heads.
 template <typename T>
 void CachedAttention(const CachedAttentionShape& shape, int64_t first, int64_t rows, const T* qkv,
                      T* cache, T* out, void* workspace);

@@ -28,14 +28,15 @@ std::vector<double> Attend(const CachedAttentionShape& s, const std::vector<doub
     for (int64_t q = 0; q < rows; ++q) {
       std::vector<double> weights(q + 1);
       double sum = 0;
-      for (int64_t k = 0; k <= q; ++k) {
+      const int64_t begin = s.window == 0 ? 0 : std::max<int64_t>(0, q - s.window + 1);
+      for (int64_t k = begin; k <= q; ++k) {
         double dot = 0;
         for (int64_t i = 0; i < dim; ++i) {
           dot += qkv[q * Width(s) + h * dim + i] * qkv[k * Width(s) + key + i];
         }
         sum += weights[k] = std::exp(dot / std::sqrt(static_cast<double>(dim)));
       }
-      for (int64_t k = 0; k <= q; ++k) {
+      for (int64_t k = begin; k <= q; ++k) {
         for (int64_t i = 0; i < dim; ++i) {
           out[(q * s.heads + h) * dim + i] += weights[k] / sum * qkv[k * Width(s) + value + i];
         }
@@ -92,6 +93,19 @@ TEST_P(CachedAttentions, MatchTheDefinitionHoweverTheTextComes) {
 TEST_P(CachedAttentions, MatchTheDefinitionAcrossTiles) {
   Check<float>({.positions = 600, .heads = 2, .head_dim = 32, .kv_heads = 1}, {530, 1, 1, 1});
   Check<bf16>({.positions = 290, .heads = 5, .head_dim = 128, .kv_heads = 1}, {256, 1, 1, 32});
+}
+
+// Windows within a tile, over several, of one key, and of more than there are.
+TEST_P(CachedAttentions, MatchTheDefinitionWithinAWindow) {
+  for (int64_t window : {1, 3, 64, 100, 290, 700}) {
+    const CachedAttentionShape s{
+        .positions = 600, .heads = 4, .head_dim = 16, .kv_heads = 2, .window = window};
+    Check<float>(s, {2, 1, 66, 1, 1});
+    Check<float>(s, {400, 130, 1, 1});
+    Check<bf16>(s, {300, 70, 1});
+  }
+  Check<f16>({.positions = 100, .heads = 2, .head_dim = 24, .kv_heads = 1, .window = 65},
+             {80, 1, 1});
 }
 
 // A score that only one key has: neither stale keys nor the tile's padding are seen.

@@ -78,7 +78,9 @@ struct CachedAttentionKernel {
     MP_UNROLL
     for (int i = 0; i < kEach; ++i) q[i] = Element(c, query, i) * scale;
     Lane lane;
-    for (int64_t key = c.warp(); key <= first + row; key += kWarps) {
+    const int64_t after = first + row + 1, window = a.shape.window;
+    const int64_t begin = window == 0 || after < window ? 0 : after - window;
+    for (int64_t key = begin + c.warp(); key < after; key += kWarps) {
       const bool own = key >= first;
       const T* keys = own ? RowKey(key - first, g) : CacheKey(key, g);
       const T* values = keys + (own ? RowValues() : CacheValues());

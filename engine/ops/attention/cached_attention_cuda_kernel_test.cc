@@ -14,13 +14,14 @@
 namespace milepost::kernels::cuda {
 namespace {
 
-// One row and head in fp64, over keys and values of positions [0, seen).
+// One row and head in fp64, over keys and values of positions [0, seen) that are in the window.
 template <typename T>
 std::vector<double> Reference(const CachedAttentionShape& s, const std::vector<T>& cache,
                               const T* query, int64_t g, int64_t seen) {
   std::vector<double> scores(seen), out(s.head_dim, 0.0);
   double max = -INFINITY, weight = 0;
-  for (int64_t k = 0; k < seen; ++k) {
+  const int64_t begin = s.window == 0 ? 0 : std::max<int64_t>(0, seen - s.window);
+  for (int64_t k = begin; k < seen; ++k) {
     double dot = 0;
     for (int64_t i = 0; i < s.head_dim; ++i) {
       dot += double{ToFloat(query[i])} * ToFloat(cache[(g * s.positions + k) * s.head_dim + i]);
@@ -29,7 +30,7 @@ std::vector<double> Reference(const CachedAttentionShape& s, const std::vector<T
     max = std::max(max, scores[k]);
   }
   const int64_t values = s.kv_heads * s.positions * s.head_dim;
-  for (int64_t k = 0; k < seen; ++k) {
+  for (int64_t k = begin; k < seen; ++k) {
     const double p = std::exp(scores[k] - max);
     weight += p;
     for (int64_t i = 0; i < s.head_dim; ++i) {
@@ -90,6 +91,10 @@ TEST(CachedAttentionKernel, IsTheReference) {
   TestCached<float>({.positions = 24, .heads = 2, .head_dim = 40, .kv_heads = 2}, 9, 7, 3);
   TestCached<bf16>({.positions = 40, .heads = 3, .head_dim = 64, .kv_heads = 1}, 30, 1, 1);
   TestCached<f16>({.positions = 12, .heads = 2, .head_dim = 256, .kv_heads = 2}, 3, 9, 9);
+  for (int64_t window : {1, 2, 7, 12, 50}) {
+    TestCached<float>({.positions = 24, .heads = 4, .head_dim = 8, .kv_heads = 2, .window = window},
+                      6, 9, 8);
+  }
 }
 
 }  // namespace

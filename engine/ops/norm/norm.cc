@@ -153,8 +153,8 @@ ResidualLayerNormResult ResidualLayerNorm(Builder& b, absl::string_view name, Va
   return result;
 }
 
-RmsNormResult RmsNorm(Builder& b, absl::string_view name, ValueId x, ValueId gamma,
-                      double epsilon) {
+RmsNormResult RmsNorm(Builder& b, absl::string_view name, ValueId x, ValueId gamma, double epsilon,
+                      double gamma_offset) {
   const DType dtype = b.compute_dtype();
   const int64_t width = b.Dimension(name, "x", x, 1);
   if (!b.Expect(name, "x", x, dtype, {b.rows(), width}) ||
@@ -167,12 +167,14 @@ RmsNormResult RmsNorm(Builder& b, absl::string_view name, ValueId x, ValueId gam
   };
   Op& op = b.AddOp(OpKind::kRmsNorm, {x, gamma});
   op.attributes.epsilon = epsilon;
+  op.attributes.gamma_offset = gamma_offset;
   op.outputs = {{.value = result.y}, {.value = result.rstd}};
   return result;
 }
 
 ResidualRmsNormResult ResidualRmsNorm(Builder& b, absl::string_view name, ValueId residual,
-                                      ValueId delta, ValueId gamma, double epsilon) {
+                                      ValueId delta, ValueId gamma, double epsilon,
+                                      double gamma_offset) {
   const DType dtype = b.compute_dtype();
   const int64_t width = b.Dimension(name, "residual", residual, 1);
   if (!b.Expect(name, "residual", residual, dtype, {b.rows(), width}) ||
@@ -187,6 +189,7 @@ ResidualRmsNormResult ResidualRmsNorm(Builder& b, absl::string_view name, ValueI
   };
   Op& op = b.AddOp(OpKind::kResidualRmsNorm, {residual, delta, gamma});
   op.attributes.epsilon = epsilon;
+  op.attributes.gamma_offset = gamma_offset;
   op.outputs = {
       {.value = result.sum, .may_overwrite = delta}, {.value = result.y}, {.value = result.rstd}};
   return result;

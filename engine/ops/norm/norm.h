@@ -6,7 +6,7 @@
 // kLayerNorm:         x[N,C], gamma[C], beta[C] -> y[N,C], mean f32[N], rstd f32[N]
 // kResidualLayerNorm: residual[N,C], delta[N,C], gamma, beta -> sum[N,C], y[N,C], mean, rstd
 //                     sum = residual + dropout(delta); y = LayerNorm(sum)
-// kRmsNorm:           x[N,C], gamma[C] -> y[N,C], rstd f32[N]
+// kRmsNorm:           x[N,C], gamma[C] -> y[N,C] = x rstd (gamma_offset + gamma), rstd f32[N]
 // kResidualRmsNorm:   residual[N,C], delta[N,C], gamma -> sum[N,C], y[N,C], rstd
 //                     sum = residual + delta; y = RmsNorm(sum)
 // kLayerNormBackward: x, gamma, mean, rstd, dy, dsum|kNoValue -> dx, dgamma, dbeta
@@ -50,7 +50,7 @@ struct RmsNormResult {
   graph::ValueId rstd = graph::kNoValue;
 };
 RmsNormResult RmsNorm(graph::Builder& b, absl::string_view name, graph::ValueId x,
-                      graph::ValueId gamma, double epsilon);
+                      graph::ValueId gamma, double epsilon, double gamma_offset = 0);
 
 struct ResidualRmsNormResult {
   graph::ValueId sum = graph::kNoValue;
@@ -59,7 +59,8 @@ struct ResidualRmsNormResult {
 };
 ResidualRmsNormResult ResidualRmsNorm(graph::Builder& b, absl::string_view name,
                                       graph::ValueId residual, graph::ValueId delta,
-                                      graph::ValueId gamma, double epsilon);
+                                      graph::ValueId gamma, double epsilon,
+                                      double gamma_offset = 0);
 
 }  // namespace milepost::ops
 

@@ -55,13 +55,20 @@ struct NormForwardAnyKernel {
     for (int64_t column = c.thread(); column < a.width; column += kThreads) {
       const int64_t i = row * a.width + column;
       const float normal = (Widen(c.Load(x + i)) - mean) * rstd;
-      float y = normal * Widen(c.Load(a.gamma + column));
+      float y = normal * Gamma(c, column);
       if constexpr (kLayer) y += Widen(c.Load(a.beta + column));
       c.Store(a.y + i, Narrow<T>(y));
     }
     if (c.thread() != 0) return;
     if constexpr (kLayer) c.Store(a.mean + row, mean);
     c.Store(a.rstd + row, rstd);
+  }
+
+ private:
+  template <typename Context>
+  MP_DEVICE float Gamma(Context& c, int64_t column) const {
+    const float gamma = Widen(c.Load(a.gamma + column));
+    return kLayer ? gamma : gamma + a.gamma_offset;
   }
 };
 
@@ -88,6 +95,11 @@ struct NormBackwardAnyKernel {
 
  private:
   template <typename Context>
+  MP_DEVICE float Gamma(Context& c, int64_t column) const {
+    const float gamma = Widen(c.Load(a.gamma + column));
+    return kLayer ? gamma : gamma + a.gamma_offset;
+  }
+  template <typename Context>
   MP_DEVICE void Row(Context& c, int64_t row, float* dgamma, float* dbeta) const {
     const float rstd = c.Load(a.rstd + row);
     float mean = 0;
@@ -97,7 +109,7 @@ struct NormBackwardAnyKernel {
       const int64_t i = row * a.width + column;
       const float xhat = (Widen(c.Load(a.x + i)) - mean) * rstd;
       const float dy = Widen(c.Load(a.dy + i));
-      const float g = dy * Widen(c.Load(a.gamma + column));
+      const float g = dy * Gamma(c, column);
       c.Store(dgamma + column, fmaf(dy, xhat, c.Load(dgamma + column)));
       if constexpr (kLayer) c.Store(dbeta + column, c.Load(dbeta + column) + dy);
       sum_g += g;
@@ -110,7 +122,7 @@ struct NormBackwardAnyKernel {
     for (int64_t column = c.thread(); column < a.width; column += kThreads) {
       const int64_t i = row * a.width + column;
       const float xhat = (Widen(c.Load(a.x + i)) - mean) * rstd;
-      const float g = Widen(c.Load(a.dy + i)) * Widen(c.Load(a.gamma + column));
+      const float g = Widen(c.Load(a.dy + i)) * Gamma(c, column);
       float dx = rstd * fmaf(-xhat, mean_gx, g - mean_g);
       if (a.dx_upstream != nullptr) dx += Widen(c.Load(a.dx_upstream + i));
       const T stored = Narrow<T>(dx);

@@ -1,4 +1,5 @@
-// The workspaces of the norms' backward: sums over rows of dgamma and dbeta.
+// The shape of an RMSNorm, and the workspaces of the norms' backward: sums over rows of dgamma and
+// dbeta.
 #ifndef MILEPOST_ENGINE_OPS_NORM_NORM_CONTRACT_H_
 #define MILEPOST_ENGINE_OPS_NORM_NORM_CONTRACT_H_
 
@@ -8,6 +9,13 @@
 #include "engine/ops/contract/sums.h"
 
 namespace milepost::kernels {
+
+struct RmsNormShape {
+  int64_t rows = 0;
+  int64_t width = 0;
+  float epsilon = 1e-5f;
+  float gamma_offset = 0;  // added to gamma, in fp32: Gemma's weights are what is beside 1
+};
 
 // ---- on the CPU, 64-byte aligned ----
 inline int64_t LayerNormBackwardWorkspaceBytes(int64_t rows, int64_t width) {

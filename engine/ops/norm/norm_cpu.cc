@@ -13,6 +13,14 @@ using runtime::StepContext;
 
 int64_t Rows(const graph::Shape& shape) { return graph::Elements(shape) / shape.back(); }
 
+kernels::RmsNormShape RmsNormShapeOf(const Binding& b) {
+  const graph::Shape& shape = b.InputShape(0);
+  return {.rows = shape[0],
+          .width = shape[1],
+          .epsilon = static_cast<float>(b.attributes().epsilon),
+          .gamma_offset = static_cast<float>(b.attributes().gamma_offset)};
+}
+
 template <typename T>
 absl::StatusOr<BoundOp> LayerNormOf(const Binding& b) {
   const graph::Shape& shape = b.InputShape(0);
@@ -73,32 +81,28 @@ absl::StatusOr<BoundOp> LayerNormBackwardOf(const Binding& b) {
 
 template <typename T>
 absl::StatusOr<BoundOp> RmsNormOf(const Binding& b) {
-  const graph::Shape& shape = b.InputShape(0);
-  return [x = b.Input<T>(0), gamma = b.Input<T>(1), y = b.Output<T>(0), rstd = b.Output<float>(1),
-          rows = shape[0], width = shape[1],
-          epsilon = static_cast<float>(b.attributes().epsilon)](const StepContext&) {
-    kernels::RmsNormForward<T>(x, gamma, rows, width, epsilon, y, rstd);
+  return [shape = RmsNormShapeOf(b), x = b.Input<T>(0), gamma = b.Input<T>(1), y = b.Output<T>(0),
+          rstd = b.Output<float>(1)](const StepContext&) {
+    kernels::RmsNormForward<T>(shape, x, gamma, y, rstd);
     return absl::OkStatus();
   };
 }
 
 template <typename T>
 absl::StatusOr<BoundOp> ResidualRmsNormOf(const Binding& b) {
-  const graph::Shape& shape = b.InputShape(0);
-  return [residual = b.Input<T>(0), delta = b.Input<T>(1), gamma = b.Input<T>(2),
-          sum = b.Output<T>(0), y = b.Output<T>(1), rstd = b.Output<float>(2), rows = shape[0],
-          width = shape[1],
-          epsilon = static_cast<float>(b.attributes().epsilon)](const StepContext&) {
-    kernels::ResidualRmsNormForward<T>(residual, delta, gamma, rows, width, epsilon, sum, y, rstd);
+  return [shape = RmsNormShapeOf(b), residual = b.Input<T>(0), delta = b.Input<T>(1),
+          gamma = b.Input<T>(2), sum = b.Output<T>(0), y = b.Output<T>(1),
+          rstd = b.Output<float>(2)](const StepContext&) {
+    kernels::ResidualRmsNormForward<T>(shape, residual, delta, gamma, sum, y, rstd);
     return absl::OkStatus();
   };
 }
 
 template <typename T>
 absl::StatusOr<BoundOp> RmsNormBackwardOf(const Binding& b) {
-  const graph::Shape& shape = b.InputShape(0);
+  const kernels::RmsNormShape shape = RmsNormShapeOf(b);
   MP_RETURN_IF_ERROR(
-      b.RequireWorkspace(kernels::RmsNormBackwardWorkspaceBytes(shape[0], shape[1])));
+      b.RequireWorkspace(kernels::RmsNormBackwardWorkspaceBytes(shape.rows, shape.width)));
   const kernels::RmsNormBackwardArgs<T> args{.x = b.Input<T>(0),
                                              .gamma = b.Input<T>(1),
                                              .rstd = b.Input<float>(2),
@@ -106,11 +110,11 @@ absl::StatusOr<BoundOp> RmsNormBackwardOf(const Binding& b) {
                                              .dx_upstream = b.Input<T>(4),
                                              .dx = b.Output<T>(0),
                                              .dgamma = b.Output<float>(1)};
-  return [args, rows = shape[0], width = shape[1], accumulation = b.OutputAccumulation(1),
+  return [shape, args, accumulation = b.OutputAccumulation(1),
           workspace = b.Workspace()](const StepContext& context) {
     kernels::RmsNormBackwardArgs<T> now = args;
     now.accumulate = accumulation.At(context);
-    kernels::RmsNormBackward<T>(now, rows, width, workspace);
+    kernels::RmsNormBackward<T>(shape, now, workspace);
     return absl::OkStatus();
   };
 }

@@ -40,6 +40,7 @@ absl::StatusOr<BoundOp> NormOf(const CudaBinding& b) {
   args.width = shape.back();
   args.rows = graph::Elements(shape) / args.width;
   args.epsilon = static_cast<float>(b.attributes().epsilon);
+  args.gamma_offset = static_cast<float>(b.attributes().gamma_offset);
   if (fused) args.dropout = b.Dropout(args.width);
   return [args, stream = b.stream()](const StepContext&) {
     return cuda::NormForward<T>(args, stream);
@@ -57,6 +58,7 @@ absl::StatusOr<BoundOp> NormBackwardOf(const CudaBinding& b) {
   cuda::NormBackwardArgs<T> args;
   args.x = b.Input<T>(0);
   args.gamma = b.Input<T>(1);
+  args.gamma_offset = static_cast<float>(b.attributes().gamma_offset);
   args.mean = layer_norm ? b.Input<float>(2) : nullptr;
   args.rstd = b.Input<float>(rstd);
   args.dy = b.Input<T>(rstd + 1);

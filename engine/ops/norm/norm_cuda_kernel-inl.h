@@ -141,7 +141,8 @@ struct NormForwardKernel {
       MP_UNROLL
       for (int k = 0; k < 8; ++k) {
         const float normal = (v.v[j][k] - mean) * rstd;
-        v.v[j][k] = kLayer ? fmaf(normal, gamma.v[k], beta.v[k]) : normal * gamma.v[k];
+        v.v[j][k] =
+            kLayer ? fmaf(normal, gamma.v[k], beta.v[k]) : normal * (gamma.v[k] + a.gamma_offset);
       }
     }
     StoreItem(c, a.y + at, v);
@@ -223,7 +224,7 @@ struct NormBackwardKernel {
             sums.Set(other, sums.Get(other) + dy);
           }
           xhat.v[j][k] = x;
-          g.v[j][k] = dy * gamma.v[k];
+          g.v[j][k] = dy * (kLayer ? gamma.v[k] : gamma.v[k] + a.gamma_offset);
           sum_g += g.v[j][k];
           sum_gx = fmaf(g.v[j][k], x, sum_gx);
         }

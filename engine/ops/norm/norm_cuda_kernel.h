@@ -25,6 +25,7 @@ struct NormForwardArgs {
   const T* residual = nullptr;  // [rows, width], nullable: the input is residual + dropout(x),
   T* sum = nullptr;             //   written here as well; may be residual or x
   const T* gamma = nullptr;     // [width]
+  float gamma_offset = 0;       // RMSNorm: added to gamma, as on the CPU
   const T* beta = nullptr;      // [width], nullable
   T* y = nullptr;               // [rows, width]
   float* mean = nullptr;        // [rows]; LayerNorm
@@ -43,6 +44,7 @@ template <typename T>
 struct NormBackwardArgs {
   const T* x = nullptr;            // [rows, width]: what was normalised (sum, where fused)
   const T* gamma = nullptr;        // [width]
+  float gamma_offset = 0;          // RMSNorm: added to gamma
   const float* mean = nullptr;     // [rows]; LayerNorm
   const float* rstd = nullptr;     // [rows]
   const T* dy = nullptr;           // [rows, width]

@@ -22,6 +22,13 @@ struct NormCase {
 const NormCase kNormCases[] = {{7, 768, 0.2f}, {1, 64},        {3, 1088, 0.1f}, {1, 2112},
                                {2, 4160},      {9, 130, 0.2f}, {3, 8, 0.5f}};
 
+// What the offset of RMSNorm's gamma is in all these tests.
+constexpr float kGammaOffset = 0.5f;
+
+RmsNormShape RmsShape(const NormCase& c) {
+  return {.rows = c.rows, .width = c.width, .epsilon = kNormEpsilon, .gamma_offset = kGammaOffset};
+}
+
 // A sample has one row; the micro-batch's first is sample 5.
 struct Randomness {
   explicit Randomness(const NormCase& c)
@@ -57,10 +64,9 @@ void TestForward(const NormCase& test, bool fused) {
           : LayerNormForward<T>(x.data(), gamma.data(), beta.data(), test.rows, test.width,
                                 kNormEpsilon, y.data(), mean.data(), rstd.data());
   } else {
-    fused ? ResidualRmsNormForward<T>(residual.data(), x.data(), gamma.data(), test.rows,
-                                      test.width, kNormEpsilon, sum.data(), y.data(), rstd.data())
-          : RmsNormForward<T>(x.data(), gamma.data(), test.rows, test.width, kNormEpsilon, y.data(),
-                              rstd.data());
+    fused ? ResidualRmsNormForward<T>(RmsShape(test), residual.data(), x.data(), gamma.data(),
+                                      sum.data(), y.data(), rstd.data())
+          : RmsNormForward<T>(RmsShape(test), x.data(), gamma.data(), y.data(), rstd.data());
   }
   HostArray<T> xs(x), residuals(residual), gammas(gamma), betas(beta), ys(n);
   HostArray<float> means(test.rows), rstds(test.rows);
@@ -68,6 +74,7 @@ void TestForward(const NormCase& test, bool fused) {
                                    .residual = fused ? residuals.data() : nullptr,
                                    .sum = residuals.data(),  // in place
                                    .gamma = gammas.data(),
+                                   .gamma_offset = kLayer ? 0 : kGammaOffset,
                                    .beta = kLayer ? betas.data() : nullptr,
                                    .y = ys.data(),
                                    .mean = means.data(),
@@ -120,7 +127,7 @@ void TestBackward(const NormCase& test, bool fused) {
                                   .dgamma = dgamma.data(),
                                   .accumulate = fused};
     AlignedBuffer workspace(RmsNormBackwardWorkspaceBytes(test.rows, test.width));
-    RmsNormBackward(cpu, test.rows, test.width, workspace.data());
+    RmsNormBackward(RmsShape(test), cpu, workspace.data());
   }
   HostArray<T> xs(x), dys(dy), ups(up), gammas(gamma), d_deltas(n);
   HostArray<float> means(mean), rstds(rstd), dgammas(std::vector<float>(test.width, 2.0f)),
@@ -128,6 +135,7 @@ void TestBackward(const NormCase& test, bool fused) {
   HostArray<float> workspace(2 * test.rows * test.width);
   const NormBackwardArgs<T> args = {.x = xs.data(),
                                     .gamma = gammas.data(),
+                                    .gamma_offset = kLayer ? 0 : kGammaOffset,
                                     .mean = means.data(),
                                     .rstd = rstds.data(),
                                     .dy = dys.data(),

@@ -87,6 +87,7 @@ void RmsNorm(const Run& run) {
   Array x = run.in(0);
   for (size_t i = 0; residual && i < x.size(); ++i) x[i] += run.in(1)[i];
   const Array& gamma = run.in(residual ? 2 : 1);
+  const double offset = run.op.attributes.gamma_offset;
   const int64_t width = static_cast<int64_t>(gamma.size());
   Array y(x.size());
   Array rstds(x.size() / width);
@@ -95,7 +96,7 @@ void RmsNorm(const Run& run) {
     for (int64_t c = 0; c < width; ++c) squares += x[row * width + c] * x[row * width + c];
     rstds[row] = 1 / std::sqrt(squares / width + run.op.attributes.epsilon);
     for (int64_t c = 0; c < width; ++c) {
-      y[row * width + c] = x[row * width + c] * rstds[row] * gamma[c];
+      y[row * width + c] = x[row * width + c] * rstds[row] * (offset + gamma[c]);
     }
   }
   if (residual) run.Write(0, x);
@@ -106,7 +107,8 @@ void RmsNorm(const Run& run) {
 // Inputs x, gamma, rstd, dy, dsum.
 void RmsNormBackward(const Run& run) {
   const Array& x = run.in(0);
-  const Array& gamma = run.in(1);
+  Array gamma = run.in(1);
+  for (double& scale : gamma) scale += run.op.attributes.gamma_offset;
   const Array& dy = run.in(3);
   const int64_t width = static_cast<int64_t>(gamma.size());
   Array dx(x.size());

@@ -40,40 +40,44 @@ HWY_INLINE float SumOfSquares(const T* x, int64_t n) {
 }
 
 template <typename T>
-HWY_INLINE void NormaliseRow(const T* x, const T* gamma, int64_t width, float epsilon, T* y,
+HWY_INLINE void NormaliseRow(const RmsNormShape& s, const T* x, const T* gamma, T* y,
                              float* rstd_out) {
   const DF d;
-  const float rstd = 1.0f / std::sqrt(SumOfSquares(x, width) / static_cast<float>(width) + epsilon);
-  const VF vrstd = hn::Set(d, rstd);
-  ForVectors(width, [&](int64_t i, int64_t n) MP_SIMD {
+  const float squares = SumOfSquares(x, s.width);
+  const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(s.width) + s.epsilon);
+  const VF vrstd = hn::Set(d, rstd), offset = hn::Set(d, s.gamma_offset);
+  ForVectors(s.width, [&](int64_t i, int64_t n) MP_SIMD {
     const VF normal = hn::Mul(LoadUpTo(d, x + i, n), vrstd);
-    StoreUpTo(hn::Mul(normal, LoadUpTo(d, gamma + i, n)), d, y + i, n);
+    StoreUpTo(hn::Mul(normal, hn::Add(LoadUpTo(d, gamma + i, n), offset)), d, y + i, n);
   });
   *rstd_out = rstd;
 }
 
 // `residual` null: x is the input itself; else x is where their sum goes.
 template <typename T>
-void ForwardRows(const T* residual, const T* delta, const T* gamma, int64_t first, int64_t last,
-                 int64_t width, float epsilon, T* x, T* y, float* rstd) {
+void ForwardRows(const RmsNormShape& s, const T* residual, const T* delta, const T* gamma,
+                 int64_t first, int64_t last, T* x, T* y, float* rstd) {
   const DF d;
   for (int64_t row = first; row < last; ++row) {
-    const int64_t at = row * width;
+    const int64_t at = row * s.width;
     if (residual != nullptr) {
-      ForVectors(width, [&](int64_t i, int64_t n) MP_SIMD {
+      ForVectors(s.width, [&](int64_t i, int64_t n) MP_SIMD {
         const VF sum = hn::Add(LoadUpTo(d, residual + at + i, n), LoadUpTo(d, delta + at + i, n));
         StoreUpTo(sum, d, x + at + i, n);
       });
     }
-    NormaliseRow(x + at, gamma, width, epsilon, y + at, rstd + row);
+    NormaliseRow(s, x + at, gamma, y + at, rstd + row);
   }
 }
 
-// With xhat = x rstd and g = dy gamma: dx = rstd (g - xhat mean(g xhat)); dgamma += dy xhat.
+// With xhat = x rstd and g = dy (gamma_offset + gamma): dx = rstd (g - xhat mean(g xhat));
+// dgamma += dy xhat.
 template <typename T>
-HWY_INLINE void BackwardRow(const RmsNormBackwardArgs<T>& a, int64_t row, int64_t width,
+HWY_INLINE void BackwardRow(const RmsNormShape& s, const RmsNormBackwardArgs<T>& a, int64_t row,
                             float* dgamma) {
   const DF d;
+  const int64_t width = s.width;
+  const VF offset = hn::Set(d, s.gamma_offset);
   const T* dy = a.dy + row * width;
   const T* x = a.x + row * width;
   const VF rstd = hn::Set(d, a.rstd[row]);
@@ -81,7 +85,7 @@ HWY_INLINE void BackwardRow(const RmsNormBackwardArgs<T>& a, int64_t row, int64_
   ForVectors(width, [&](int64_t i, int64_t n) MP_SIMD {
     const VF gradient = LoadUpTo(d, dy + i, n);  // lanes from n on are 0, and so is all they feed
     const VF product = hn::Mul(gradient, hn::Mul(LoadUpTo(d, x + i, n), rstd));
-    sum = hn::MulAdd(product, LoadUpTo(d, a.gamma + i, n), sum);
+    sum = hn::MulAdd(product, hn::Add(LoadUpTo(d, a.gamma + i, n), offset), sum);
     StoreUpTo(hn::Add(product, LoadUpTo(d, dgamma + i, n)), d, dgamma + i, n);
   });
   const float scale = 1.0f / static_cast<float>(width);
@@ -90,7 +94,8 @@ HWY_INLINE void BackwardRow(const RmsNormBackwardArgs<T>& a, int64_t row, int64_
   T* dx = a.dx + row * width;
   ForVectors(width, [&](int64_t i, int64_t n) MP_SIMD {
     const VF xhat = hn::Mul(LoadUpTo(d, x + i, n), rstd);
-    const VF g = hn::Mul(LoadUpTo(d, dy + i, n), LoadUpTo(d, a.gamma + i, n));
+    const VF gamma = hn::Add(LoadUpTo(d, a.gamma + i, n), offset);
+    const VF g = hn::Mul(LoadUpTo(d, dy + i, n), gamma);
     VF out = hn::Mul(rstd, hn::NegMulAdd(xhat, mean, g));
     if (upstream != nullptr) out = hn::Add(out, LoadUpTo(d, upstream + i, n));
     StoreUpTo(out, d, dx + i, n);
@@ -98,38 +103,39 @@ HWY_INLINE void BackwardRow(const RmsNormBackwardArgs<T>& a, int64_t row, int64_
 }
 
 template <typename T>
-void BackwardRows(const RmsNormBackwardArgs<T>& a, int64_t first, int64_t last, int64_t width,
-                  float* dgamma) {
-  std::fill(dgamma, dgamma + width, 0.0f);
-  for (int64_t row = first; row < last; ++row) BackwardRow(a, row, width, dgamma);
+void BackwardRows(const RmsNormShape& s, const RmsNormBackwardArgs<T>& a, int64_t first,
+                  int64_t last, float* dgamma) {
+  std::fill(dgamma, dgamma + s.width, 0.0f);
+  for (int64_t row = first; row < last; ++row) BackwardRow(s, a, row, dgamma);
 }
 
 }  // namespace
 
-void RmsForwardRowsF32(const float* residual, const float* delta, const float* gamma, int64_t first,
-                       int64_t last, int64_t width, float epsilon, float* x, float* y,
+void RmsForwardRowsF32(const RmsNormShape& shape, const float* residual, const float* delta,
+                       const float* gamma, int64_t first, int64_t last, float* x, float* y,
                        float* rstd) {
-  ForwardRows(residual, delta, gamma, first, last, width, epsilon, x, y, rstd);
+  ForwardRows(shape, residual, delta, gamma, first, last, x, y, rstd);
 }
-void RmsForwardRowsBf16(const bf16* residual, const bf16* delta, const bf16* gamma, int64_t first,
-                        int64_t last, int64_t width, float epsilon, bf16* x, bf16* y, float* rstd) {
-  ForwardRows(residual, delta, gamma, first, last, width, epsilon, x, y, rstd);
+void RmsForwardRowsBf16(const RmsNormShape& shape, const bf16* residual, const bf16* delta,
+                        const bf16* gamma, int64_t first, int64_t last, bf16* x, bf16* y,
+                        float* rstd) {
+  ForwardRows(shape, residual, delta, gamma, first, last, x, y, rstd);
 }
-void RmsForwardRowsF16(const f16* residual, const f16* delta, const f16* gamma, int64_t first,
-                       int64_t last, int64_t width, float epsilon, f16* x, f16* y, float* rstd) {
-  ForwardRows(residual, delta, gamma, first, last, width, epsilon, x, y, rstd);
+void RmsForwardRowsF16(const RmsNormShape& shape, const f16* residual, const f16* delta,
+                       const f16* gamma, int64_t first, int64_t last, f16* x, f16* y, float* rstd) {
+  ForwardRows(shape, residual, delta, gamma, first, last, x, y, rstd);
 }
-void RmsBackwardRowsF32(const RmsNormBackwardArgs<float>& args, int64_t first, int64_t last,
-                        int64_t width, float* dgamma) {
-  BackwardRows(args, first, last, width, dgamma);
+void RmsBackwardRowsF32(const RmsNormShape& shape, const RmsNormBackwardArgs<float>& args,
+                        int64_t first, int64_t last, float* dgamma) {
+  BackwardRows(shape, args, first, last, dgamma);
 }
-void RmsBackwardRowsBf16(const RmsNormBackwardArgs<bf16>& args, int64_t first, int64_t last,
-                         int64_t width, float* dgamma) {
-  BackwardRows(args, first, last, width, dgamma);
+void RmsBackwardRowsBf16(const RmsNormShape& shape, const RmsNormBackwardArgs<bf16>& args,
+                         int64_t first, int64_t last, float* dgamma) {
+  BackwardRows(shape, args, first, last, dgamma);
 }
-void RmsBackwardRowsF16(const RmsNormBackwardArgs<f16>& args, int64_t first, int64_t last,
-                        int64_t width, float* dgamma) {
-  BackwardRows(args, first, last, width, dgamma);
+void RmsBackwardRowsF16(const RmsNormShape& shape, const RmsNormBackwardArgs<f16>& args,
+                        int64_t first, int64_t last, float* dgamma) {
+  BackwardRows(shape, args, first, last, dgamma);
 }
 
 }  // namespace milepost::kernels::HWY_NAMESPACE
@@ -148,83 +154,79 @@ HWY_EXPORT(RmsBackwardRowsF16);
 namespace {
 
 template <typename T, typename Rows>
-void ForwardWith(Rows forward_rows, const T* residual, const T* delta, const T* gamma, int64_t rows,
-                 int64_t width, float epsilon, T* x, T* y, float* rstd) {
+void ForwardWith(Rows forward_rows, const RmsNormShape& shape, const T* residual, const T* delta,
+                 const T* gamma, T* x, T* y, float* rstd) {
   // Rows per thread at least: below this a fork costs more than it saves.
-  const int64_t grain = std::max<int64_t>(1, 8192 / width);
-  ParallelFor(0, rows, grain, [&](int64_t first, int64_t last) {
-    forward_rows(residual, delta, gamma, first, last, width, epsilon, x, y, rstd);
+  const int64_t grain = std::max<int64_t>(1, 8192 / shape.width);
+  ParallelFor(0, shape.rows, grain, [&](int64_t first, int64_t last) {
+    forward_rows(shape, residual, delta, gamma, first, last, x, y, rstd);
   });
 }
 
 template <typename T, typename Rows>
-void BackwardWith(Rows backward_rows, const RmsNormBackwardArgs<T>& args, int64_t rows,
-                  int64_t width, void* workspace) {
-  const RowBlocks blocks(rows);
-  const int64_t stride = PartialStride(width);
+void BackwardWith(Rows backward_rows, const RmsNormShape& shape, const RmsNormBackwardArgs<T>& args,
+                  void* workspace) {
+  const RowBlocks blocks(shape.rows);
+  const int64_t stride = PartialStride(shape.width);
   float* dgamma = static_cast<float*>(workspace);
   ParallelTasks(blocks.count, [&](int64_t block, int) {
-    backward_rows(args, blocks.First(block), blocks.Last(block), width, dgamma + block * stride);
+    backward_rows(shape, args, blocks.First(block), blocks.Last(block), dgamma + block * stride);
   });
-  AddPartials(dgamma, blocks.count, stride, width, args.accumulate, args.dgamma);
+  AddPartials(dgamma, blocks.count, stride, shape.width, args.accumulate, args.dgamma);
 }
 
 }  // namespace
 
 template <>
-void RmsNormForward(const float* x, const float* gamma, int64_t rows, int64_t width, float epsilon,
-                    float* y, float* rstd) {
-  ForwardWith<float>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF32), nullptr, nullptr, gamma, rows, width,
-                     epsilon, const_cast<float*>(x), y, rstd);  // x is only read
+void RmsNormForward(const RmsNormShape& shape, const float* x, const float* gamma, float* y,
+                    float* rstd) {
+  ForwardWith<float>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF32), shape, nullptr, nullptr, gamma,
+                     const_cast<float*>(x), y, rstd);  // x is only read
 }
 template <>
-void RmsNormForward(const bf16* x, const bf16* gamma, int64_t rows, int64_t width, float epsilon,
-                    bf16* y, float* rstd) {
-  ForwardWith<bf16>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsBf16), nullptr, nullptr, gamma, rows, width,
-                    epsilon, const_cast<bf16*>(x), y, rstd);  // x is only read
+void RmsNormForward(const RmsNormShape& shape, const bf16* x, const bf16* gamma, bf16* y,
+                    float* rstd) {
+  ForwardWith<bf16>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsBf16), shape, nullptr, nullptr, gamma,
+                    const_cast<bf16*>(x), y, rstd);  // x is only read
 }
 template <>
-void RmsNormForward(const f16* x, const f16* gamma, int64_t rows, int64_t width, float epsilon,
-                    f16* y, float* rstd) {
-  ForwardWith<f16>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF16), nullptr, nullptr, gamma, rows, width,
-                   epsilon, const_cast<f16*>(x), y, rstd);  // x is only read
-}
-
-template <>
-void ResidualRmsNormForward(const float* residual, const float* delta, const float* gamma,
-                            int64_t rows, int64_t width, float epsilon, float* sum, float* y,
-                            float* rstd) {
-  ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF32), residual, delta, gamma, rows, width, epsilon,
-              sum, y, rstd);
-}
-template <>
-void ResidualRmsNormForward(const bf16* residual, const bf16* delta, const bf16* gamma,
-                            int64_t rows, int64_t width, float epsilon, bf16* sum, bf16* y,
-                            float* rstd) {
-  ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsBf16), residual, delta, gamma, rows, width,
-              epsilon, sum, y, rstd);
-}
-template <>
-void ResidualRmsNormForward(const f16* residual, const f16* delta, const f16* gamma, int64_t rows,
-                            int64_t width, float epsilon, f16* sum, f16* y, float* rstd) {
-  ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF16), residual, delta, gamma, rows, width, epsilon,
-              sum, y, rstd);
+void RmsNormForward(const RmsNormShape& shape, const f16* x, const f16* gamma, f16* y,
+                    float* rstd) {
+  ForwardWith<f16>(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF16), shape, nullptr, nullptr, gamma,
+                   const_cast<f16*>(x), y, rstd);  // x is only read
 }
 
 template <>
-void RmsNormBackward(const RmsNormBackwardArgs<float>& args, int64_t rows, int64_t width,
-                     void* workspace) {
-  BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsF32), args, rows, width, workspace);
+void ResidualRmsNormForward(const RmsNormShape& shape, const float* residual, const float* delta,
+                            const float* gamma, float* sum, float* y, float* rstd) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF32), shape, residual, delta, gamma, sum, y, rstd);
 }
 template <>
-void RmsNormBackward(const RmsNormBackwardArgs<bf16>& args, int64_t rows, int64_t width,
-                     void* workspace) {
-  BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsBf16), args, rows, width, workspace);
+void ResidualRmsNormForward(const RmsNormShape& shape, const bf16* residual, const bf16* delta,
+                            const bf16* gamma, bf16* sum, bf16* y, float* rstd) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsBf16), shape, residual, delta, gamma, sum, y,
+              rstd);
 }
 template <>
-void RmsNormBackward(const RmsNormBackwardArgs<f16>& args, int64_t rows, int64_t width,
+void ResidualRmsNormForward(const RmsNormShape& shape, const f16* residual, const f16* delta,
+                            const f16* gamma, f16* sum, f16* y, float* rstd) {
+  ForwardWith(HWY_DYNAMIC_DISPATCH(RmsForwardRowsF16), shape, residual, delta, gamma, sum, y, rstd);
+}
+
+template <>
+void RmsNormBackward(const RmsNormShape& shape, const RmsNormBackwardArgs<float>& args,
                      void* workspace) {
-  BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsF16), args, rows, width, workspace);
+  BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsF32), shape, args, workspace);
+}
+template <>
+void RmsNormBackward(const RmsNormShape& shape, const RmsNormBackwardArgs<bf16>& args,
+                     void* workspace) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsBf16), shape, args, workspace);
+}
+template <>
+void RmsNormBackward(const RmsNormShape& shape, const RmsNormBackwardArgs<f16>& args,
+                     void* workspace) {
+  BackwardWith(HWY_DYNAMIC_DISPATCH(RmsBackwardRowsF16), shape, args, workspace);
 }
 
 }  // namespace milepost::kernels

@@ -3,7 +3,7 @@
 // and read by the backward: 1 / sqrt(mean(x^2) + epsilon), in fp32. Results do not depend on the
 // thread count.
 //
-//   RmsNormForward<bf16>(x, gamma, rows, width, 1e-5f, y, rstd);
+//   RmsNormForward<bf16>({.rows = 64, .width = 768}, x, gamma, y, rstd);
 #ifndef MILEPOST_ENGINE_OPS_NORM_RMSNORM_CPU_KERNEL_H_
 #define MILEPOST_ENGINE_OPS_NORM_RMSNORM_CPU_KERNEL_H_
 
@@ -15,16 +15,15 @@
 
 namespace milepost::kernels {
 
-// y = x * rstd * gamma.
+// y = x * rstd * (gamma_offset + gamma).
 template <typename T>
-void RmsNormForward(const T* x, const T* gamma, int64_t rows, int64_t width, float epsilon, T* y,
-                    float* rstd);
+void RmsNormForward(const RmsNormShape& shape, const T* x, const T* gamma, T* y, float* rstd);
 
 // sum = residual + delta; y = RmsNorm(sum). The statistics are those of sum as stored (rounded to
 // T), so that the backward sees the same numbers. sum may alias residual or delta.
 template <typename T>
-void ResidualRmsNormForward(const T* residual, const T* delta, const T* gamma, int64_t rows,
-                            int64_t width, float epsilon, T* sum, T* y, float* rstd);
+void ResidualRmsNormForward(const RmsNormShape& shape, const T* residual, const T* delta,
+                            const T* gamma, T* sum, T* y, float* rstd);
 
 template <typename T>
 struct RmsNormBackwardArgs {
@@ -40,7 +39,7 @@ struct RmsNormBackwardArgs {
 
 // dx = dx_upstream + RmsNorm'(dy). `workspace` is 64-byte aligned.
 template <typename T>
-void RmsNormBackward(const RmsNormBackwardArgs<T>& args, int64_t rows, int64_t width,
+void RmsNormBackward(const RmsNormShape& shape, const RmsNormBackwardArgs<T>& args,
                      void* workspace);
 
 }  // namespace milepost::kernels

@@ -15,28 +15,32 @@ MP_ON_EVERY_TARGET(RmsNorm);
 constexpr float kRmsNormEpsilon = 1e-3f;
 
 // The definition, in fp64.
-std::vector<double> Normalise(const std::vector<double>& x, const std::vector<double>& gamma) {
+std::vector<double> Normalise(const RmsNormShape& s, const std::vector<double>& x,
+                              const std::vector<double>& gamma) {
   const size_t width = gamma.size();
   std::vector<double> y(x.size());
   for (size_t row = 0; row < x.size() / width; ++row) {
     double squares = 0;
     for (size_t i = 0; i < width; ++i) squares += x[row * width + i] * x[row * width + i];
     const double rms = std::sqrt(squares / static_cast<double>(width) + kRmsNormEpsilon);
-    for (size_t i = 0; i < width; ++i) y[row * width + i] = x[row * width + i] / rms * gamma[i];
+    for (size_t i = 0; i < width; ++i) {
+      y[row * width + i] = x[row * width + i] / rms * (s.gamma_offset + gamma[i]);
+    }
   }
   return y;
 }
 
 template <typename T>
-void CheckRmsNorm(int64_t rows, int64_t width) {
+void CheckRmsNorm(int64_t rows, int64_t width, float offset = 0) {
   SCOPED_TRACE(testing::Message() << rows << "x" << width << " bytes " << sizeof(T));
+  const RmsNormShape s{rows, width, kRmsNormEpsilon, offset};
   const int64_t n = rows * width;
   const auto x = RandomVector<T>(n, 1), gamma = RandomVector<T>(width, 2);
   const auto dy = RandomVector<T>(n, 3);
   std::vector<T> y(n), dx(n);
   std::vector<float> rstd(rows), dgamma(width, 7.0f);
-  RmsNormForward(x.data(), gamma.data(), rows, width, kRmsNormEpsilon, y.data(), rstd.data());
-  ExpectClose(y, Normalise(ToDouble(x), ToDouble(gamma)), kTolerance<T>, "y");
+  RmsNormForward(s, x.data(), gamma.data(), y.data(), rstd.data());
+  ExpectClose(y, Normalise(s, ToDouble(x), ToDouble(gamma)), kTolerance<T>, "y");
 
   AlignedBuffer workspace(RmsNormBackwardWorkspaceBytes(rows, width));
   RmsNormBackwardArgs<T> args{.x = x.data(),
@@ -45,13 +49,14 @@ void CheckRmsNorm(int64_t rows, int64_t width) {
                               .dy = dy.data(),
                               .dx = dx.data(),
                               .dgamma = dgamma.data()};
-  RmsNormBackward(args, rows, width, workspace.data());
+  RmsNormBackward(s, args, workspace.data());
   const auto x64 = ToDouble(x), gamma64 = ToDouble(gamma), dy64 = ToDouble(dy);
   ExpectGradient(
-      dx, x64, [&](const auto& v) { return Dot(Normalise(v, gamma64), dy64); }, kTolerance<T>,
+      dx, x64, [&](const auto& v) { return Dot(Normalise(s, v, gamma64), dy64); }, kTolerance<T>,
       "dx");
   ExpectGradient(
-      dgamma, gamma64, [&](const auto& v) { return Dot(Normalise(x64, v), dy64); }, 1e-4, "dgamma");
+      dgamma, gamma64, [&](const auto& v) { return Dot(Normalise(s, x64, v), dy64); }, 1e-4,
+      "dgamma");
 
   // Again with the residual's gradient, in place, and dgamma added to.
   const auto alone = ToDouble(dx);
@@ -60,7 +65,7 @@ void CheckRmsNorm(int64_t rows, int64_t width) {
   dx = upstream;
   args.dx_upstream = dx.data();
   args.accumulate = true;
-  RmsNormBackward(args, rows, width, workspace.data());
+  RmsNormBackward(s, args, workspace.data());
   for (int64_t i = 0; i < n; ++i) {
     ASSERT_NEAR(ToFloat(dx[i]), ToFloat(upstream[i]) + alone[i],
                 kTolerance<T> * (1 + std::abs(alone[i])));
@@ -74,6 +79,8 @@ TEST_P(RmsNorm, MatchesDefinition) {
       CheckRmsNorm<float>(rows, width);
       CheckRmsNorm<bf16>(rows, width);
       CheckRmsNorm<f16>(rows, width);
+      CheckRmsNorm<float>(rows, width, 1);
+      CheckRmsNorm<bf16>(rows, width, 1);
     }
   }
 }
@@ -85,13 +92,14 @@ void CheckResidualRmsNorm(int64_t rows, int64_t width) {
   const auto gamma = RandomVector<T>(width, 8);
   std::vector<T> sum = delta, y(n), expected(n);  // in place of delta
   std::vector<float> rstd(rows);
-  ResidualRmsNormForward(residual.data(), sum.data(), gamma.data(), rows, width, kRmsNormEpsilon,
-                         sum.data(), y.data(), rstd.data());
+  const RmsNormShape s{rows, width, kRmsNormEpsilon, 1};
+  ResidualRmsNormForward(s, residual.data(), sum.data(), gamma.data(), sum.data(), y.data(),
+                         rstd.data());
   for (int64_t i = 0; i < n; ++i) {
     expected[i] = FromFloat<T>(ToFloat(residual[i]) + ToFloat(delta[i]));
   }
   ASSERT_TRUE(SameBits(sum, expected));
-  ExpectClose(y, Normalise(ToDouble(sum), ToDouble(gamma)), kTolerance<T>, "y");
+  ExpectClose(y, Normalise(s, ToDouble(sum), ToDouble(gamma)), kTolerance<T>, "y");
 }
 
 TEST_P(RmsNorm, AddsTheResidual) {
@@ -105,7 +113,7 @@ TEST_P(RmsNorm, AddsTheResidual) {
 TEST_P(RmsNorm, NanStaysInItsRow) {
   std::vector<float> x(2 * 20, 1.0f), gamma(20, 1.0f), y(40), rstd(2);
   x[7] = std::numeric_limits<float>::quiet_NaN();
-  RmsNormForward(x.data(), gamma.data(), 2, 20, kRmsNormEpsilon, y.data(), rstd.data());
+  RmsNormForward<float>({2, 20, kRmsNormEpsilon}, x.data(), gamma.data(), y.data(), rstd.data());
   EXPECT_TRUE(std::isnan(y[0]));
   EXPECT_TRUE(std::isfinite(y[20]));
 }
@@ -118,15 +126,17 @@ TEST_P(RmsNorm, SameBitsOnAnyThreadCount) {
   for (int threads : {1, 2, 3}) {
     const ThreadCount scope(threads);
     std::vector<float> y(kRows * kWidth), dx(kRows * kWidth), rstd(kRows), dgamma(kWidth);
-    RmsNormForward(x.data(), gamma.data(), kRows, kWidth, kRmsNormEpsilon, y.data(), rstd.data());
+    const RmsNormShape s{kRows, kWidth, kRmsNormEpsilon};
+    RmsNormForward(s, x.data(), gamma.data(), y.data(), rstd.data());
     AlignedBuffer workspace(RmsNormBackwardWorkspaceBytes(kRows, kWidth));
-    RmsNormBackward<float>({.x = x.data(),
+    RmsNormBackward<float>(s,
+                           {.x = x.data(),
                             .gamma = gamma.data(),
                             .rstd = rstd.data(),
                             .dy = dy.data(),
                             .dx = dx.data(),
                             .dgamma = dgamma.data()},
-                           kRows, kWidth, workspace.data());
+                           workspace.data());
     std::vector<float> all = dgamma;
     all.insert(all.end(), y.begin(), y.end());
     all.insert(all.end(), dx.begin(), dx.end());

@@ -44,7 +44,7 @@ constinit const OpDefinition kQkNormBackward = {.cpu_workspace = QkNormWorkspace
                                                 .gpu_workspace = GpuQkNormWorkspace};
 
 ValueId QkNorm(Builder& b, absl::string_view name, ValueId qkv, ValueId gamma_q, ValueId gamma_k,
-               int64_t heads, int64_t kv_heads, double epsilon) {
+               int64_t heads, int64_t kv_heads, double epsilon, double gamma_offset) {
   const DType dtype = b.compute_dtype();
   const int64_t head_dim = b.HeadDim(name, qkv, heads, kv_heads);
   if (head_dim == 0 || !b.Expect(name, "gamma_q", gamma_q, dtype, {head_dim}) ||
@@ -57,6 +57,7 @@ ValueId QkNorm(Builder& b, absl::string_view name, ValueId qkv, ValueId gamma_q,
   op.attributes.heads = heads;
   op.attributes.kv_heads = kv_heads;
   op.attributes.epsilon = epsilon;
+  op.attributes.gamma_offset = gamma_offset;
   op.outputs = {{.value = out, .may_overwrite = qkv}};
   return out;
 }

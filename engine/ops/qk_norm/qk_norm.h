@@ -18,7 +18,7 @@ namespace milepost::ops {
 // Gammas: [D].
 graph::ValueId QkNorm(graph::Builder& b, absl::string_view name, graph::ValueId qkv,
                       graph::ValueId gamma_q, graph::ValueId gamma_k, int64_t heads,
-                      int64_t kv_heads, double epsilon);
+                      int64_t kv_heads, double epsilon, double gamma_offset = 0);
 
 }  // namespace milepost::ops
 

@@ -14,7 +14,8 @@ inline kernels::QkNormShape QkNormShapeOf(const runtime::OpBinding& b) {
           .heads = b.attributes().heads,
           .kv_heads = b.attributes().kv_heads,
           .head_dim = b.InputShape(1)[0],
-          .epsilon = static_cast<float>(b.attributes().epsilon)};
+          .epsilon = static_cast<float>(b.attributes().epsilon),
+          .gamma_offset = static_cast<float>(b.attributes().gamma_offset)};
 }
 
 // The operands of the backward, and how it writes the gradients of the scales.

@@ -17,6 +17,7 @@ struct QkNormShape {
   int64_t kv_heads = 0;  // of keys, and as many of values
   int64_t head_dim = 0;
   float epsilon = 0;
+  float gamma_offset = 0;  // added to gammas, in fp32
 };
 
 template <typename T>

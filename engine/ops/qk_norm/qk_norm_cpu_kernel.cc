@@ -32,12 +32,13 @@ HWY_INLINE float ReciprocalRms(const T* x, int64_t n, float epsilon) {
 }
 
 template <typename T>
-HWY_INLINE void NormaliseHead(const T* x, const T* gamma, int64_t n, float epsilon, T* out) {
+HWY_INLINE void NormaliseHead(const QkNormShape& s, const T* x, const T* gamma, T* out) {
   const DF d;
-  const VF rms = hn::Set(d, ReciprocalRms(x, n, epsilon));
+  const int64_t n = s.head_dim;
+  const VF rms = hn::Set(d, ReciprocalRms(x, n, s.epsilon)), offset = hn::Set(d, s.gamma_offset);
   ForVectors(n, [&](int64_t i, int64_t count) MP_SIMD {
     const VF normal = hn::Mul(LoadUpTo(d, x + i, count), rms);
-    StoreUpTo(hn::Mul(normal, LoadUpTo(d, gamma + i, count)), d, out + i, count);
+    StoreUpTo(hn::Mul(normal, hn::Add(LoadUpTo(d, gamma + i, count), offset)), d, out + i, count);
   });
 }
 
@@ -49,8 +50,8 @@ void ForwardRows(const QkNormShape& s, const T* qkv, const T* gamma_q, const T* 
   for (int64_t row = first; row < last; ++row) {
     const int64_t at = row * width;
     for (int64_t head = 0; head < normed; ++head) {
-      NormaliseHead(qkv + at + head * s.head_dim, head < s.heads ? gamma_q : gamma_k, s.head_dim,
-                    s.epsilon, out + at + head * s.head_dim);
+      NormaliseHead(s, qkv + at + head * s.head_dim, head < s.heads ? gamma_q : gamma_k,
+                    out + at + head * s.head_dim);
     }
     if (out == qkv) continue;
     std::memcpy(static_cast<void*>(out + at + normed * s.head_dim), qkv + at + normed * s.head_dim,
@@ -58,24 +59,27 @@ void ForwardRows(const QkNormShape& s, const T* qkv, const T* gamma_q, const T* 
   }
 }
 
-// With xhat = x rms and g = dy gamma: dx = rms (g - xhat mean(g xhat)); dgamma += dy xhat.
+// With xhat = x rms and g = dy (gamma_offset + gamma): dx = rms (g - xhat mean(g xhat)); dgamma +=
+// dy xhat.
 template <typename T>
-HWY_INLINE void BackwardHead(const T* x, const T* gamma, const T* dy, int64_t n, float epsilon,
-                             T* dx, float* dgamma) {
+HWY_INLINE void BackwardHead(const QkNormShape& s, const T* x, const T* gamma, const T* dy, T* dx,
+                             float* dgamma) {
   const DF d;
-  const VF rms = hn::Set(d, ReciprocalRms(x, n, epsilon));
+  const int64_t n = s.head_dim;
+  const VF rms = hn::Set(d, ReciprocalRms(x, n, s.epsilon)), offset = hn::Set(d, s.gamma_offset);
   VF sum = hn::Zero(d);
   ForVectors(n, [&](int64_t i, int64_t count) MP_SIMD {
     const VF gradient = LoadUpTo(d, dy + i, count);
     const VF product = hn::Mul(gradient, hn::Mul(LoadUpTo(d, x + i, count), rms));
-    sum = hn::MulAdd(product, LoadUpTo(d, gamma + i, count), sum);
+    sum = hn::MulAdd(product, hn::Add(LoadUpTo(d, gamma + i, count), offset), sum);
     StoreUpTo(hn::Add(product, LoadUpTo(d, dgamma + i, count)), d, dgamma + i, count);
   });
   const float scale = 1.0f / static_cast<float>(n);
   const VF mean = hn::Set(d, hn::GetLane(hn::SumOfLanes(d, sum)) * scale);
   ForVectors(n, [&](int64_t i, int64_t count) MP_SIMD {
     const VF xhat = hn::Mul(LoadUpTo(d, x + i, count), rms);
-    const VF g = hn::Mul(LoadUpTo(d, dy + i, count), LoadUpTo(d, gamma + i, count));
+    const VF scale_of_i = hn::Add(LoadUpTo(d, gamma + i, count), offset);
+    const VF g = hn::Mul(LoadUpTo(d, dy + i, count), scale_of_i);
     StoreUpTo(hn::Mul(rms, hn::NegMulAdd(xhat, mean, g)), d, dx + i, count);
   });
 }
@@ -91,8 +95,8 @@ void BackwardRows(const QkNormShape& s, const QkNormBackwardArgs<T>& a, int64_t 
     for (int64_t head = 0; head < normed; ++head) {
       const int64_t at = row * width + head * s.head_dim;
       const bool query = head < s.heads;
-      BackwardHead(a.qkv + at, query ? a.gamma_q : a.gamma_k, a.dout + at, s.head_dim, s.epsilon,
-                   a.dqkv + at, query ? dgamma_q : dgamma_k);
+      BackwardHead(s, a.qkv + at, query ? a.gamma_q : a.gamma_k, a.dout + at, a.dqkv + at,
+                   query ? dgamma_q : dgamma_k);
     }
     if (a.dqkv == a.dout) continue;
     const int64_t values = row * width + normed * s.head_dim;

@@ -17,7 +17,7 @@
 namespace milepost::kernels {
 
 // out = qkv [rows, (heads + 2 kv_heads) head_dim] with each head h of q and k replaced by
-// h / sqrt(mean(h^2) + epsilon) * gamma [head_dim]. out may be qkv.
+// h / sqrt(mean(h^2) + epsilon) * (gamma_offset + gamma [head_dim]). out may be qkv.
 template <typename T>
 void QkNormForward(const QkNormShape& shape, const T* qkv, const T* gamma_q, const T* gamma_k,
                    T* out);

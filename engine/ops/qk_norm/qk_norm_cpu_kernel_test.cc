@@ -27,7 +27,8 @@ std::vector<double> Normalise(const QkNormShape& s, const std::vector<double>& q
       squares += qkv[head * s.head_dim + i] * qkv[head * s.head_dim + i];
     }
     const double rms = std::sqrt(squares / static_cast<double>(s.head_dim) + kQkNormEpsilon);
-    for (int64_t i = 0; i < s.head_dim; ++i) out[head * s.head_dim + i] *= gamma[i] / rms;
+    for (int64_t i = 0; i < s.head_dim; ++i)
+      out[head * s.head_dim + i] *= (s.gamma_offset + gamma[i]) / rms;
   }
   return out;
 }

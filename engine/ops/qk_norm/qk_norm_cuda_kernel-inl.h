@@ -60,11 +60,12 @@ struct HeadShare {
     }
     return WarpSum(c, sum);
   }
-  MP_DEVICE HeadShare Times(const HeadShare& other) const {
+  // Element by element, with (offset + gamma).
+  MP_DEVICE HeadShare Times(const HeadShare& gamma, float offset) const {
     HeadShare out;
     MP_UNROLL
     for (int i = 0; i < kHeadElements; ++i) {
-      out.v[i / N][i % N] = v[i / N][i % N] * other.v[i / N][i % N];
+      out.v[i / N][i % N] = v[i / N][i % N] * (gamma.v[i / N][i % N] + offset);
     }
     return out;
   }
@@ -105,7 +106,7 @@ struct QkNormForwardKernel {
     if (!value) {
       const float rms = ReciprocalRms(c, x, s);
       x.Scale(rms);
-      x = x.Times(Share::Of(c, head < s.heads ? gamma_q : gamma_k, s.head_dim));
+      x = x.Times(Share::Of(c, head < s.heads ? gamma_q : gamma_k, s.head_dim), s.gamma_offset);
     }
     x.Put(c, out + index * s.head_dim, s.head_dim);
   }
@@ -159,7 +160,7 @@ struct QkNormBackwardKernel {
     const float rms = ReciprocalRms(c, xhat, s);
     xhat.Scale(rms);
     sum.AddProduct(dy, xhat);
-    dy = dy.Times(Share::Of(c, gamma, s.head_dim));
+    dy = dy.Times(Share::Of(c, gamma, s.head_dim), s.gamma_offset);
     const float mean = dy.Dot(c, xhat) * (1.0f / static_cast<float>(s.head_dim));
     xhat.Scale(-mean);
     MP_UNROLL

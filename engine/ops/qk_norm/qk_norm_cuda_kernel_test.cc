@@ -50,9 +50,9 @@ void TestQkNorm(const QkNormShape& s) {
 
 TEST(QkNormKernels, AreTheCpus) {
   TestQkNorm<float, 4>({13, 4, 2, 64, 1e-3f});
-  TestQkNorm<bf16, 4>({3, 2, 2, 128, 1e-3f});
+  TestQkNorm<bf16, 4>({3, 2, 2, 128, 1e-3f, 1});
   TestQkNorm<f16, 4>({1, 3, 1, 256, 1e-3f});
-  TestQkNorm<float, 1>({2, 2, 1, 18, 1e-3f});
+  TestQkNorm<float, 1>({2, 2, 1, 18, 1e-3f, 0.5f});
   TestQkNorm<bf16, 4>({190, 5, 1, 8, 1e-3f});  // more heads than warps
 }
 

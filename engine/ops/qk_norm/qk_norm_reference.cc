@@ -19,6 +19,10 @@ void ForNormedHeads(const Run& run, const Head& head) {
   }
 }
 
+double Gamma(const Run& run, int input, int64_t i) {
+  return run.op.attributes.gamma_offset + run.in(input)[i];
+}
+
 double Rms(const Run& run, int64_t at) {
   const int64_t size = run.dim(1, 0);
   double squares = 0;
@@ -30,7 +34,7 @@ void QkNorm(const Run& run) {
   Array out = run.in(0);
   ForNormedHeads(run, [&](int64_t at, int gamma) {
     const double rms = Rms(run, at);
-    for (int64_t i = 0; i < run.dim(1, 0); ++i) out[at + i] *= run.in(gamma)[i] / rms;
+    for (int64_t i = 0; i < run.dim(1, 0); ++i) out[at + i] *= Gamma(run, gamma, i) / rms;
   });
   run.Write(0, out);
 }
@@ -46,12 +50,12 @@ void QkNormBackward(const Run& run) {
     double mean = 0;
     for (int64_t i = 0; i < size; ++i) {
       const double y = run.in(0)[at + i] / rms;
-      mean += dout[at + i] * run.in(gamma)[i] * y / static_cast<double>(size);
+      mean += dout[at + i] * Gamma(run, gamma, i) * y / static_cast<double>(size);
       dgammas[gamma - 1][i] += dout[at + i] * y;
     }
     for (int64_t i = 0; i < size; ++i) {
       const double y = run.in(0)[at + i] / rms;
-      dqkv[at + i] = (dout[at + i] * run.in(gamma)[i] - y * mean) / rms;
+      dqkv[at + i] = (dout[at + i] * Gamma(run, gamma, i) - y * mean) / rms;
     }
   });
   run.Write(0, dqkv);

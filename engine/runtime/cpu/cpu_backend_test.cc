@@ -245,7 +245,11 @@ TEST_P(EveryOp, MatchesTheReference) {
   // Every forward and backward kind of the family.
   const TinyOptions& options = GetParam().options;
   const bool dropout_alone = options.bert && options.dropout > 0;
-  EXPECT_EQ(seen.size(), options.qk_norm ? 18u : options.llama ? 16u : dropout_alone ? 15u : 14u);
+  EXPECT_EQ(seen.size(), options.gemma3    ? 19u
+                         : options.qk_norm ? 18u
+                         : options.llama   ? 16u
+                         : dropout_alone   ? 15u
+                                           : 14u);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -286,7 +290,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.precision = v1::PRECISION_FP32, .llama = true, .kv_heads = 4, .tied = true}, 1},
         Case{{.precision = v1::PRECISION_FP32, .llama = true, .qk_norm = true}, 2},
         Case{{.precision = v1::PRECISION_BF16, .llama = true, .kv_heads = 1, .qk_norm = true}, 1},
-        Case{{.precision = v1::PRECISION_FP16, .llama = true, .qk_norm = true}, 2}));
+        Case{{.precision = v1::PRECISION_FP16, .llama = true, .qk_norm = true}, 2},
+        Case{{.precision = v1::PRECISION_FP32, .llama = true, .gemma3 = true}, 2},
+        Case{{.precision = v1::PRECISION_BF16, .llama = true, .kv_heads = 1, .gemma3 = true}, 1}));
 
 INSTANTIATE_TEST_SUITE_P(
     Documents, EveryOp,
@@ -388,6 +394,7 @@ INSTANTIATE_TEST_SUITE_P(
         TinyOptions{.dropout = 0.25}, TinyOptions{.llama = true, .qkv_bias = true},
         TinyOptions{.width = 20, .llama = true, .kv_heads = 1, .hidden = 13, .tied = true},
         TinyOptions{.llama = true, .documents = true}, TinyOptions{.llama = true, .qk_norm = true},
+        TinyOptions{.llama = true, .gemma3 = true, .documents = true},
         TinyOptions{.dropout = 0.25, .bert = true, .documents = true}, TinyOptions{.heads = true},
         TinyOptions{.llama = true, .heads = true}, TinyOptions{.bert = true, .heads = true}));
 

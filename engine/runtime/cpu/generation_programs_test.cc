@@ -50,6 +50,11 @@ v1::ModelSpec Llama(bool variant) {
     llama->set_tied(true);
     llama->set_qkv_bias(true);
     llama->set_qk_norm(true);
+    llama->set_norm_offset(true);
+    llama->set_post_norms(true);
+    llama->set_scale_embedding(true);
+    llama->mutable_window()->set_positions(9);
+    llama->mutable_window()->set_full_every(2);
     llama->mutable_rope_scaling()->set_factor(4);
     llama->mutable_rope_scaling()->set_original_context(24);
     llama->set_rope_theta(100);

@@ -50,6 +50,7 @@ struct TinyOptions {
   bool qkv_bias = false;
   bool qk_norm = false;
   v1::LlamaSpec::Activation activation = v1::LlamaSpec::ACTIVATION_UNSPECIFIED;
+  bool gemma3 = false;     // a llama with all that Gemma 3 has beside it
   bool bert = false;       // instead of GPT-2, with masking and segments
   bool documents = false;  // separated by token 5, attention bounded by them
   bool heads = false;      // two further ones, "kind" and "next", over labels of each token
@@ -154,6 +155,18 @@ class TinyJob {
     return model;
   }
 
+  // The second of two layers has no window.
+  static void MakeGemma3(v1::LlamaSpec* model) {
+    model->set_qk_norm(true);
+    model->set_norm_offset(true);
+    model->set_post_norms(true);
+    model->set_scale_embedding(true);
+    model->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
+    model->mutable_window()->set_positions(7);
+    model->mutable_window()->set_full_every(2);
+    model->mutable_window()->set_rope_theta(100);
+  }
+
   static v1::LlamaSpec Llama(const TinyOptions& options) {
     v1::LlamaSpec model;
     model.set_layers(options.layers);
@@ -169,6 +182,7 @@ class TinyJob {
     model.set_qkv_bias(options.qkv_bias);
     model.set_qk_norm(options.qk_norm);
     model.set_activation(options.activation);
+    if (options.gemma3) MakeGemma3(&model);
     return model;
   }
 

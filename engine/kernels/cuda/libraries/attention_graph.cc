@@ -44,7 +44,8 @@ absl::Status CheckPart(const AttentionGraph& graph) {
 bool operator==(const AttentionGraph& a, const AttentionGraph& b) {
   return a.shape.batch == b.shape.batch && a.shape.sequence == b.shape.sequence &&
          a.shape.heads == b.shape.heads && a.shape.head_dim == b.shape.head_dim &&
-         a.KvHeads() == b.KvHeads() && a.shape.causal == b.shape.causal && a.type == b.type &&
+         a.KvHeads() == b.KvHeads() && a.shape.causal == b.shape.causal &&
+         a.shape.window == b.shape.window && a.type == b.type &&
          a.max_documents == b.max_documents && a.deterministic == b.deterministic &&
          a.RowKvHeads() == b.RowKvHeads();
 }

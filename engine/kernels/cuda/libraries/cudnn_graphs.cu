@@ -41,11 +41,13 @@ fe::DataType_t DataType(DType type) {
 }
 
 std::string Describe(const AttentionGraph& g, AttentionPass pass) {
-  return absl::StrCat(Name(g.type), g.shape.causal ? " causal" : "", " attention",
-                      pass == AttentionPass::kBackward ? " backward" : "", " of ", g.shape.batch,
-                      " x ", g.shape.sequence, " rows, ", g.shape.heads, " heads on ", g.KvHeads(),
-                      " of ", g.RowKvHeads(), ", ", g.shape.head_dim, " wide, at most ",
-                      g.max_documents, " documents", g.deterministic ? ", deterministic" : "");
+  return absl::StrCat(Name(g.type), g.shape.causal ? " causal" : "",
+                      g.shape.window > 0 ? absl::StrCat(" window ", g.shape.window) : "",
+                      " attention", pass == AttentionPass::kBackward ? " backward" : "", " of ",
+                      g.shape.batch, " x ", g.shape.sequence, " rows, ", g.shape.heads,
+                      " heads on ", g.KvHeads(), " of ", g.RowKvHeads(), ", ", g.shape.head_dim,
+                      " wide, at most ", g.max_documents, " documents",
+                      g.deterministic ? ", deterministic" : "");
 }
 
 std::string Describe(const ConvolutionSpec& s, ConvolutionPass pass) {
@@ -125,6 +127,11 @@ class AttentionTensors {
     if (graph_.shape.causal) {
       attributes.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT);
       attributes.set_diagonal_band_right_bound(0);
+      // cuDNN counts as the op does: a bound of 1 is a query's own key.
+      const int64_t window = graph_.shape.window;
+      if (window > 0 && window < graph_.shape.sequence) {
+        attributes.set_diagonal_band_left_bound(static_cast<int>(window));
+      }
     }
     if (documents_ == 0) return;
     attributes.set_padding_mask(true).set_seq_len_q(lengths_).set_seq_len_kv(lengths_);
@@ -246,6 +253,7 @@ Key KeyOf(const AttentionGraph& g, AttentionPass pass) {
           s.head_dim,
           g.KvHeads(),
           s.causal,
+          s.window,
           static_cast<int64_t>(g.type),
           g.max_documents,
           g.deterministic,

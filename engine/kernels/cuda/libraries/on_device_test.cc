@@ -189,6 +189,11 @@ TEST(OnDeviceTest, AttentionIsTheCpus) {
       std::vector<int32_t> ids(graph.Rows());
       for (int64_t i = 0; i < graph.Rows(); ++i) ids[i] = static_cast<int32_t>(i % 192 / 50);
       ExpectAttention(**cudnn, graph, ids);
+      if (!causal) continue;
+      graph.shape.window = 40;
+      ExpectAttention(**cudnn, graph, ids);
+      graph.max_documents = 0;
+      ExpectAttention(**cudnn, graph, {});
     }
   }
 }

@@ -202,6 +202,8 @@ INSTANTIATE_TEST_SUITE_P(
     Llama, EveryOp,
     ::testing::Values(
         Case{{.precision = v1::PRECISION_FP32, .layers = 1, .llama = true, .qk_norm = true}},
+        Case{{.precision = v1::PRECISION_FP32, .llama = true, .gemma3 = true}},
+        Case{{.precision = v1::PRECISION_BF16, .layers = 1, .llama = true, .gemma3 = true}},
         Case{{.precision = v1::PRECISION_BF16,
               .layers = 1,
               .llama = true,
