@@ -14,7 +14,7 @@ constexpr int64_t kFloatBytes = 4;
 
 bool TakesHeads(int64_t head_dim, bool documents) {
   // With documents cuDNN's other scratch would grow with their number but for multiples of 16.
-  return head_dim <= 128 && head_dim % (documents ? 16 : 8) == 0;
+  return head_dim <= 256 && head_dim % (documents ? 16 : 8) == 0;
 }
 
 int64_t RowWidth(const LibraryAttentionSizes& s) { return (s.heads + 2 * s.kv_heads) * s.head_dim; }

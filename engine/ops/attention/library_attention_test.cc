@@ -70,7 +70,9 @@ TEST(LibraryAttention, TypesWidthsAndOffsetsThatItTakes) {
   sizes.element_bytes = 4;
   EXPECT_FALSE(Of(sizes).taken);
   sizes.element_bytes = 2;
-  sizes.head_dim = 144;
+  sizes.head_dim = 256;  // Gemma's
+  EXPECT_TRUE(Of(sizes).taken);
+  sizes.head_dim = 272;
   EXPECT_FALSE(Of(sizes).taken);
   // 2^17 rows of 6144 numbers, four heads of queries for each of keys: 3 x 2^30 offsets.
   const LibraryAttentionSizes wide = {.batch = 256,

@@ -10,7 +10,7 @@ namespace milepost::kernels::cuda {
 namespace {
 
 constexpr int64_t kAlignment = 16;  // entries; 64 bytes
-constexpr int64_t kMaxHeadDim = 128;
+constexpr int64_t kMaxHeadDim = 256;
 
 int64_t Align(int64_t entries) { return (entries + kAlignment - 1) / kAlignment * kAlignment; }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -89,6 +90,37 @@ INSTANTIATE_TEST_SUITE_P(All, CudnnAttentionTest,
                                std::get<1>(info.param) == DType::kBf16 ? "Bf16" : "F16",
                                std::get<2>(info.param) ? "Causal" : "Full");
                          });
+
+// Windows of any size, with the scratch of what has none; heads as wide as Gemma's.
+TEST(CudnnAttentionTest, WindowsAndWideHeadsHaveAnEngineOnHopper) {
+  if (!LoadDriver()) GTEST_SKIP() << "no libcuda.so.1, and no stub of it in the toolkit";
+  const auto graphs = Hopper();
+  ASSERT_NE(graphs, nullptr);
+  for (const auto& [window, head_dim] :
+       {std::pair{1, 128}, {300, 128}, {512, 256}, {0, 256}, {1024, 192}, {4096, 128}}) {
+    for (const int64_t documents : {0, 72}) {
+      for (const bool deterministic : {true, false}) {
+        AttentionGraph graph{.shape = {.batch = 2,
+                                       .sequence = 4096,
+                                       .heads = 32,
+                                       .head_dim = head_dim,
+                                       .kv_heads = 8,
+                                       .window = window},
+                             .max_documents = documents,
+                             .deterministic = deterministic};
+        AttentionGraph whole = graph;
+        whole.shape.window = 0;
+        for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+          EXPECT_TRUE(graphs->Check(graph, pass).ok()) << graphs->Check(graph, pass);
+          const auto bytes = graphs->ExpectedWorkspaceBytes(graph, pass);
+          const auto of_whole = graphs->ExpectedWorkspaceBytes(whole, pass);
+          ASSERT_TRUE(bytes.ok() && of_whole.ok());
+          EXPECT_LE(*bytes, *of_whole) << "window " << window << " documents " << documents;
+        }
+      }
+    }
+  }
+}
 
 TEST(CudnnAttentionTest, RaggedSizesHaveAnEngineOnHopper) {
   if (!LoadDriver()) GTEST_SKIP() << "no libcuda.so.1, and no stub of it in the toolkit";

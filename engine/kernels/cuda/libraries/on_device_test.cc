@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "common/status_macros.h"
@@ -177,11 +178,11 @@ TEST(OnDeviceTest, AttentionIsTheCpus) {
   const auto cudnn = CudnnGraphs::Create();
   ASSERT_TRUE(cudnn.ok()) << cudnn.status();
   for (const bool causal : {true, false}) {
-    for (const int64_t kv_heads : {4, 2}) {
+    for (const auto& [kv_heads, head_dim] : {std::pair{4, 64}, {2, 64}, {1, 256}}) {
       AttentionGraph graph{.shape = {.batch = 2,
                                      .sequence = 192,
                                      .heads = 4,
-                                     .head_dim = 64,
+                                     .head_dim = head_dim,
                                      .kv_heads = kv_heads,
                                      .causal = causal}};
       ExpectAttention(**cudnn, graph, {});

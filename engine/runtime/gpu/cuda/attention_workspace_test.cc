@@ -57,7 +57,7 @@ TEST(AttentionWorkspace, IsWhatCudnnSaysOfADescribedHopper) {
   for (const bool documents : {false, true}) {
     for (const int64_t sequence : {200, 1024, documents ? 2048 : 4096}) {
       for (const int64_t kv_heads : {24, 6}) {
-        for (const int64_t head_dim : {64, 96, 128}) {
+        for (const int64_t head_dim : {64, 96, 128, 256}) {
           // Undivided where it fits; several calls; one head of keys at a time.
           for (const int64_t call_bytes : {int64_t{8} << 30, int64_t{64} << 20, int64_t{1}}) {
             SCOPED_TRACE(testing::Message()
