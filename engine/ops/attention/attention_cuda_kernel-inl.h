@@ -24,9 +24,10 @@ struct HeadLayout {
   int64_t window;  // no smaller than the sequence: every query sees all before it
   const int32_t* documents;
 
-  // Whether a key is on the right side of a query, and in its window.
+  // Whether a key is on the right side of a query, and in its window: one comparison, as a key
+  // after the query is far away in unsigned numbers.
   MP_BOTH bool InReach(int64_t query, int64_t key) const {
-    return !causal || (key <= query && query - key < window);
+    return !causal || static_cast<uint32_t>(query - key) < static_cast<uint32_t>(window);
   }
   MP_BOTH int64_t row() const { return (heads + 2 * kv_heads) * head_dim; }
   MP_BOTH int64_t query(int64_t b, int64_t h) const { return b * sequence * row() + h * head_dim; }
@@ -53,7 +54,7 @@ inline HeadLayout LayoutOf(const AttentionShape& s, const int32_t* documents) {
           s.kv_heads == 0 ? s.heads : s.kv_heads,
           s.head_dim,
           s.causal,
-          s.window == 0 ? s.sequence : s.window,
+          s.window == 0 || s.window > s.sequence ? s.sequence : s.window,
           documents};
 }
 
@@ -374,13 +375,12 @@ struct AttentionKeyGradientKernel {
     const int document = a.Document(c, b, key);
     Share dk = {}, dv = {};
     const int64_t group = a.heads / a.kv_heads;
-    const int64_t past = first_key + Tiles::kRows - 1 + a.window;  // the first that sees none of it
-    const int64_t end = a.causal && past < a.sequence ? past : a.sequence;
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       // Causal: no query before the tile's first key sees any of it.
-      for (int64_t t = a.causal ? first_key / kTile * kTile : 0; t < end; t += kTile) {
+      for (int64_t t = a.causal ? first_key / kTile * kTile : 0; t < a.sequence; t += kTile) {
+        if (a.causal && t - first_key >= Tiles::kRows - 1 + a.window) break;  // none sees any of it
         if (!Meets(c, b, t, first_key)) continue;
-        AddQueries(c, b, h, t, valid ? key : a.sequence, document, k, v, dk, dv);
+        AddQueries(c, b, h, t, static_cast<int>(key), document, k, v, dk, dv);
       }
     }
     if (!valid) return;
@@ -398,8 +398,9 @@ struct AttentionKeyGradientKernel {
            a.Document(c, b, t) <= a.Document(c, b, first_key + Tiles::kRows - 1);
   }
 
+  // What a key behind the sequence's end gets is not stored.
   template <typename Context>
-  MP_DEVICE void AddQueries(Context& c, int64_t b, int64_t h, int64_t t, int64_t key, int document,
+  MP_DEVICE void AddQueries(Context& c, int64_t b, int64_t h, int64_t t, int key, int document,
                             const Share& k, const Share& v, Share& dk, Share& dv) const {
     const HeadLayout& a = args.a;
     const auto tile = c.template DynamicShared<Four>();
@@ -423,8 +424,7 @@ struct AttentionKeyGradientKernel {
       const Share d_out = Tiles::TileShare(c, tile, kTile * Tiles::kPacks, i);
       const float score = Tiles::Dot(c, k, q) * args.scale;
       const float dp = Tiles::Dot(c, v, d_out);
-      const bool seen =
-          t + i < a.sequence && key < a.sequence && ids.Get(i) == document && a.InReach(t + i, key);
+      const bool seen = t + i < a.sequence && ids.Get(i) == document && a.InReach(t + i, key);
       const float p = seen ? expf(score - lse.Get(i)) : 0.0f;
       Tiles::AddTo(dv, p, d_out);
       Tiles::AddTo(dk, p * (dp - delta.Get(i)) * args.scale, q);
