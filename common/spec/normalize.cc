@@ -76,8 +76,12 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   if (!llama->norm_offset()) llama->clear_norm_offset();
   if (!llama->post_norms()) llama->clear_post_norms();
   if (!llama->scale_embedding()) llama->clear_scale_embedding();
-  if (llama->has_window() && llama->window().full_every() == 0) {
-    llama->mutable_window()->clear_full_every();
+  if (!llama->has_window()) return;
+  if (llama->window().full_every() == 0) llama->mutable_window()->clear_full_every();
+  // One that no sequence leaves is none.
+  const bool leaves = llama->window().positions() < llama->context();
+  if (!leaves && !llama->window().has_full_every() && !llama->window().has_rope_theta()) {
+    llama->clear_window();
   }
 }
 

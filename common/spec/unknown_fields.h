@@ -17,9 +17,9 @@ namespace milepost {
 std::optional<std::string> UnknownField(const google::protobuf::Message& message,
                                         absl::string_view path);
 
-// FAILED_PRECONDITION, with the remedy, where a model has an unknown field: what is built without
-// it is another model. A field of a model is left out where it has its default, so that what an
-// older version can do is not refused.
+// FAILED_PRECONDITION, with the remedy, where a model has an unknown field, or an enum's number
+// that is unknown: what is built without it is another model. A field of a model is left out where
+// it has its default, so that what an older version can do is not refused.
 absl::Status CheckModelIsKnown(const google::protobuf::Message& model);
 
 }  // namespace milepost

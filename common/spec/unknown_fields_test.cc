@@ -42,7 +42,15 @@ TEST(UnknownFields, OfASpecOnTheWireAreRefused) {
   const absl::Status status = CheckModelIsKnown(here);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()),
-              testing::HasSubstr("model.llama has a field that this version"));
+              testing::HasSubstr("model.llama has a field or a choice that this version"));
+
+  // A choice of a field that is known.
+  v1::ModelSpec choice;
+  choice.mutable_llama()->mutable_rope_scaling()->set_type(
+      static_cast<v1::RopeScalingSpec::Type>(99));
+  EXPECT_EQ(UnknownField(choice, "model"), std::nullopt);
+  EXPECT_THAT(std::string(CheckModelIsKnown(choice).message()),
+              testing::HasSubstr("model.llama.rope_scaling.type has a field or a choice"));
 }
 
 }  // namespace

@@ -28,8 +28,9 @@ struct TcpOptions {
   // name of this host. With `interface` it is the first address of that network interface ("eth0").
   std::string host = "127.0.0.1";
   std::string interface;
-  // Asked several times a second while ranks connect, on the calling thread: true ends the call
-  // with CANCELLED. A rank that is awaited may have ended. Empty: never.
+  // Asked several times a second while ranks connect, on the calling thread, but not while the
+  // store is waited for: true ends the call with CANCELLED. A rank that is awaited may have ended.
+  // Empty: never.
   std::function<bool()> give_up;
 };
 

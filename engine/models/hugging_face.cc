@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -65,8 +66,9 @@ std::string Difference(const HfField& field, const HfJson& config) {
   const std::string wanted =
       field.spec_field.empty() ? absl::StrCat("this model family needs ", least, HfShown(needed))
                                : absl::StrCat(field.spec_field, " needs ", least, HfShown(needed));
-  return absl::StrCat(field.key, " is ", HfShown(value), absent ? " (it is not given)" : "", ", ",
-                      wanted);
+  const bool not_given = absent || absl::c_linear_search(config[kHfNotGiven], HfJson(field.key));
+  return absl::StrCat(field.key, " is ", HfShown(value), not_given ? " (it is not given)" : "",
+                      ", ", wanted);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 //
 // Parameters already have the names and shapes of the state dict of *ForCausalLM (BERT:
 // BertForMaskedLM), where a tied head has no entry. So weights need no table. A family is one
-// function in hugging_face_family.cc: its config's keys, each with the spec's field and value. Only
-// those with a folder read files.
+// function in hugging_face_family.cc, Llama's with its relatives in hugging_face_llama.cc: its
+// config's keys, each with the spec's field and value. Only those with a folder read files.
 #ifndef MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 #define MILEPOST_ENGINE_MODELS_HUGGING_FACE_H_
 

@@ -92,7 +92,8 @@ void UnifyGemma3(Json& config) {
   Json rope = config.value("rope_parameters", Json());
   if (rope.is_object() && (rope.contains("full_attention") || rope.contains("sliding_attention"))) {
     const Json local = rope.value("sliding_attention", Json::object());
-    config["rope_parameters"] = rope.value("full_attention", Json::object());
+    const Json full = rope.value("full_attention", Json());
+    config["rope_parameters"] = full.is_object() ? full : Json::object();
     if (local.is_object()) {
       if (local.contains("rope_theta")) config["rope_local_base_freq"] = local["rope_theta"];
       const Json type = local.value("rope_type", Json("default"));
@@ -125,6 +126,34 @@ void UnifyGemma(Json& config) {
   }
 }
 
+// Sizes of Llama's relatives that transformers takes where a key is absent. Where it is null, there
+// are as many heads of keys as of queries.
+struct LlamaDefaults {
+  absl::string_view type;
+  int64_t kv_heads;
+  int64_t head_dim;  // 0: width / heads
+  bool gemma = false;
+};
+constexpr LlamaDefaults kLlamaDefaults[] = {
+    {"mistral", 8, 0}, {"qwen3", 32, 128}, {"gemma", 16, 256, true}, {"gemma3_text", 4, 256, true}};
+
+void UnifyLlama(absl::string_view type, Json& config) {
+  config[kHfNotGiven] = Json::array();
+  if (type == "llama" || type == "gemma") config.erase("sliding_window");  // which they ignore
+  for (const LlamaDefaults& defaults : kLlamaDefaults) {
+    if (type != defaults.type) continue;
+    const auto set = [&config](const char* key, const Json& value) {
+      if (config.contains(key)) return;
+      config[key] = value;
+      config[kHfNotGiven].push_back(key);
+    };
+    set("num_key_value_heads", defaults.kv_heads);
+    if (defaults.head_dim > 0) set("head_dim", defaults.head_dim);
+    if (defaults.gemma) set("tie_word_embeddings", true);
+    if (type == "gemma3_text") set("rope_theta", 1e6);
+  }
+}
+
 Json Unified(Json config) {
   const Json given_type = config.value("model_type", Json());
   const std::string type = given_type.is_string() ? given_type.get<std::string>() : "";
@@ -144,6 +173,7 @@ Json Unified(Json config) {
       config.value("use_sliding_window", Json(false)) == Json(false)) {
     config.erase("sliding_window");
   }
+  UnifyLlama(type, config);
   // transformers writes the labels' names alone.
   const auto labels = config.find("id2label");
   if (labels != config.end() && labels->is_object()) config["num_labels"] = labels->size();

@@ -17,6 +17,9 @@ using HfJson = nlohmann::ordered_json;
 // 0: all have one. Else the list of layers' types.
 inline constexpr char kHfFullEvery[] = "layer_types.full_every";
 
+// The keys of sizes that were not given, and have transformers' default.
+inline constexpr char kHfNotGiven[] = "milepost.not_given";
+
 // Rows of RoBERTa's table of positions before that of the first: of padding, whose token is 1.
 inline constexpr int64_t kRobertaPositions = 2;
 
@@ -27,7 +30,8 @@ absl::StatusOr<std::string> ReadHfConfig(const std::string& folder);
 
 // An object in one form for what transformers' versions write differently. rope_scaling's keys are
 // at the top as "rope_scaling.factor", wherever they, rope_theta and partial_rotary_factor were. A
-// window is there only where it is used. Gemma 3's rotary base of layers with a window is
+// window is there only where it is used. Llama's relatives have the sizes that transformers takes
+// where they give none. Gemma 3's rotary base of layers with a window is
 // "rope_local_base_freq", and kHfFullEvery says which these are. RoBERTa's positions are those that
 // a sequence may have. Its padding, which decides where they begin, is "roberta.pad_token_id".
 // INVALID_ARGUMENT: no JSON object, longer than 1 MiB or nested too deeply.

@@ -1,14 +1,11 @@
 // Llama's relatives as transformers has them: a type of model for each way in which the spec may
 // differ from Llama.
-#include <array>
-#include <cmath>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/status_macros.h"
 #include "engine/models/hugging_face_family.h"
 
 namespace milepost::models {
@@ -46,24 +43,24 @@ struct Type {
   const char* architecture;
   const char* needs;  // of the spec
   Traits traits;
-  // Of transformers' config, where a key is absent.
-  int64_t kv_heads = 0;  // 0: as many as heads
-  int64_t head_dim = 0;  // 0: width / heads
-  bool tied = false;
 };
 
+constexpr char kPlain[] = "none of qk_norm, qkv_bias, norm_offset, post_norms and scale_embedding";
 constexpr Type kTypes[] = {
-    {"llama", "LlamaForCausalLM", "neither qk_norm nor qkv_bias", {}},
-    {"mistral", "MistralForCausalLM", "neither qk_norm nor qkv_bias", {.window = true}, 8},
-    {"qwen2", "Qwen2ForCausalLM", "model.llama.qkv_bias: true", {.qkv_bias = true}},
-    {"qwen3", "Qwen3ForCausalLM", "model.llama.qk_norm: true", {.qk_norm = true}, 32, 128},
+    {"llama", "LlamaForCausalLM", kPlain, {}},
+    {"mistral", "MistralForCausalLM", kPlain, {.window = true}},
+    {"qwen2",
+     "Qwen2ForCausalLM",
+     "model.llama.qkv_bias: true, and nothing of Gemma's",
+     {.qkv_bias = true}},
+    {"qwen3",
+     "Qwen3ForCausalLM",
+     "model.llama.qk_norm: true, and nothing of Gemma's",
+     {.qk_norm = true}},
     {"gemma",
      "GemmaForCausalLM",
      "norm_offset, scale_embedding, activation: geglu, and neither qk_norm nor post_norms",
-     {.norm_offset = true, .scale_embedding = true, .geglu = true},
-     16,
-     256,
-     true},
+     {.norm_offset = true, .scale_embedding = true, .geglu = true}},
     {"gemma3_text",
      "Gemma3ForCausalLM",
      "norm_offset, post_norms, scale_embedding, qk_norm and activation: geglu",
@@ -71,10 +68,7 @@ constexpr Type kTypes[] = {
       .norm_offset = true,
       .post_norms = true,
       .scale_embedding = true,
-      .geglu = true},
-     4,
-     256,
-     true}};
+      .geglu = true}}};
 
 bool IsGemma3(const Type& type) { return absl::string_view(type.name) == "gemma3_text"; }
 bool IsGemma(const Type& type) { return type.traits.norm_offset; }
@@ -92,10 +86,10 @@ const Type* TypeOf(const v1::LlamaSpec& spec) {
 }
 
 // The fields of rope_scaling, none for plain rotary positions.
-void AddRope(const v1::LlamaSpec& spec, double default_theta, std::vector<HfField>* fields) {
+void AddRope(const v1::LlamaSpec& spec, std::vector<HfField>* fields) {
   const std::string scaling = InSpec("rope_scaling");
   static constexpr char kType[] = "rope_scaling.rope_type";  // fields point to it
-  fields->push_back({"rope_theta", InSpec("rope_theta"), spec.rope_theta(), default_theta});
+  fields->push_back({"rope_theta", InSpec("rope_theta"), spec.rope_theta(), 10000.0});
   if (!spec.has_rope_scaling()) {
     fields->push_back({kType, scaling, nullptr, nullptr, HfRule::kEqual, {"default"}});
     return;
@@ -114,16 +108,14 @@ void AddRope(const v1::LlamaSpec& spec, double default_theta, std::vector<HfFiel
                      rope.original_context(), HfRequired()});
 }
 
-void AddSizes(const v1::LlamaSpec& spec, const Type& type, std::vector<HfField>* fields) {
+void AddSizes(const v1::LlamaSpec& spec, std::vector<HfField>* fields) {
   const int64_t even = spec.heads() > 0 ? spec.width() / spec.heads() : 0;
-  const int64_t head_dim = type.head_dim > 0 ? type.head_dim : even;
-  const int64_t kv_heads = type.kv_heads > 0 ? type.kv_heads : spec.heads();
   const HfField sizes[] = {
       {"num_hidden_layers", InSpec("layers"), spec.layers(), HfRequired()},
       {"hidden_size", InSpec("width"), spec.width(), HfRequired()},
       {"num_attention_heads", InSpec("heads"), spec.heads(), HfRequired()},
-      {"num_key_value_heads", InSpec("kv_heads"), spec.kv_heads(), kv_heads},
-      {"head_dim", InSpec("head_dim"), spec.head_dim(), head_dim},
+      {"num_key_value_heads", InSpec("kv_heads"), spec.kv_heads(), spec.heads()},
+      {"head_dim", InSpec("head_dim"), spec.head_dim(), even},
       {"intermediate_size", InSpec("hidden"), spec.hidden(), HfRequired()},
       // No parameter depends on it: another context than the weights were made for is the user's
       // choice.
@@ -131,7 +123,7 @@ void AddSizes(const v1::LlamaSpec& spec, const Type& type, std::vector<HfField>*
       // A larger one has rows that are new (state/resized_tensor.h).
       {"vocab_size", InSpec("vocabulary"), spec.vocabulary(), HfRequired(), HfRule::kAtMost},
       {"rms_norm_eps", InSpec("norm_epsilon"), spec.norm_epsilon(), 1e-6},
-      {"tie_word_embeddings", InSpec("tied"), spec.tied(), type.tied}};
+      {"tie_word_embeddings", InSpec("tied"), spec.tied(), false}};
   fields->insert(fields->end(), std::begin(sizes), std::end(sizes));
 }
 
@@ -166,14 +158,16 @@ void AddWindow(const v1::LlamaSpec& spec, const Type& type, std::vector<HfField>
   fields->push_back({"layer_types", "", LayerTypes(spec), nullptr, HfRule::kWrite});
   fields->push_back(
       {kHfFullEvery, InSpec("window.full_every"), every, HfRequired(), HfRule::kRead});
-  const double theta = window.has_rope_theta() ? window.rope_theta() : spec.rope_theta();
   if (!spec.has_window()) return;
+  const double theta = window.has_rope_theta() ? window.rope_theta() : spec.rope_theta();
   fields->push_back({"rope_local_base_freq", InSpec("window.rope_theta"), theta, 10000.0});
 }
 
 void AddGemma(const v1::LlamaSpec& spec, const Type& type, std::vector<HfField>* fields) {
   // Both names: transformers' versions differ.
   fields->push_back({"hidden_activation", "", "gelu_pytorch_tanh", "gelu_pytorch_tanh"});
+  // Its default is token 0, which would be no word: PyTorch trains no row of padding.
+  fields->push_back({"pad_token_id", "", nullptr, nullptr, HfRule::kWrite});
   const HfJson no = false, null = nullptr;
   fields->push_back({"use_bidirectional_attention", "", no, no, HfRule::kEqual, {null}});
   if (!IsGemma3(type)) return;
@@ -194,6 +188,13 @@ absl::StatusOr<HfFamily> HfLlamaFamily(const v1::LlamaSpec& spec) {
         "norm_offset, post_norms, scale_embedding and activation; there are ",
         absl::StrJoin(known, ", ")));
   }
+  if (IsGemma3(*type) && spec.has_window() && spec.has_rope_scaling() &&
+      !spec.window().has_rope_theta()) {
+    return absl::InvalidArgumentError(
+        "model.llama.window.rope_theta: give it: in transformers' Gemma 3, layers with a window "
+        "have "
+        "no rope_scaling");
+  }
   HfFamily family{.prefix = "model."};
   std::vector<HfField>& fields = family.fields;
   const bool geglu = spec.activation() == v1::LlamaSpec::ACTIVATION_GEGLU;
@@ -204,7 +205,7 @@ absl::StatusOr<HfFamily> HfLlamaFamily(const v1::LlamaSpec& spec) {
   fields = {{"architectures", "", HfJson::array({type->architecture}), nullptr, HfRule::kWrite},
             {"model_type", InSpec(type->traits.qk_norm ? "qk_norm" : "qkv_bias"), type->name,
              HfRequired(), HfRule::kEqual, also}};
-  AddSizes(spec, *type, &fields);
+  AddSizes(spec, &fields);
   AddWindow(spec, *type, &fields);
   if (IsGemma(*type)) AddGemma(spec, *type, &fields);
   const HfField fixed[] = {
@@ -218,7 +219,7 @@ absl::StatusOr<HfFamily> HfLlamaFamily(const v1::LlamaSpec& spec) {
       {"bos_token_id", "", nullptr, nullptr, HfRule::kWrite},
       {"eos_token_id", "", nullptr, nullptr, HfRule::kWrite}};
   fields.insert(fields.end(), std::begin(fixed), std::end(fixed));
-  AddRope(spec, IsGemma3(*type) ? 1e6 : 1e4, &fields);
+  AddRope(spec, &fields);
   return family;
 }
 

@@ -80,9 +80,9 @@ void ReadGpt2(ConfigReader* config, v1::Gpt2Spec* spec) {
   spec->set_vocabulary(config->Size("vocab_size", 50257));
 }
 
-void ReadRope(ConfigReader* config, double default_theta, v1::LlamaSpec* spec) {
+void ReadRope(ConfigReader* config, v1::LlamaSpec* spec) {
   constexpr char kType[] = "rope_scaling.rope_type";
-  spec->set_rope_theta(config->Real("rope_theta", default_theta));
+  spec->set_rope_theta(config->Real("rope_theta", 10000));
   if (!config->Has(kType) || config->Is(kType, "default")) return;
   const bool linear = config->Is(kType, "linear");
   if (!linear && !config->Is(kType, "llama3")) {
@@ -105,7 +105,12 @@ void ReadWindow(ConfigReader* config, v1::LlamaSpec* spec) {
   const bool gemma3 = config->Is("model_type", "gemma3_text");
   const int64_t positions = config->Size("sliding_window");
   if (!gemma3) {
-    if (positions < spec->context()) spec->mutable_window()->set_positions(positions);
+    if (positions >= spec->context()) return;
+    if (config->Is("model_type", "qwen2") || config->Is("model_type", "qwen3")) {
+      return config->Expected("use_sliding_window", config->At("use_sliding_window"),
+                              "false, as a window in some layers of a Qwen is not supported");
+    }
+    spec->mutable_window()->set_positions(positions);
     return;
   }
   const int64_t full_every = config->Size(kHfFullEvery, 0);
@@ -127,42 +132,20 @@ void ReadGemma(ConfigReader* config, v1::LlamaSpec* spec) {
   spec->set_qk_norm(true);
 }
 
-// What transformers takes where a key is absent; 0: as the other sizes say.
-struct LlamaDefaults {
-  absl::string_view type;
-  int64_t kv_heads = 0;
-  int64_t head_dim = 0;
-  double rope_theta = 10000;
-  bool tied = false;
-};
-constexpr LlamaDefaults kLlamaDefaults[] = {{"mistral", 8},
-                                            {"qwen3", 32, 128},
-                                            {"gemma", 16, 256, 10000, true},
-                                            {"gemma3_text", 4, 256, 1e6, true}};
-
-LlamaDefaults DefaultsOf(const ConfigReader& config) {
-  for (const LlamaDefaults& defaults : kLlamaDefaults) {
-    if (config.Is("model_type", defaults.type)) return defaults;
-  }
-  return {};
-}
-
 void ReadLlama(ConfigReader* config, v1::LlamaSpec* spec) {
-  const LlamaDefaults defaults = DefaultsOf(*config);
   spec->set_layers(config->Size("num_hidden_layers"));
   spec->set_width(config->Size("hidden_size"));
   spec->set_heads(config->Size("num_attention_heads"));
-  const int64_t kv_heads = defaults.kv_heads > 0 ? defaults.kv_heads : spec->heads();
-  spec->set_kv_heads(config->Size("num_key_value_heads", kv_heads));
+  spec->set_kv_heads(config->Size("num_key_value_heads", spec->heads()));
   const int64_t even = spec->heads() > 0 ? spec->width() / spec->heads() : 0;
-  spec->set_head_dim(config->Size("head_dim", defaults.head_dim > 0 ? defaults.head_dim : even));
+  spec->set_head_dim(config->Size("head_dim", even));
   spec->set_hidden(config->Size("intermediate_size"));
   spec->set_context(config->Size("max_position_embeddings"));
   spec->set_vocabulary(config->Size("vocab_size"));
-  ReadRope(config, defaults.rope_theta, spec);
+  ReadRope(config, spec);
   ReadWindow(config, spec);
   spec->set_norm_epsilon(config->Real("rms_norm_eps", 1e-6));
-  spec->set_tied(config->Flag("tie_word_embeddings", defaults.tied));
+  spec->set_tied(config->Flag("tie_word_embeddings", false));
   spec->set_qkv_bias(config->Is("model_type", "qwen2"));
   spec->set_qk_norm(config->Is("model_type", "qwen3"));
   if (config->Is("hidden_act", "gelu_pytorch_tanh")) {

@@ -192,20 +192,25 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
   const std::string qwen2 = absl::StrReplaceAll(
       plain, {{"\"llama\"", "\"qwen2\""}, {"\"x\": null", "\"sliding_window\": 10"}});
   EXPECT_EQ(CheckHfConfig(model, qwen2).message(),
-            "model_type is \"qwen2\", which needs model.llama.qkv_bias: true");
+            "model_type is \"qwen2\", which needs model.llama.qkv_bias: true, and nothing "
+            "of Gemma's");
   model.mutable_llama()->set_qkv_bias(true);
   EXPECT_EQ(CheckHfConfig(model, qwen2), absl::OkStatus());
   EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("Qwen2ForCausalLM"));
   const std::string qwen3 = absl::StrReplaceAll(qwen2, {{"\"qwen2\"", "\"qwen3\""}});
   EXPECT_EQ(CheckHfConfig(model, qwen3).message(),
-            "model_type is \"qwen3\", which needs model.llama.qk_norm: true");
+            "model_type is \"qwen3\", which needs model.llama.qk_norm: true, and nothing "
+            "of Gemma's");
   model.mutable_llama()->set_qkv_bias(false);
   model.mutable_llama()->set_qk_norm(true);
   EXPECT_EQ(CheckHfConfig(model, qwen3), absl::OkStatus());
   EXPECT_EQ(CheckHfConfig(model, qwen2).message(),
-            "model_type is \"qwen2\", which needs model.llama.qkv_bias: true");
-  EXPECT_EQ(CheckHfConfig(model, plain).message(),
-            "model_type is \"llama\", which needs neither qk_norm nor qkv_bias");
+            "model_type is \"qwen2\", which needs model.llama.qkv_bias: true, and nothing "
+            "of Gemma's");
+  EXPECT_EQ(
+      CheckHfConfig(model, plain).message(),
+      "model_type is \"llama\", which needs none of qk_norm, qkv_bias, norm_offset, post_norms "
+      "and scale_embedding");
   EXPECT_EQ(
       CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"gemma2\""}})).message(),
       "model_type is \"gemma2\", which is not supported; there are gpt2, llama, gemma, "
@@ -388,6 +393,56 @@ TEST(HuggingFaceTest, Gemma3IsAModel) {
   EXPECT_THAT(changed("\"sliding_window_pattern\": 6",
                       "\"layer_types\": [\"sliding_attention\", \"strange\"]"),
               HasSubstr("layer_types.full_every is [\"sliding_attention\",\"strange\"]"));
+}
+
+// transformers' layers with a window have no scaling: with it they would be another model's.
+TEST(HuggingFaceTest, Gemma3sLayersWithAWindowHaveNoScaling) {
+  v1::ModelSpec model = *ModelOfHfConfig(kGemma3);
+  model.mutable_llama()->mutable_rope_scaling()->set_type(v1::RopeScalingSpec::TYPE_LINEAR);
+  model.mutable_llama()->mutable_rope_scaling()->set_factor(8);
+  EXPECT_EQ(HfConfig(model, "float32").status(), absl::OkStatus());
+  model.mutable_llama()->mutable_window()->clear_rope_theta();
+  EXPECT_THAT(std::string(HfConfig(model, "float32").status().message()),
+              HasSubstr("model.llama.window.rope_theta: give it"));
+  EXPECT_FALSE(CheckHfConfig(model, kGemma3).ok());
+}
+
+TEST(HuggingFaceTest, Gemma3sRotaryPositionsMayBeGarbage) {
+  for (const char* full : {"1", "[]", "\"x\"", "null"}) {
+    const std::string config = absl::StrReplaceAll(
+        kGemma3, {{"\"rope_scaling\": null",
+                   absl::StrCat(R"("rope_parameters": {"full_attention": )", full,
+                                R"(, "sliding_attention": {"rope_type": "linear"}})")}});
+    EXPECT_THAT(ModelOf(config), HasSubstr("rope")) << config;
+  }
+}
+
+// Where a key is absent, and where it is null.
+TEST(HuggingFaceTest, RelativesOfLlamaHaveDefaultsOfTheirOwn) {
+  const auto heads = [](absl::string_view type, absl::string_view keys) {
+    const auto model = ModelOfHfConfig(absl::StrCat(
+        R"({"hidden_size": 64, "num_attention_heads": 32, "num_hidden_layers": 2, "head_dim": 8,
+            "intermediate_size": 96, "max_position_embeddings": 64, "vocab_size": 9,)",
+        keys, R"("model_type": ")", type, "\"}"));
+    return model.ok() ? model->llama().kv_heads() : -1;
+  };
+  EXPECT_EQ(heads("llama", ""), 32);
+  EXPECT_EQ(heads("mistral", R"("sliding_window": null,)"), 8);
+  EXPECT_EQ(heads("mistral", R"("num_key_value_heads": null,)"), 32);
+  EXPECT_EQ(heads("phi3", R"("sliding_window": 16,)"), 32);
+  EXPECT_EQ(heads("gemma", ""), 16);
+}
+
+// Llama has none, whatever its config says; some layers of a Qwen have it.
+TEST(HuggingFaceTest, AWindowIsReadWhereTransformersReadsIt) {
+  const std::string keys = R"({"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2,
+      "intermediate_size": 96, "max_position_embeddings": 64, "vocab_size": 9,
+      "num_key_value_heads": 4, "head_dim": 16, "sliding_window": 4, "model_type": )";
+  EXPECT_FALSE(ModelOfHfConfig(keys + "\"llama\"}")->llama().has_window());
+  EXPECT_TRUE(ModelOfHfConfig(keys + "\"mistral\"}")->llama().has_window());
+  EXPECT_FALSE(ModelOfHfConfig(keys + "\"qwen2\"}")->llama().has_window());
+  EXPECT_THAT(ModelOf(keys + R"("qwen3", "use_sliding_window": true})"),
+              HasSubstr("use_sliding_window is true, and not false, as a window in some layers"));
 }
 
 TEST(HuggingFaceTest, Gemma3sKindsOfLayers) {
