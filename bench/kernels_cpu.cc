@@ -181,16 +181,21 @@ void RegisterProducts(DType type, const std::string& suffix) {
 }
 
 // Multiply-adds that the masks leave: of length^2 per document, head and product, half where
-// causal.
+// causal, or of the window's.
 double AttentionFlops(const AttentionShape& s, int64_t documents, int products) {
   const double length = static_cast<double>(s.sequence) / static_cast<double>(documents);
-  const double seen = s.causal ? (length + 1) / 2 : length;
+  double seen = s.causal ? (length + 1) / 2 : length;
+  if (s.window > 0) {
+    const double window = std::min(length, static_cast<double>(s.window));
+    seen = window - window * (window - 1) / 2 / length;  // the first ones see fewer
+  }
   return 2.0 * products * s.batch * s.heads * s.head_dim * s.sequence * seen;
 }
 
 template <typename T>
 void Attention(benchmark::State& state, bool backward) {
-  const AttentionShape s{state.range(0), state.range(1), 12, 64, 0, state.range(2) != 0};
+  const AttentionShape s{state.range(0),      state.range(1), 12, 64, 0,
+                         state.range(2) != 0, state.range(4)};
   const int64_t documents = state.range(3);
   std::vector<int32_t> packed(s.batch * s.sequence);
   for (size_t i = 0; i < packed.size(); ++i) {
@@ -355,14 +360,16 @@ void RegisterAll(const std::string& suffix) {
   for (bool backward : {false, true}) {
     add(backward ? "attention/backward" : "attention/forward",
         [=](benchmark::State& s) { Attention<T>(s, backward); })
-        ->ArgNames({"batch", "sequence", "causal", "documents"})
-        ->Args({8, 256, 1, 1})
-        ->Args({2, 512, 1, 1})
-        ->Args({1, 1024, 1, 1})
-        ->Args({1, 1024, 1, 8})
-        ->Args({2, 512, 0, 1})
-        ->Args({1, 1024, 0, 1})
-        ->Args({1, 1024, 0, 8});
+        ->ArgNames({"batch", "sequence", "causal", "documents", "window"})
+        ->Args({8, 256, 1, 1, 0})
+        ->Args({2, 512, 1, 1, 0})
+        ->Args({1, 1024, 1, 1, 0})
+        ->Args({1, 1024, 1, 8, 0})
+        ->Args({2, 512, 0, 1, 0})
+        ->Args({1, 1024, 0, 1, 0})
+        ->Args({1, 1024, 0, 8, 0})
+        ->Args({1, 4096, 1, 1, 0})
+        ->Args({1, 4096, 1, 1, 512});
   }
   add("residual_layernorm/forward", Norm<T>);
   add("layernorm/backward", NormBackward<T>);
