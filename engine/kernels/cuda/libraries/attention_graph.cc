@@ -10,7 +10,6 @@ namespace milepost::kernels::cuda {
 namespace {
 
 constexpr int64_t kAlignment = 16;  // entries; 64 bytes
-constexpr int64_t kMaxHeadDim = 256;
 
 int64_t Align(int64_t entries) { return (entries + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -52,11 +51,6 @@ bool operator==(const AttentionGraph& a, const AttentionGraph& b) {
 
 absl::Status CheckAttentionGraph(const AttentionGraph& graph) {
   MP_RETURN_IF_ERROR(CheckAttentionShape(graph.shape));
-  if (graph.shape.head_dim % 8 != 0 || graph.shape.head_dim > kMaxHeadDim) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cuDNN's attention: heads are ", graph.shape.head_dim,
-                     " wide; it takes multiples of 8 up to ", kMaxHeadDim));
-  }
   if (graph.type == DType::kF32) {
     return absl::InvalidArgumentError("cuDNN's attention takes bf16 and f16, not fp32");
   }

@@ -43,9 +43,9 @@ bool operator==(const AttentionGraph& a, const AttentionGraph& b);
 
 enum class AttentionPass : uint8_t { kForward, kBackward };
 
-// INVALID_ARGUMENT for sizes that make no attention, or that cuDNN cannot be asked for: head_dim a
-// multiple of 8, at most 256; fp32; documents with more than 2^31 - 1 elements of qkv, times heads
-// of queries for each of keys; a part of the heads of several sequences without documents.
+// INVALID_ARGUMENT for sizes that make no attention, or that cuDNN cannot be asked for: fp32;
+// documents with more than 2^31 - 1 elements of qkv, times heads of queries for each of keys; a
+// part of the heads of several sequences without documents.
 absl::Status CheckAttentionGraph(const AttentionGraph& graph);
 
 // Where the tables begin in one buffer of `entries` int32, at multiples of 16 entries. M is
