@@ -70,7 +70,7 @@ constexpr Type kTypes[] = {
       .scale_embedding = true,
       .geglu = true}}};
 
-bool IsGemma3(const Type& type) { return absl::string_view(type.name) == "gemma3_text"; }
+bool IsGemma3(const Type& type) { return type.traits.post_norms; }
 bool IsGemma(const Type& type) { return type.traits.norm_offset; }
 
 const Type* TypeOf(const v1::LlamaSpec& spec) {
@@ -164,9 +164,9 @@ void AddWindow(const v1::LlamaSpec& spec, const Type& type, std::vector<HfField>
 }
 
 void AddGemma(const v1::LlamaSpec& spec, const Type& type, std::vector<HfField>* fields) {
-  // Both names: transformers' versions differ.
+  // Beside hidden_act: transformers' versions read one or the other.
   fields->push_back({"hidden_activation", "", "gelu_pytorch_tanh", "gelu_pytorch_tanh"});
-  // Its default is token 0, which would be no word: PyTorch trains no row of padding.
+  // transformers' default is token 0, and PyTorch does not train the row of padding.
   fields->push_back({"pad_token_id", "", nullptr, nullptr, HfRule::kWrite});
   const HfJson no = false, null = nullptr;
   fields->push_back({"use_bidirectional_attention", "", no, no, HfRule::kEqual, {null}});
@@ -191,9 +191,8 @@ absl::StatusOr<HfFamily> HfLlamaFamily(const v1::LlamaSpec& spec) {
   if (IsGemma3(*type) && spec.has_window() && spec.has_rope_scaling() &&
       !spec.window().has_rope_theta()) {
     return absl::InvalidArgumentError(
-        "model.llama.window.rope_theta: give it: in transformers' Gemma 3, layers with a window "
-        "have "
-        "no rope_scaling");
+        "model.llama.window.rope_theta: give it, as transformers' Gemma 3 has no rope_scaling in "
+        "layers with a window");
   }
   HfFamily family{.prefix = "model."};
   std::vector<HfField>& fields = family.fields;

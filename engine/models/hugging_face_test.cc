@@ -403,7 +403,7 @@ TEST(HuggingFaceTest, Gemma3sLayersWithAWindowHaveNoScaling) {
   EXPECT_EQ(HfConfig(model, "float32").status(), absl::OkStatus());
   model.mutable_llama()->mutable_window()->clear_rope_theta();
   EXPECT_THAT(std::string(HfConfig(model, "float32").status().message()),
-              HasSubstr("model.llama.window.rope_theta: give it"));
+              HasSubstr("model.llama.window.rope_theta: give it, as"));
   EXPECT_FALSE(CheckHfConfig(model, kGemma3).ok());
 }
 

@@ -48,9 +48,6 @@ absl::Status CheckSizes(const v1::LlamaSpec& spec, const ModelOptions& options) 
   if (spec.heads() % spec.kv_heads() != 0) {
     return invalid("kv_heads", spec.kv_heads(), " does not divide heads ", spec.heads());
   }
-  if (!v1::LlamaSpec::Activation_IsValid(spec.activation())) {
-    return invalid("activation", "expected swiglu or geglu");
-  }
   const int64_t positions = std::max(options.sequence, options.cached_positions);
   if (positions > spec.context()) {
     return invalid("context", "sequences of ", positions, " tokens do not fit ", spec.context(),

@@ -200,7 +200,8 @@ TEST_P(Attention, AWindowOfAllIsNone) {
   EXPECT_TRUE(SameBits(none.dqkv, all.dqkv));
 }
 
-// Keys that no query of a block sees are not read: they may hold anything.
+// What is in front of a query's window does not change one bit of its output, and no query behind
+// a key's reach changes the key's gradient.
 TEST_P(Attention, WhatIsBeforeTheWindowIsNotSeen) {
   const AttentionShape s{1, 150, 2, 16, 0, true, 20};
   auto qkv = RandomVector<float>(150 * 96, 51);

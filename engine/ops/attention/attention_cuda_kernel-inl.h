@@ -21,11 +21,11 @@ inline constexpr int kTile = 32;
 struct HeadLayout {
   int64_t batch, sequence, heads, kv_heads, head_dim;
   bool causal;
-  int64_t window;  // no smaller than the sequence: every query sees all before it
+  int64_t window;  // keys that a query sees, its own among them; at most the sequence
   const int32_t* documents;
 
-  // Whether a key is on the right side of a query, and in its window: one comparison, as a key
-  // after the query is far away in unsigned numbers.
+  // Causal: whether a key is not after a query, and in its window. The difference of a key after it
+  // wraps around to a large unsigned number, so that one comparison says both.
   MP_BOTH bool InReach(int64_t query, int64_t key) const {
     return !causal || static_cast<uint32_t>(query - key) < static_cast<uint32_t>(window);
   }
