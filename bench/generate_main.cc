@@ -131,16 +131,19 @@ struct Texts {
   std::vector<double> token_seconds;   // of each further one
 };
 
-absl::Status Write(const Flags& flags, runtime::Generator& generator, Texts* texts) {
+// `number`: no text begins as the one before it did, whose keys and values would be used.
+absl::Status Write(const Flags& flags, int64_t number, runtime::Generator& generator,
+                   Texts* texts) {
   std::vector<int32_t> prompt(static_cast<size_t>(flags.prompt));
   for (size_t i = 0; i < prompt.size(); ++i) {
     prompt[i] = static_cast<int32_t>(Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {1, 2})[0] %
                                      static_cast<uint32_t>(flags.vocabulary));
   }
+  prompt[0] = static_cast<int32_t>(number % flags.vocabulary);
   double last = Seconds();
   bool first = true;
   return generator.Generate(
-      prompt, {.tokens = flags.tokens, .temperature = 0}, [&](int32_t /*token*/) {
+      prompt, {.tokens = flags.tokens, .temperature = 0}, [&](const TokenScore& /*token*/) {
         const double now = Seconds();
         (first ? texts->prompt_seconds : texts->token_seconds).push_back(now - last);
         first = false;
@@ -176,14 +179,14 @@ int64_t ReadBytes(const Flags& flags, const plan::StepPlan& plan) {
 absl::Status Run(const Flags& flags) {
   MP_ASSIGN_OR_RETURN(auto generator, Make(flags));
   Texts warmup, texts;
-  MP_RETURN_IF_ERROR(Write(flags, *generator, &warmup));
+  MP_RETURN_IF_ERROR(Write(flags, flags.texts, *generator, &warmup));
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);  // before the reader's own memory
   const plan::StepPlan& plan = generator->plan();
   const int64_t bytes = ReadBytes(flags, plan);
   MP_ASSIGN_OR_RETURN(Reader reader, Reader::Create(bytes, flags.threads));
   for (int64_t i = 0; i < flags.texts; ++i) {
-    MP_RETURN_IF_ERROR(Write(flags, *generator, &texts));
+    MP_RETURN_IF_ERROR(Write(flags, i, *generator, &texts));
     for (int repeat = 0; repeat < 4; ++repeat) reader.Measure();
   }
   const double token = Median(texts.token_seconds);

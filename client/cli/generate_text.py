@@ -18,6 +18,8 @@ ended before the ids: at such a token, or because nobody reads the text.
     {"messages": [...], "arguments": {...}}   {"ids": [...]}: rendered by the template
     {"begin": IDS}                            {}: a new text, behind these ids
     {"id": ID}                                {"text": what it adds to the text}
+    {"decode": IDS}                           {"text": of them all}
+    {"pieces": IDS}                           {"texts": of each by itself}
 
 {"error": message} instead: this cannot be done.
 """
@@ -134,6 +136,7 @@ class Answers:
             missing("tokenizers>=0.21")
         self.new_stream = lambda: DecodeStream(skip_special_tokens=True)
         self.stream = self.new_stream()
+        self.some = (self.tokenizer.encode("a", add_special_tokens=False).ids or [0])[-1]
         self.chat, self.no_chat = chat_of(path)
 
     def first(self):
@@ -157,7 +160,19 @@ class Answers:
             self.stream.step(self.tokenizer, number)
         return {}
 
+    def piece(self, number):
+        """A token's text where others are before it; its name where it is a part of a character."""
+        name = self.tokenizer.id_to_token(number)
+        both = self.tokenizer.decode([self.some, number], skip_special_tokens=False)
+        before = self.tokenizer.decode([self.some], skip_special_tokens=False)
+        text = both[len(before):] if both.startswith(before) else ""
+        return name or "" if not text or "\ufffd" in text else text
+
     def answer(self, line):
+        if "pieces" in line:
+            return {"texts": [self.piece(number) for number in line["pieces"]]}
+        if "decode" in line:
+            return {"text": self.tokenizer.decode(line["decode"])}
         if "id" in line:
             return {"text": self.stream.step(self.tokenizer, line["id"]) or ""}
         if "begin" in line:

@@ -1,6 +1,8 @@
 #include "client/serve/answer_request.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -49,35 +51,76 @@ absl::StatusOr<TextLine> TextOf(const TextRequest& request, const AnswerContext&
                   .top_k = request.top_k,
                   .top_p = request.top_p,
                   .seed = request.seed.value_or(context.seed),
+                  .best = request.best,
                   .prompt = *std::move(ids)};
+}
+
+// With the texts of tokens, which are asked for once.
+absl::StatusOr<std::vector<AnswerToken>> NameTokens(const std::vector<TokenScore>& scores,
+                                                    TextModel& model) {
+  std::vector<int32_t> ids;
+  for (const TokenScore& score : scores) {
+    ids.push_back(score.token.token);
+    for (const TokenChoice& choice : score.best) ids.push_back(choice.token);
+  }
+  MP_ASSIGN_OR_RETURN(const std::vector<std::string> texts, model.TokenTexts(ids));
+  auto text = texts.begin();
+  std::vector<AnswerToken> tokens;
+  for (const TokenScore& score : scores) {
+    AnswerToken& token = tokens.emplace_back();
+    token.token = {*text++, score.token.log_prob};
+    for (const TokenChoice& choice : score.best) token.best.push_back({*text++, choice.log_prob});
+  }
+  return tokens;
 }
 
 // An answer under way.
 class Answering {
  public:
-  Answering(const TextRequest& request, AnswerHead head, TextReply& reply)
-      : request_(request), head_(std::move(head)), reply_(reply), stop_(request.stop) {}
+  Answering(const TextRequest& request, AnswerHead head, TextModel& model, TextReply& reply)
+      : request_(request),
+        head_(std::move(head)),
+        model_(model),
+        reply_(reply),
+        stop_(request.stop) {
+    if (request_.best.has_value()) told_.emplace();
+  }
 
-  void Begin() {
+  // What comes before the answer.
+  absl::Status Begin(const std::vector<int32_t>& prompt) {
     if (request_.stream && request_.chat) reply_.Write(BeginChunk(head_));
-    if (request_.echo) Say(request_.prompt);
+    if (!request_.echo) return absl::OkStatus();
+    if (request_.best.has_value()) MP_RETURN_IF_ERROR(ScorePrompt(prompt));
+    if (!request_.prompt_ids.has_value()) {
+      Say(request_.prompt);
+      return absl::OkStatus();
+    }
+    MP_ASSIGN_OR_RETURN(const std::string text, model_.Decode(prompt));
+    Utf8Pieces whole;
+    Say(absl::StrCat(whole.Feed(text), whole.Rest()));
+    return absl::OkStatus();
   }
   // Returns whether to go on.
-  bool Take(const TextModelFacts& facts, int32_t token, absl::string_view bytes) {
+  bool Take(const TokenScore& token, absl::string_view bytes) {
     if (reply_.Left()) return false;
     ++usage_.answer;
-    ended_ = std::binary_search(facts.ends.begin(), facts.ends.end(), token);
+    if (request_.best.has_value()) broken_ = Tell({token});
+    if (!broken_.ok()) return false;
+    ended_ = std::binary_search(model_.facts().ends.begin(), model_.facts().ends.end(),
+                                token.token.token);
     if (!ended_) Say(stop_.Feed(utf8_.Feed(bytes)));
     return !ended_ && !stop_.found();
   }
+  // An error that ended it.
+  const absl::Status& broken() const { return broken_; }
   void End(int64_t prompt_tokens) {
     if (reply_.Left()) return reply_.End();
     if (!stop_.found()) Say(stop_.Feed(utf8_.Rest()));
     Say(stop_.Rest());
     usage_.prompt = prompt_tokens;
     const char* finish = ended_ || stop_.found() ? "stop" : "length";
-    if (!request_.stream) return reply_.Whole(WholeAnswer(head_, whole_, finish, usage_));
-    reply_.Write(EndChunk(head_, finish));
+    if (!request_.stream) return reply_.Whole(WholeAnswer(head_, whole_, finish, usage_, told_));
+    reply_.Write(EndChunk(head_, finish, Told()));
     if (head_.include_usage) reply_.Write(UsageChunk(head_, usage_));
     reply_.Write(kDoneChunk);
     reply_.End();
@@ -89,21 +132,59 @@ class Answering {
   }
 
  private:
+  absl::Status ScorePrompt(const std::vector<int32_t>& prompt) {
+    std::vector<TokenScore> scores = {{.token = {.token = prompt[0]}, .best = {}}};
+    MP_RETURN_IF_ERROR(model_.Score(prompt, *request_.best, [&](const TokenScore& score) {
+      scores.push_back(score);
+      return !reply_.Left();
+    }));
+    MP_RETURN_IF_ERROR(Tell(scores));
+    told_->tokens[0].scored = false;
+    return absl::OkStatus();
+  }
+  // Of tokens, with the next part of the answer.
+  absl::Status Tell(const std::vector<TokenScore>& scores) {
+    MP_ASSIGN_OR_RETURN(std::vector<AnswerToken> tokens, NameTokens(scores, model_));
+    std::move(tokens.begin(), tokens.end(), std::back_inserter(told_->tokens));
+    return absl::OkStatus();
+  }
+  // What is to be told of tokens, once.
+  std::optional<AnswerTokens> Told() {
+    if (!told_.has_value()) return std::nullopt;
+    AnswerTokens told = *std::move(told_);
+    told_.emplace().offset = told.offset + Characters(told.tokens);
+    return told;
+  }
   void Say(absl::string_view text) {
     if (text.empty()) return;
-    if (request_.stream) return reply_.Write(TextChunk(head_, text));
+    if (request_.stream) return reply_.Write(TextChunk(head_, text, Told()));
     absl::StrAppend(&whole_, text);
   }
 
   const TextRequest& request_;
   const AnswerHead head_;
+  TextModel& model_;
   TextReply& reply_;
   Utf8Pieces utf8_;
   StopText stop_;
   std::string whole_;
   TokenUsage usage_;
+  std::optional<AnswerTokens> told_;  // where the request asks for log-probabilities
+  absl::Status broken_;
   bool ended_ = false;  // by a token that ends answers
 };
+
+// Of an answer that has begun.
+absl::Status MakeAnswer(const TextLine& text, bool whole_text, TextModel& model,
+                        Answering& answering) {
+  MP_RETURN_IF_ERROR(answering.Begin(text.prompt));
+  if (text.tokens == 0) return absl::OkStatus();
+  MP_RETURN_IF_ERROR(
+      model.Generate(text, whole_text, [&](const TokenScore& token, absl::string_view bytes) {
+        return answering.Take(token, bytes);
+      }));
+  return answering.broken();
+}
 
 }  // namespace
 
@@ -120,12 +201,8 @@ absl::Status AnswerRequest(const TextRequest& request, const AnswerContext& cont
                        .created = context.created,
                        .model = context.model,
                        .include_usage = request.include_usage},
-                      reply);
-  answering.Begin();
-  const absl::Status made =
-      model.Generate(*text, !request.chat, [&](int32_t token, absl::string_view bytes) {
-        return answering.Take(model.facts(), token, bytes);
-      });
+                      model, reply);
+  const absl::Status made = MakeAnswer(*text, !request.chat, model, answering);
   if (made.ok()) {
     answering.End(static_cast<int64_t>(text->prompt.size()));
   } else {

@@ -134,6 +134,74 @@ TEST(AnswerRequest, ACompletionsStreamStopsAtAText) {
   EXPECT_EQ(model.made(), 6);  // none behind the stop text
 }
 
+TEST(AnswerRequest, ACompletionTellsHowLikelyItsTokensAre) {
+  FakeTextModel model("xa");
+  KeptReply reply;
+  ASSERT_EQ(AnswerRequest({.prompt_ids = {{'p', 0x68}}, .tokens = 2, .best = 1, .echo = true},
+                          kContext, model, reply),
+            absl::OkStatus());
+  EXPECT_EQ(reply.whole["choices"][0]["text"], "phxa");
+  EXPECT_EQ(reply.whole["choices"][0]["logprobs"], json::parse(R"({
+      "tokens": ["p", "h", "x", "a"],
+      "token_logprobs": [null, -13, -15, -12.125],
+      "top_logprobs": [null, {"a": -12.125, "h": -13}, {"a": -12.125, "x": -15}, {"a": -12.125}],
+      "text_offset": [0, 1, 2, 3]})"));
+  EXPECT_EQ(model.asked().best, 1);
+  ASSERT_EQ(
+      AnswerRequest({.prompt = "ph", .tokens = 0, .best = 0, .echo = true}, kContext, model, reply),
+      absl::OkStatus());
+  EXPECT_EQ(reply.whole["choices"][0]["text"], "ph");
+  EXPECT_EQ(reply.whole["choices"][0]["logprobs"]["token_logprobs"], json::parse("[null, -13]"));
+  EXPECT_EQ(reply.whole["usage"]["completion_tokens"], 0);
+}
+
+TEST(AnswerRequest, AChatTellsHowLikelyItsTokensAre) {
+  FakeTextModel model("x");
+  KeptReply reply;
+  TextRequest request = Chat(false);
+  request.best = 2;
+  ASSERT_EQ(AnswerRequest(request, kContext, model, reply), absl::OkStatus());
+  EXPECT_EQ(reply.whole["choices"][0]["logprobs"], json::parse(R"({"content": [
+      {"token": "x", "logprob": -15, "bytes": null,
+       "top_logprobs": [{"token": "a", "logprob": -12.125, "bytes": null},
+                        {"token": "b", "logprob": -12.25, "bytes": null}]},
+      {"token": "<end>", "logprob": -32, "bytes": null,
+       "top_logprobs": [{"token": "a", "logprob": -12.125, "bytes": null},
+                        {"token": "b", "logprob": -12.25, "bytes": null}]}],
+      "refusal": null})"));
+}
+
+// Once each, whatever is held back.
+TEST(AnswerRequest, AStreamTellsOfEachTokenOnce) {
+  FakeTextModel model("H\xc3\xa9 ab");
+  KeptReply reply;
+  ASSERT_EQ(
+      AnswerRequest(
+          {.prompt = "pq", .tokens = 6, .stop = {"bx"}, .best = 0, .echo = true, .stream = true},
+          kContext, model, reply),
+      absl::OkStatus());
+  std::vector<std::string> tokens;
+  std::vector<int64_t> offsets;
+  for (const json& event : reply.Events()) {
+    const json& told = event["choices"][0]["logprobs"];
+    for (const json& token : told["tokens"]) tokens.push_back(token);
+    for (const json& offset : told["text_offset"]) offsets.push_back(offset);
+  }
+  EXPECT_EQ(tokens.size(), 8U);
+  EXPECT_EQ(tokens[0] + tokens[1] + tokens[2] + tokens[5] + tokens[6] + tokens[7], "pqH ab");
+  EXPECT_EQ(offsets[5] - offsets[2], 2);  // the letter's two bytes: one character
+}
+
+TEST(AnswerRequest, ATextThatCannotBeScoredIsAnError) {
+  FakeTextModel model("x");
+  model.set_error(absl::InvalidArgumentError("no figures"));
+  KeptReply reply;
+  EXPECT_EQ(
+      AnswerRequest({.prompt = "p", .tokens = 1, .best = 0, .echo = true}, kContext, model, reply),
+      absl::OkStatus());
+  EXPECT_EQ(reply.failed.message(), "no figures");
+}
+
 TEST(AnswerRequest, WhatIsHeldBackComesAtTheEnd) {
   FakeTextModel model("ab\xc3");
   KeptReply reply;

@@ -13,7 +13,9 @@
 #define MILEPOST_CLIENT_SERVE_API_ANSWER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -34,14 +36,37 @@ struct TokenUsage {
   int64_t answer = 0;
 };
 
+struct AnswerChoice {
+  std::string text;  // of the token by itself
+  double log_prob = 0;
+};
+
+// A token of an answer. The first of a prompt, which nothing is before, has no figures.
+struct AnswerToken {
+  AnswerChoice token;
+  std::vector<AnswerChoice> best;  // the likeliest in its place, in falling order
+  bool scored = true;
+};
+
+// Tokens that a part of an answer tells of; none: it tells of no tokens.
+struct AnswerTokens {
+  std::vector<AnswerToken> tokens;
+  int64_t offset = 0;  // characters of the texts of those before them
+};
+
+// Of the texts of all, in characters.
+int64_t Characters(const std::vector<AnswerToken>& tokens);
+
 // `finish`: "stop": the model ended, or a stop text came; "length": no more tokens were allowed.
 std::string WholeAnswer(const AnswerHead& head, absl::string_view text, absl::string_view finish,
-                        const TokenUsage& usage);
+                        const TokenUsage& usage, const std::optional<AnswerTokens>& tokens = {});
 
 inline constexpr char kDoneChunk[] = "data: [DONE]\n\n";
 std::string BeginChunk(const AnswerHead& head);
-std::string TextChunk(const AnswerHead& head, absl::string_view text);
-std::string EndChunk(const AnswerHead& head, absl::string_view finish);
+std::string TextChunk(const AnswerHead& head, absl::string_view text,
+                      const std::optional<AnswerTokens>& tokens = {});
+std::string EndChunk(const AnswerHead& head, absl::string_view finish,
+                     const std::optional<AnswerTokens>& tokens = {});
 std::string UsageChunk(const AnswerHead& head, const TokenUsage& usage);
 // After chunks that have already gone out: what went wrong.
 std::string ErrorChunk(const absl::Status& status);

@@ -21,7 +21,6 @@ struct Refused {
 constexpr char kOneAnswer[] = "this server makes one answer for a request";
 constexpr char kNoTools[] = "this server calls no tools";
 constexpr char kNoForm[] = "this server cannot force the form of an answer";
-constexpr char kNoLogprobs[] = "this server returns no log probabilities";
 constexpr char kNoPenalty[] =
     "this server chooses tokens by temperature, top_p, top_k and seed alone";
 constexpr char kTextAlone[] = "this server reads and writes text alone";
@@ -45,9 +44,7 @@ constexpr Refused kRefused[] = {
     {"guided_grammar", "[]", kNoForm},
     {"grammar", "[]", kNoForm},
     {"json_schema", "[]", kNoForm},
-    {"logprobs", "[]", kNoLogprobs},
-    {"top_logprobs", "[0]", kNoLogprobs},
-    {"prompt_logprobs", "[]", kNoLogprobs},
+    {"prompt_logprobs", "[]", "`echo` with `logprobs` tells those of the prompt"},
     {"logit_bias", "[]", kNoPenalty},
     {"presence_penalty", "[0]", kNoPenalty},
     {"frequency_penalty", "[0]", kNoPenalty},

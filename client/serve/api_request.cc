@@ -83,11 +83,13 @@ bool IsWithin(const json& value, int64_t least, int64_t most) {
   return value.get<int64_t>() >= least && value.get<int64_t>() <= most;
 }
 
-absl::Status ReadTokens(const json& object, const char* name, std::optional<int64_t>* tokens) {
+absl::Status ReadTokens(const json& object, const char* name, int64_t least,
+                        std::optional<int64_t>* tokens) {
   const json* given = Given(object, name);
   if (given == nullptr) return absl::OkStatus();
-  if (!IsWithin(*given, 1, kMostTokens)) {
-    return BadParameter(name, absl::StrCat(name, " must be an integer from 1 to ", kMostTokens));
+  if (!IsWithin(*given, least, kMostTokens)) {
+    return BadParameter(
+        name, absl::StrCat(name, " must be an integer from ", least, " to ", kMostTokens));
   }
   *tokens = given->get<int64_t>();
   return absl::OkStatus();
@@ -110,6 +112,28 @@ absl::Status ReadSeed(const json& object, std::optional<uint64_t>* seed) {
   *seed = given->is_number_unsigned() ? given->get<uint64_t>()
                                       : static_cast<uint64_t>(given->get<int64_t>());
   return absl::OkStatus();
+}
+
+// How many of the likeliest tokens to tell of.
+absl::Status ReadBest(const json& object, const char* name, std::optional<int64_t>* best) {
+  const json* given = Given(object, name);
+  if (given == nullptr || *given == json(false)) return absl::OkStatus();
+  if (!IsWithin(*given, 0, kMostBest)) {
+    return BadParameter(name, absl::StrCat(name, " must be an integer from 0 to ", kMostBest));
+  }
+  *best = given->get<int64_t>();
+  return absl::OkStatus();
+}
+
+// Chats say by one parameter whether, and by another how many.
+absl::Status ReadChatBest(const json& object, std::optional<int64_t>* best) {
+  bool wanted = false;
+  MP_RETURN_IF_ERROR(ReadFlag(object, "logprobs", &wanted));
+  std::optional<int64_t> top;
+  MP_RETURN_IF_ERROR(ReadBest(object, "top_logprobs", &top));
+  if (wanted) *best = top.value_or(0);
+  if (wanted || top.value_or(0) == 0) return absl::OkStatus();
+  return BadParameter("top_logprobs", "top_logprobs needs `logprobs: true`");
 }
 
 absl::Status ReadStop(const json& object, std::vector<std::string>* stop) {
@@ -156,8 +180,10 @@ absl::Status ReadCommon(const json& object, TextRequest* request) {
     if (!model->is_string()) return BadParameter("model", "model must be a text");
     request->model = model->get<std::string>();
   }
-  MP_RETURN_IF_ERROR(ReadTokens(object, "max_tokens", &request->tokens));
-  MP_RETURN_IF_ERROR(ReadTokens(object, "max_completion_tokens", &request->tokens));
+  // The likelihood of a text alone needs none.
+  const int64_t least = request->echo && request->best.has_value() ? 0 : 1;
+  MP_RETURN_IF_ERROR(ReadTokens(object, "max_tokens", least, &request->tokens));
+  MP_RETURN_IF_ERROR(ReadTokens(object, "max_completion_tokens", least, &request->tokens));
   MP_RETURN_IF_ERROR(ReadNumber(object, "temperature", 0, 100, &request->temperature));
   MP_RETURN_IF_ERROR(ReadNumber(object, "top_p", 0, 1, &request->top_p));
   if (request->top_p == 0) return BadParameter("top_p", "top_p must be above 0, and at most 1");
@@ -274,11 +300,16 @@ absl::Status ReadMessages(const json& object, TextRequest* request) {
 absl::StatusOr<TextRequest> ParseCompletionRequest(absl::string_view body) {
   MP_ASSIGN_OR_RETURN(const json object, ParseObject(body));
   TextRequest request;
+  MP_RETURN_IF_ERROR(ReadFlag(object, "echo", &request.echo));
+  MP_RETURN_IF_ERROR(ReadBest(object, "logprobs", &request.best));
   MP_RETURN_IF_ERROR(ReadCommon(object, &request));
   MP_RETURN_IF_ERROR(ReadPrompt(object, &request));
-  MP_RETURN_IF_ERROR(ReadFlag(object, "echo", &request.echo));
-  if (request.echo && request.prompt_ids.has_value()) {
-    return BadParameter("echo", "echo needs the prompt as text");
+  std::optional<int64_t> top;
+  MP_RETURN_IF_ERROR(ReadBest(object, "top_logprobs", &top));
+  if (top.value_or(0) > 0) {
+    return BadParameter("top_logprobs",
+                        "top_logprobs is of chats: of completions `logprobs` is the number",
+                        "unsupported_parameter");
   }
   if (!request.tokens.has_value()) request.tokens = kCompletionTokens;
   return request;
@@ -289,6 +320,7 @@ absl::StatusOr<TextRequest> ParseChatRequest(absl::string_view body) {
   TextRequest request;
   request.chat = true;
   MP_RETURN_IF_ERROR(ReadCommon(object, &request));
+  MP_RETURN_IF_ERROR(ReadChatBest(object, &request.best));
   MP_RETURN_IF_ERROR(ReadMessages(object, &request));
   bool echo = false;
   MP_RETURN_IF_ERROR(ReadFlag(object, "echo", &echo));

@@ -19,8 +19,9 @@
 
 namespace milepost::client {
 
-inline constexpr size_t kMostStops = 4;
+inline constexpr size_t kMostStops = 16;  // OpenAI has 4
 inline constexpr size_t kMostStopBytes = 1024;
+inline constexpr int64_t kMostBest = 20;
 
 struct TextRequest {
   bool chat = false;
@@ -38,6 +39,8 @@ struct TextRequest {
   int64_t top_k = 0;  // 0: all
   std::optional<uint64_t> seed;
   std::vector<std::string> stop;
+  // Log-probabilities are told of tokens, and of so many of the likeliest.
+  std::optional<int64_t> best;
   bool echo = false;  // the prompt is put before the answer
   bool stream = false;
   bool include_usage = false;  // of a stream

@@ -91,9 +91,6 @@ TEST(ApiRequest, WhatIsNotHonouredIsRefusedByItsName) {
       {"guided_grammar", "\"g\""},
       {"grammar", "\"g\""},
       {"json_schema", R"({"a": 1})"},
-      {"logprobs", "true"},
-      {"logprobs", "0"},
-      {"top_logprobs", "5"},
       {"prompt_logprobs", "0"},
       {"logit_bias", R"({"50256": -100})"},
       {"presence_penalty", "0.5"},
@@ -158,7 +155,7 @@ TEST(ApiRequest, WrongValuesAreNamed) {
       {"seed", "1.5"},
       {"stop", "7"},
       {"stop", "\"\""},
-      {"stop", R"(["a", "b", "c", "d", "e"])"},
+      {"stop", R"(["1","2","3","4","5","6","7","8","9","a","b","c","d","e","f","g","h"])"},
       {"stop", R"(["a", null])"},
       {"stream", "\"yes\""},
       {"stream_options", R"({"include_usage": true})"},  // without a stream
@@ -182,9 +179,6 @@ TEST(ApiRequest, PromptsAndMessagesAreChecked) {
     ASSERT_FALSE(request.ok()) << prompt;
     EXPECT_EQ(ErrorField(request.status(), "param"), "prompt") << prompt;
   }
-  EXPECT_EQ(
-      ErrorField(ParseCompletionRequest(R"({"prompt": [1], "echo": true})").status(), "param"),
-      "echo");
   const std::vector<std::pair<const char*, const char*>> cases = {
       {"null", "messages"},
       {"[]", "messages"},
@@ -217,6 +211,44 @@ TEST(ApiRequest, PromptsAndMessagesAreChecked) {
                 ->template_arguments,
             R"({"thoughts":false})");
   EXPECT_EQ(ChatParam(R"("echo": true)"), "echo");
+}
+
+TEST(ApiRequest, LogProbabilities) {
+  const auto best = [](const char* more) {
+    const auto read = ParseCompletionRequest(absl::StrCat(R"({"prompt": "a", )", more, "}"));
+    EXPECT_TRUE(read.ok()) << read.status();
+    return read->best;
+  };
+  EXPECT_EQ(best(R"("logprobs": 0)"), 0);
+  EXPECT_EQ(best(R"("logprobs": 5, "top_logprobs": 0)"), 5);
+  EXPECT_EQ(best(R"("logprobs": null)"), std::nullopt);
+  EXPECT_EQ(best(R"("logprobs": false)"), std::nullopt);
+  EXPECT_EQ(CompletionParam(R"("logprobs": true)"), "logprobs");
+  EXPECT_EQ(CompletionParam(R"("logprobs": 21)"), "logprobs");
+  EXPECT_EQ(CompletionParam(R"("logprobs": 1, "top_logprobs": 1)"), "top_logprobs");
+  const auto chat = [](const char* more) {
+    const auto read = ParseChatRequest(
+        absl::StrCat(R"({"messages": [{"role": "user", "content": "a"}], )", more, "}"));
+    EXPECT_TRUE(read.ok()) << read.status();
+    return read->best;
+  };
+  EXPECT_EQ(chat(R"("logprobs": true)"), 0);
+  EXPECT_EQ(chat(R"("logprobs": true, "top_logprobs": 20)"), 20);
+  EXPECT_EQ(chat(R"("logprobs": false, "top_logprobs": 0)"), std::nullopt);
+  EXPECT_EQ(ChatParam(R"("logprobs": 1)"), "logprobs");
+  EXPECT_EQ(ChatParam(R"("top_logprobs": 2)"), "top_logprobs");
+  EXPECT_EQ(ChatParam(R"("logprobs": true, "top_logprobs": 21)"), "top_logprobs");
+}
+
+// The likelihood of a text alone.
+TEST(ApiRequest, NoTokensNeedMakeMoreThanAnEcho) {
+  const auto read =
+      ParseCompletionRequest(R"({"prompt": [1, 2], "echo": true, "logprobs": 1, "max_tokens": 0})");
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->tokens, 0);
+  EXPECT_TRUE(read->echo);
+  EXPECT_EQ(CompletionParam(R"("echo": true, "max_tokens": 0)"), "max_tokens");
+  EXPECT_EQ(CompletionParam(R"("logprobs": 1, "max_tokens": 0)"), "max_tokens");
 }
 
 TEST(ApiRequest, WhatIsNoObjectIsRefused) {

@@ -44,8 +44,33 @@ class FakeTextModel : public TextModel {
     }
     return Encode("chat");
   }
-  absl::Status Generate(const TextLine& text, bool whole_text,
-                        const std::function<bool(int32_t, absl::string_view)>& emit) override {
+  absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids) override {
+    return std::string(ids.begin(), ids.end());
+  }
+  absl::StatusOr<std::vector<std::string>> TokenTexts(absl::Span<const int32_t> ids) override {
+    std::vector<std::string> texts;
+    for (const int32_t id : ids) {
+      texts.push_back(id == 256 ? "<end>" : std::string(1, static_cast<char>(id)));
+    }
+    return texts;
+  }
+  // A token's log-probability is -id / 8; the likeliest are a, b, c, ...
+  TokenScore ScoreOf(int32_t token, int64_t best) const {
+    TokenScore score = {.token = {token, -token / 8.0}, .best = {}};
+    for (int32_t id = 'a'; id < 'a' + best; ++id) score.best.push_back({id, -id / 8.0});
+    return score;
+  }
+  absl::Status Score(const std::vector<int32_t>& text, int64_t best,
+                     const std::function<bool(const TokenScore&)>& emit) override {
+    if (!error_.ok()) return error_;
+    for (size_t i = 1; i < text.size(); ++i) {
+      if (!emit(ScoreOf(text[i], best))) break;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Generate(
+      const TextLine& text, bool whole_text,
+      const std::function<bool(const TokenScore&, absl::string_view)>& emit) override {
     asked_ = text;
     for (int64_t i = 0; i < text.tokens; ++i) {
       before_();
@@ -53,11 +78,12 @@ class FakeTextModel : public TextModel {
       ++made_;
       const auto at = static_cast<size_t>(i);
       if (ends_itself_ && at == says_.size()) {
-        emit(256, "");
+        emit(ScoreOf(256, text.best.value_or(0)), "");
         return absl::OkStatus();
       }
       const char c = says_[at % says_.size()];
-      if (!emit(static_cast<unsigned char>(c), absl::string_view(&c, 1))) break;
+      const TokenScore token = ScoreOf(static_cast<unsigned char>(c), text.best.value_or(0));
+      if (!emit(token, absl::string_view(&c, 1))) break;
     }
     return absl::OkStatus();
   }

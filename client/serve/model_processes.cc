@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/status_macros.h"
 
 namespace milepost::client {
@@ -18,6 +19,21 @@ constexpr size_t kMostTokenizerLine = 64 << 20;  // the ids of a text, and JSON 
 
 std::string DumpLine(const json& line) {
   return line.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
+}
+
+absl::StatusOr<std::string> TextIn(const std::string& answer) {
+  const json read = json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  const auto text = read.is_object() ? read.find("text") : read.end();
+  if (text == read.end() || !text->is_string()) {
+    return absl::InternalError("the tokenizer's answer has no text");
+  }
+  return text->get<std::string>();
+}
+
+// As OpenAI's API names what is no character.
+std::string NameOfByte(int32_t byte) {
+  if (byte < 0x80) return std::string(1, static_cast<char>(byte));
+  return absl::StrFormat("bytes:\\x%02x", byte);
 }
 
 absl::StatusOr<std::vector<int32_t>> IdsIn(const std::string& answer) {
@@ -162,40 +178,81 @@ absl::StatusOr<TrainerLine> ModelProcesses::NextOfTrainer() {
 absl::StatusOr<std::string> ModelProcesses::BytesOf(int32_t token) {
   if (!tokenizer_.has_value()) return std::string(1, static_cast<char>(token));
   MP_ASSIGN_OR_RETURN(const std::string answer, AskTokenizer(DumpLine({{"id", token}})));
-  const json read = json::parse(answer, nullptr, /*allow_exceptions=*/false);
-  const auto text = read.is_object() ? read.find("text") : read.end();
-  if (text == read.end() || !text->is_string()) {
-    return absl::InternalError("the tokenizer's answer has no text");
-  }
-  return text->get<std::string>();
+  return TextIn(answer);
 }
 
-absl::Status ModelProcesses::Generate(const TextLine& text, bool whole_text,
-                                      const std::function<bool(int32_t, absl::string_view)>& emit) {
-  if (tokenizer_.has_value()) {
-    const std::vector<int32_t> before = whole_text ? text.prompt : std::vector<int32_t>();
-    MP_RETURN_IF_ERROR(AskTokenizer(DumpLine({{"begin", before}})).status());
+absl::StatusOr<std::string> ModelProcesses::Decode(absl::Span<const int32_t> ids) {
+  if (!tokenizer_.has_value()) return std::string(ids.begin(), ids.end());
+  const std::vector<int32_t> whole(ids.begin(), ids.end());
+  MP_ASSIGN_OR_RETURN(const std::string answer, AskTokenizer(DumpLine({{"decode", whole}})));
+  return TextIn(answer);
+}
+
+absl::StatusOr<std::vector<std::string>> ModelProcesses::TokenTexts(absl::Span<const int32_t> ids) {
+  std::vector<int32_t> unknown;
+  for (const int32_t id : ids) {
+    if (!token_texts_.contains(id)) unknown.push_back(id);
   }
+  if (!tokenizer_.has_value()) {
+    for (const int32_t id : unknown) token_texts_[id] = NameOfByte(id);
+  } else if (!unknown.empty()) {
+    MP_ASSIGN_OR_RETURN(const std::string answer, AskTokenizer(DumpLine({{"pieces", unknown}})));
+    const json read = json::parse(answer, nullptr, /*allow_exceptions=*/false);
+    const auto texts = read.is_object() ? read.find("texts") : read.end();
+    if (texts == read.end() || !texts->is_array() || texts->size() != unknown.size()) {
+      return absl::InternalError("the tokenizer's answer has not the texts of its tokens");
+    }
+    for (size_t i = 0; i < unknown.size(); ++i) {
+      const auto* text = (*texts)[i].get_ptr<const std::string*>();
+      if (text == nullptr) return absl::InternalError("the tokenizer's texts are no texts");
+      token_texts_[unknown[i]] = *text;
+    }
+  }
+  std::vector<std::string> found;
+  for (const int32_t id : ids) found.push_back(token_texts_[id]);
+  return found;
+}
+
+// Has the trainer make or score a text, and hands on its tokens until `take` returns false.
+absl::Status ModelProcesses::AskTrainer(const TextLine& text,
+                                        const std::function<bool(const TokenScore&)>& take) {
   if (!WriteLine(trainer_->in.get(), FormatTextLine(text)).ok()) {
     return absl::UnavailableError("the model has ended");
   }
-  absl::Status broken;
   bool stopped = false;
   while (true) {
     MP_ASSIGN_OR_RETURN(const TrainerLine line, NextOfTrainer());
     if (line.kind == TrainerLine::kRefused) return absl::InvalidArgumentError(line.message);
-    if (line.kind == TrainerLine::kEnd) return broken;
+    if (line.kind == TrainerLine::kEnd) return absl::OkStatus();
     if (stopped) continue;  // tokens that were made before the trainer read of it
-    const auto bytes = BytesOf(line.token);
-    if (!bytes.ok()) {
-      broken = absl::IsUnavailable(bytes.status()) ? bytes.status()
-                                                   : absl::InternalError(bytes.status().message());
-    }
-    if (bytes.ok() && emit(line.token, *bytes)) continue;
+    if (take(line.token)) continue;
     stopped = true;
     // The trainer's own end shows at the next line.
     WriteLine(trainer_->in.get(), kStopLine).IgnoreError();
   }
+}
+
+absl::Status ModelProcesses::Generate(
+    const TextLine& text, bool whole_text,
+    const std::function<bool(const TokenScore&, absl::string_view)>& emit) {
+  if (tokenizer_.has_value()) {
+    const std::vector<int32_t> before = whole_text ? text.prompt : std::vector<int32_t>();
+    MP_RETURN_IF_ERROR(AskTokenizer(DumpLine({{"begin", before}})).status());
+  }
+  absl::Status broken;
+  MP_RETURN_IF_ERROR(AskTrainer(text, [&](const TokenScore& token) {
+    const auto bytes = BytesOf(token.token.token);
+    if (bytes.ok()) return emit(token, *bytes);
+    broken = absl::IsUnavailable(bytes.status()) ? bytes.status()
+                                                 : absl::InternalError(bytes.status().message());
+    return false;
+  }));
+  return broken;
+}
+
+absl::Status ModelProcesses::Score(const std::vector<int32_t>& text, int64_t best,
+                                   const std::function<bool(const TokenScore&)>& emit) {
+  return AskTrainer({.scored = true, .best = best, .prompt = text}, emit);
 }
 
 }  // namespace milepost::client

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "client/serve/text_model.h"
 #include "common/line_pipe.h"
@@ -47,8 +48,13 @@ class ModelProcesses : public TextModel {
   absl::StatusOr<std::vector<int32_t>> Encode(const std::string& text) override;
   absl::StatusOr<std::vector<int32_t>> EncodeChat(const std::string& messages,
                                                   const std::string& arguments) override;
-  absl::Status Generate(const TextLine& text, bool whole_text,
-                        const std::function<bool(int32_t, absl::string_view)>& emit) override;
+  absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids) override;
+  absl::StatusOr<std::vector<std::string>> TokenTexts(absl::Span<const int32_t> ids) override;
+  absl::Status Generate(
+      const TextLine& text, bool whole_text,
+      const std::function<bool(const TokenScore&, absl::string_view)>& emit) override;
+  absl::Status Score(const std::vector<int32_t>& text, int64_t best,
+                     const std::function<bool(const TokenScore&)>& emit) override;
 
  private:
   struct Talk {
@@ -64,6 +70,7 @@ class ModelProcesses : public TextModel {
   absl::StatusOr<std::string> AskTokenizer(const std::string& line);
   absl::StatusOr<TrainerLine> NextOfTrainer();
   absl::StatusOr<std::string> BytesOf(int32_t token);
+  absl::Status AskTrainer(const TextLine& text, const std::function<bool(const TokenScore&)>& take);
 
   const ModelProcessOptions options_;
   TextModelFacts facts_;
@@ -71,6 +78,7 @@ class ModelProcesses : public TextModel {
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Subprocess*> running_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<int32_t, std::string> token_texts_;  // as they were asked for
   std::optional<Talk> trainer_;
   std::optional<Talk> tokenizer_;
 };

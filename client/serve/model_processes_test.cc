@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <thread>
 
 namespace milepost::client {
@@ -24,6 +25,7 @@ constexpr char kTrainer[] = R"sh(
 echo model 256 64
 while read -r word tokens rest; do
   [ "$word" = stop ] && continue
+  [ "$word" = score ] && { echo "token 104 -0.5 104:-0.5,72:-2"; echo "token 33 -8 72:-2"; echo end; continue; }
   [ "$tokens" = 13 ] && { echo refused no thirteen; continue; }
   [ "$tokens" = 99 ] && exit 3
   i=0
@@ -43,6 +45,10 @@ while read -r line; do
     *messages*) echo '{"ids": [3, 4]}';;
     *text*) echo '{"ids": [1, 2]}';;
     *begin*) echo '{}';;
+    *decode*) echo '{"text": "whole"}';;
+    *"[7,8]"*) echo '{"texts": ["seven", "eight"]}';;
+    *"[9]"*) echo '{"texts": ["nine"]}';;
+    *pieces*) echo '{"texts": []}';;
     *) echo '{"text": "<>"}';;
   esac
 done
@@ -51,7 +57,7 @@ done
 std::string TextOf(ModelProcesses& model, const TextLine& asked, int most = 1'000'000) {
   std::string text;
   const absl::Status made =
-      model.Generate(asked, true, [&](int32_t token, absl::string_view bytes) {
+      model.Generate(asked, true, [&](const TokenScore&, absl::string_view bytes) {
         text.append(bytes.data(), bytes.size());
         return --most > 0;
       });
@@ -73,6 +79,8 @@ TEST_F(ModelProcessesTest, BytesNeedNoTokenizer) {
   EXPECT_THAT(*model.Encode(""), ElementsAre('\n'));
   EXPECT_EQ(TextOf(model, {.tokens = 4, .prompt = {1}}), "Hi!H");
   EXPECT_EQ(TextOf(model, {.tokens = 13}), "no thirteen");
+  EXPECT_EQ(*model.Decode({72, 0xc3, 0xa9}), "H\xc3\xa9");
+  EXPECT_THAT(*model.TokenTexts({72, 0xc3}), ElementsAre("H", "bytes:\\xc3"));
   // Nothing is left of a text that ends early.
   EXPECT_EQ(TextOf(model, {.tokens = 5000, .prompt = {1}}, 2), "Hi");
   EXPECT_EQ(TextOf(model, {.tokens = 3, .prompt = {1}}), "Hi!");
@@ -87,6 +95,32 @@ TEST_F(ModelProcessesTest, ATokenizerIsAskedForAllText) {
   EXPECT_THAT(*model.EncodeChat("[]", "{}"), ElementsAre(3, 4));
   EXPECT_EQ(model.Encode("wrong").status(), absl::InvalidArgumentError("it is wrong"));
   EXPECT_EQ(TextOf(model, {.tokens = 2, .prompt = {1}}), "<><>");
+}
+
+TEST_F(ModelProcessesTest, TextsAreScored) {
+  ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = {}});
+  ASSERT_EQ(model.Load(), absl::OkStatus());
+  std::vector<TokenScore> scores;
+  for (const size_t most : {5, 1}) {
+    scores.clear();
+    EXPECT_EQ(model.Score({1, 104, 33}, 2,
+                          [&](const TokenScore& score) {
+                            scores.push_back(score);
+                            return scores.size() < most;
+                          }),
+              absl::OkStatus());
+    EXPECT_EQ(scores[0], (TokenScore{{104, -0.5}, {{104, -0.5}, {72, -2}}}));
+    EXPECT_EQ(scores.size(), std::min<size_t>(2, most));
+  }
+}
+
+TEST_F(ModelProcessesTest, ATokensTextIsAskedForOnce) {
+  ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = Shell(kTokenizer)});
+  ASSERT_EQ(model.Load(), absl::OkStatus());
+  EXPECT_EQ(*model.Decode({7, 8}), "whole");
+  EXPECT_THAT(*model.TokenTexts({7, 8}), ElementsAre("seven", "eight"));
+  EXPECT_THAT(*model.TokenTexts({9, 8, 7, 8}), ElementsAre("nine", "eight", "seven", "eight"));
+  EXPECT_EQ(model.TokenTexts({5}).status().code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(ModelProcessesTest, WhatCannotBeLoadedIsExplained) {
@@ -108,7 +142,9 @@ TEST_F(ModelProcessesTest, AProcessThatEndsIsUnavailable) {
   ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = {}});
   ASSERT_EQ(model.Load(), absl::OkStatus());
   EXPECT_EQ(
-      model.Generate({.tokens = 99}, true, [](int32_t, absl::string_view) { return true; }).code(),
+      model
+          .Generate({.tokens = 99}, true, [](const TokenScore&, absl::string_view) { return true; })
+          .code(),
       absl::StatusCode::kUnavailable);
   EXPECT_EQ(model.ends().size(), 1U);
 }
@@ -122,7 +158,8 @@ TEST_F(ModelProcessesTest, CancelEndsWaits) {
   ASSERT_EQ(model.Load(), absl::OkStatus());
   model.Cancel();
   EXPECT_EQ(
-      model.Generate({.tokens = 1}, true, [](int32_t, absl::string_view) { return true; }).code(),
+      model.Generate({.tokens = 1}, true, [](const TokenScore&, absl::string_view) { return true; })
+          .code(),
       absl::StatusCode::kUnavailable);
 }
 

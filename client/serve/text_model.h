@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/generation_lines.h"
 
 namespace milepost::client {
@@ -34,13 +35,23 @@ class TextModel {
   virtual absl::StatusOr<std::vector<int32_t>> EncodeChat(const std::string& messages,
                                                           const std::string& arguments) = 0;
 
+  // The text of ids. The texts of tokens by themselves; one that is a part of a character is named
+  // otherwise. UNAVAILABLE: the model has ended. Both block.
+  virtual absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids) = 0;
+  virtual absl::StatusOr<std::vector<std::string>> TokenTexts(absl::Span<const int32_t> ids) = 0;
+
   // Calls `emit` with each new token and what it adds to the text, in bytes, which may be a part of
   // a character. Ends after text.tokens, or where `emit` returns false. `whole_text`: the text
-  // begins with the prompt, so that the first token is written as one behind it.
+  // begins with the prompt, so that the first token is written as one behind it. Where text.best is
+  // given, tokens have log-probabilities.
   // INVALID_ARGUMENT: an option is out of range. UNAVAILABLE: the model has ended. Blocks.
   virtual absl::Status Generate(
       const TextLine& text, bool whole_text,
-      const std::function<bool(int32_t token, absl::string_view bytes)>& emit) = 0;
+      const std::function<bool(const TokenScore& token, absl::string_view bytes)>& emit) = 0;
+  // Calls `emit` with each token of a text behind the first, and how likely it is there, until it
+  // returns false. Errors are Generate's. Blocks.
+  virtual absl::Status Score(const std::vector<int32_t>& text, int64_t best,
+                             const std::function<bool(const TokenScore& token)>& emit) = 0;
 };
 
 }  // namespace milepost::client

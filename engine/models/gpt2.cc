@@ -158,7 +158,7 @@ class Gpt2Builder {
 
   void Head() {
     if (options_.mode == Mode::kGeneration) {
-      ops::LmHeadLogits(b_, "logits", twin_.own().y, wte_);
+      ops::LmHeadLogits(b_, "logits", twin_.own().y, wte_, graph::kNoValue, options_.every_logits);
       return;
     }
     const int64_t chunk =

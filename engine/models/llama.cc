@@ -241,7 +241,7 @@ class LlamaBuilder {
                              ? embedding_
                              : Weight("lm_head", spec_.vocabulary(), spec_.width(), kLlamaStddev);
     if (options_.mode == Mode::kGeneration) {
-      ops::LmHeadLogits(b_, "logits", twin_.own().y, head);
+      ops::LmHeadLogits(b_, "logits", twin_.own().y, head, graph::kNoValue, options_.every_logits);
       return;
     }
     const int64_t chunk =

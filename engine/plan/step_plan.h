@@ -301,6 +301,7 @@ struct PlanOptions {
   DType orthogonalization = DType::kF32;  // FlatGroup::product_dtype of Muon's groups
   int64_t micro_batch = 1;
   int64_t sequence = 1;  // generation plans: how many positions the caches hold
+  bool scores = false;   // generation plans: they have the program `score`
   int64_t accumulation = 1;
   // Inputs that say where documents and segments are (models::ModelOptions).
   bool documents = false;
@@ -407,7 +408,10 @@ struct StepPlan {
   // one row. They share the caches: persistent buffers, called as the values are.
   Program prompt;
   Program next;
-  std::array<const Program*, 4> Programs() const { return {&train, &evaluate, &prompt, &next}; }
+  Program score;  // as `prompt`, ending in the logits of every row; where options.scores
+  std::array<const Program*, 5> Programs() const {
+    return {&train, &evaluate, &prompt, &next, &score};
+  }
 
   // Where a buffer begins in both arenas, one behind the other: apart where bytes are.
   int64_t AddressOf(BufferId id) const {

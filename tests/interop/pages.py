@@ -290,6 +290,10 @@ def serve(place, page, folder, block):
                 first, *others = commands(asked)
                 check(first.startswith("milepost serve"), f"{page}: {first}")
                 for command in others:
+                    if command.startswith("lm_eval"):
+                        print(f"SKIPPED {page}: lm_eval, whose tasks are on the hub; "
+                              "evaluation.py has tasks of its own")
+                        continue
                     place.shell(page, command, folder)
         finally:
             server.terminate()

@@ -64,8 +64,8 @@ absl::Status Generate(const GenerateRequest& request) {
   MP_ASSIGN_OR_RETURN(auto generator,
                       stored.Load(static_cast<int64_t>(prompt.size()) + request.options.tokens));
   for (int32_t id : prompt) Print(id, bytes);
-  MP_RETURN_IF_ERROR(generator->Generate(prompt, request.options, [bytes](int32_t id) {
-    Print(id, bytes);
+  MP_RETURN_IF_ERROR(generator->Generate(prompt, request.options, [bytes](const TokenScore& made) {
+    Print(made.token.token, bytes);
     return true;
   }));
   std::putchar('\n');

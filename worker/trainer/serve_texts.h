@@ -14,15 +14,20 @@
 
 namespace milepost::worker {
 
-// Generator::Generate.
-using MakeText =
-    std::function<absl::Status(absl::Span<const int32_t> prompt, const runtime::GenerateOptions&,
-                               const std::function<bool(int32_t)>& emit)>;
+// What a Generator does.
+struct TextMaker {
+  std::function<absl::Status(absl::Span<const int32_t> prompt, const runtime::GenerateOptions&,
+                             const runtime::EmitToken&)>
+      generate;
+  std::function<absl::Status(absl::Span<const int32_t> text, int64_t best,
+                             const runtime::EmitToken&)>
+      score;
+};
 
 // Answers the lines of `in` on `out` until `in` ends. Blocks. A text ends early at a line `stop`,
-// and where nobody reads `out`. What `make` finds INVALID_ARGUMENT is refused, and the next line is
-// read; any other error of it ends this with that error.
-absl::Status AnswerLines(const MakeText& make, UniqueFd in, int out);
+// and where nobody reads `out`. What `maker` finds INVALID_ARGUMENT is refused, and the next line
+// is read; any other error of it ends this with that error.
+absl::Status AnswerLines(const TextMaker& maker, UniqueFd in, int out);
 
 // Loads the model with a window of this many tokens, at most its context; says which on stdout, and
 // answers the lines of stdin. Blocks. SIGPIPE must be ignored.

@@ -16,11 +16,22 @@ namespace {
 
 // Counts up from the prompt's last token; refuses an empty prompt, and breaks at 999.
 absl::Status CountUp(absl::Span<const int32_t> prompt, const runtime::GenerateOptions& options,
-                     const std::function<bool(int32_t)>& emit) {
+                     const runtime::EmitToken& emit) {
   if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty");
   if (prompt.back() == 999) return absl::InternalError("the device is lost");
   for (int64_t i = 1; i <= options.tokens; ++i) {
-    if (!emit(prompt.back() + static_cast<int32_t>(i))) break;
+    if (!emit({.token = {.token = prompt.back() + static_cast<int32_t>(i), .log_prob = -1}})) break;
+  }
+  return absl::OkStatus();
+}
+
+// Each token is as likely as its number says.
+absl::Status ScoreById(absl::Span<const int32_t> text, int64_t best,
+                       const runtime::EmitToken& emit) {
+  if (text.empty()) return absl::InvalidArgumentError("there is no text");
+  for (const int32_t id : text.subspan(1)) {
+    const TokenChoice choice = {id, -0.5 * id};
+    if (!emit({.token = choice, .best = {static_cast<size_t>(best), choice}})) break;
   }
   return absl::OkStatus();
 }
@@ -37,7 +48,7 @@ class ServeTextsTest : public testing::Test {
     answers_.emplace(UniqueFd(answer[0]), size_t{1} << 20);
     serves_ = std::thread([this, in = ask[0], out = answer[1]] {
       const UniqueFd closed_at_the_end(out);
-      ended_ = AnswerLines(CountUp, UniqueFd(in), out);
+      ended_ = AnswerLines({CountUp, ScoreById}, UniqueFd(in), out);
     });
   }
   ~ServeTextsTest() override { End().IgnoreError(); }
@@ -70,6 +81,19 @@ TEST_F(ServeTextsTest, TextsAreMadeOneAfterAnother) {
   Ask({.tokens = 1, .prompt = {8}});
   for (const char* line : {"token 9", "end"}) EXPECT_EQ(Answer(), line);
   EXPECT_EQ(End(), absl::OkStatus());
+}
+
+TEST_F(ServeTextsTest, TextsAreScored) {
+  Ask({.scored = true, .best = 2, .prompt = {1, 5, 2}});
+  for (const char* line : {"token 5 -2.5 5:-2.5,5:-2.5", "token 2 -1 2:-1,2:-1", "end"}) {
+    EXPECT_EQ(Answer(), line);
+  }
+  Ask({.scored = true, .prompt = {1, 5}});
+  for (const char* line : {"token 5 -2.5", "end"}) EXPECT_EQ(Answer(), line);
+  Ask({.scored = true});
+  EXPECT_EQ(Answer(), "refused there is no text");
+  Ask({.tokens = 1, .best = 0, .prompt = {1, 5}});
+  for (const char* line : {"token 6 -1", "end"}) EXPECT_EQ(Answer(), line);
 }
 
 TEST_F(ServeTextsTest, AStopEndsATextBeforeItsLastToken) {

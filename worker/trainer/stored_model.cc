@@ -77,11 +77,13 @@ absl::Status StoredModel::LoadBase(runtime::Generator& generator) const {
   return weights->Read(base.targets);
 }
 
-absl::StatusOr<std::unique_ptr<runtime::Generator>> StoredModel::Load(int64_t window) const {
+absl::StatusOr<std::unique_ptr<runtime::Generator>> StoredModel::Load(int64_t window,
+                                                                      bool scores) const {
   MP_ASSIGN_OR_RETURN(auto generator,
                       runtime::Generator::Create(model_, {.precision = source_.precision,
                                                           .threads = source_.threads,
                                                           .window = window,
+                                                          .scores = scores,
                                                           .engine = source_.engine}));
   MP_RETURN_IF_ERROR(LoadBase(*generator));
   const Wanted state = Select(*generator, /*base=*/false);

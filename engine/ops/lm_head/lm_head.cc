@@ -76,11 +76,11 @@ Cost LossBackwardCost(const Graph& graph, const Op& op) {
   return {.flops = products * LogitsProduct(graph, op), .bytes = OperandBytes(graph, op)};
 }
 
-// Of x one row of each sequence: as good as nothing.
+// Of x mostly one row of each sequence: as good as nothing.
 Cost LogitsCost(const Graph& graph, const Op& op) {
+  const int64_t rows = graph.values[op.outputs[0].value].shape[0];
   const int64_t weights = Elements(graph.values[op.inputs[1]].shape);
-  return {.flops = 2.0 * static_cast<double>(op.attributes.batch * weights),
-          .bytes = OperandBytes(graph, op, 1)};
+  return {.flops = 2.0 * static_cast<double>(rows * weights), .bytes = OperandBytes(graph, op, 1)};
 }
 
 // Whether the operands fit.
@@ -115,7 +115,7 @@ ValueId AddLmHeadLoss(Builder& b, absl::string_view name, std::array<ValueId, 4>
 int64_t LossWorkspace(const WorkspaceContext& c) { return CpuHeadLayout(c.graph, c.op).Bytes(); }
 int64_t GpuLossWorkspace(const WorkspaceContext& c) { return GpuHeadLayout(c.graph, c.op).Bytes(); }
 int64_t GpuLogitsWorkspace(const WorkspaceContext& c) {
-  return GpuHeadLayout(c.graph, c.op).TakenRowsBytes(c.op.attributes.batch);
+  return GpuHeadLayout(c.graph, c.op).TakenRowsBytes(c.op);
 }
 
 }  // namespace
@@ -166,7 +166,8 @@ ValueId LmHeadLogProbs(Builder& b, absl::string_view name, ValueId x, ValueId wt
   return log_probs;
 }
 
-ValueId LmHeadLogits(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId bias) {
+ValueId LmHeadLogits(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId bias,
+                     bool every_row) {
   const DType dtype = b.compute_dtype();
   const int64_t width = b.Dimension(name, "x", x, 1);
   const int64_t vocabulary = b.Dimension(name, "wte", wte, 0);
@@ -175,8 +176,11 @@ ValueId LmHeadLogits(Builder& b, absl::string_view name, ValueId x, ValueId wte,
       (bias != kNoValue && !b.Expect(name, "bias", bias, dtype, {vocabulary}))) {
     return kNoValue;
   }
-  const ValueId logits = b.AddActivation(name, "", DType::kF32, {b.options().batch, vocabulary});
-  b.AddOp(OpKind::kLmHeadLogits, {x, wte, bias}).outputs = {{.value = logits}};
+  const int64_t rows = every_row ? b.rows() : b.options().batch;
+  const ValueId logits = b.AddActivation(name, "", DType::kF32, {rows, vocabulary});
+  Op& op = b.AddOp(OpKind::kLmHeadLogits, {x, wte, bias});
+  op.attributes.every_row = every_row;
+  op.outputs = {{.value = logits}};
   b.SetLogits(name, logits);
   return logits;
 }

@@ -17,7 +17,7 @@
 //                      once more
 // kLmHeadLogits:       x[N,C], wte[V,C], bias[V]|kNoValue -> logits f32[B,V] of ONE position of
 //                      each sequence, the same in all: given at run time, so that a window may be
-//                      partly filled
+//                      partly filled. Or, with every_row, f32[N,V]
 #ifndef MILEPOST_ENGINE_OPS_LM_HEAD_LM_HEAD_H_
 #define MILEPOST_ENGINE_OPS_LM_HEAD_LM_HEAD_H_
 
@@ -48,9 +48,10 @@ graph::ValueId MaskedLmHeadLoss(graph::Builder& b, absl::string_view name, graph
 graph::ValueId LmHeadLogProbs(graph::Builder& b, absl::string_view name, graph::ValueId x,
                               graph::ValueId wte, graph::ValueId targets, int64_t chunk_rows);
 
-// Sets Graph::logits.
+// Sets Graph::logits. `every_row`: they are of all rows.
 graph::ValueId LmHeadLogits(graph::Builder& b, absl::string_view name, graph::ValueId x,
-                            graph::ValueId wte, graph::ValueId bias = graph::kNoValue);
+                            graph::ValueId wte, graph::ValueId bias = graph::kNoValue,
+                            bool every_row = false);
 
 }  // namespace milepost::ops
 

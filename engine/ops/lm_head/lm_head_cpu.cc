@@ -47,8 +47,10 @@ struct HeadSizes : CpuHeadLayout {
   }
 };
 
-MatmulSpec LogitsOfOneRow(const graph::Graph& graph, const graph::Op& op) {
-  MatmulSpec spec = HeadSizes(graph, op).Products(1).logits;
+// The logits of one row, or of every row.
+MatmulSpec LogitsProduct(const graph::Graph& graph, const graph::Op& op) {
+  const HeadSizes sizes(graph, op);
+  MatmulSpec spec = sizes.Products(op.attributes.every_row ? sizes.rows : 1).logits;
   spec.c = DType::kF32;
   return spec;
 }
@@ -70,7 +72,7 @@ std::vector<MatmulSpec> HeadMatmulSpecs(const plan::StepPlan&, const plan::Progr
 
 std::vector<MatmulSpec> LogitsMatmulSpecs(const plan::StepPlan&, const plan::Program& program,
                                           const graph::Op& op) {
-  return {LogitsOfOneRow(program.graph, op)};
+  return {LogitsProduct(program.graph, op)};
 }
 
 // Asks for the primitives, so that none is created during a step.
@@ -247,15 +249,22 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
   const graph::Attributes& a = b.attributes();
   const HeadSizes sizes(b.program.graph, b.planned.op);
   const int64_t row_bytes = sizes.width * ByteSize(sizes.dtype);
-  return [matmuls = &b.matmuls, spec = LogitsOfOneRow(b.program.graph, b.planned.op),
-          x = b.Input<char>(0), wte = b.Input<char>(1), bias = b.Input<char>(2),
+  const MatmulSpec product = LogitsProduct(b.program.graph, b.planned.op);
+  const auto* x = b.Input<char>(0);
+  if (a.every_row) {
+    return [matmuls = &b.matmuls, product, x, wte = b.Input<char>(1), bias = b.Input<char>(2),
+            logits = b.Output<float>(0), workspace = b.Workspace()](const StepContext&) {
+      return matmuls->Execute(product, x, wte, bias, logits, workspace);
+    };
+  }
+  return [matmuls = &b.matmuls, product, x, wte = b.Input<char>(1), bias = b.Input<char>(2),
           logits = b.Output<float>(0), batch = a.batch, sequence = a.sequence,
           vocabulary = sizes.vocabulary, row_bytes,
           workspace = b.Workspace()](const StepContext& context) -> absl::Status {
     for (int64_t s = 0; s < batch; ++s) {
       const char* row = x + (s * sequence + context.position) * row_bytes;
       MP_RETURN_IF_ERROR(
-          matmuls->Execute(spec, row, wte, bias, logits + s * vocabulary, workspace));
+          matmuls->Execute(product, row, wte, bias, logits + s * vocabulary, workspace));
     }
     return absl::OkStatus();
   };

@@ -70,10 +70,9 @@ struct Products {
   Product logits, dx, dw_assign, dw_add;
 };
 
-// The logits of one row of each sequence; a bias is added to them afterwards, since they are fp32
-// and it is not.
-Product LogitsOfRows(const HeadSizes& s, int64_t batch) {
-  Product product = Products(s, batch).logits;
+// kLmHeadLogits. A bias is added to them afterwards, since they are fp32 and it is not.
+Product LogitsOfRows(const HeadSizes& s, const graph::Attributes& a) {
+  Product product = Products(s, a.every_row ? s.rows : a.batch).logits;
   product.spec.c = DType::kF32;
   product.spec.bias = false;
   product.spec.c_row = 0;
@@ -84,7 +83,7 @@ Product LogitsOfRows(const HeadSizes& s, int64_t batch) {
 std::vector<Product> HeadProducts(const plan::StepPlan&, const plan::Program& program,
                                   const graph::Op& op) {
   const HeadSizes sizes(program.graph, op);
-  if (op.kind == OpKind::kLmHeadLogits) return {LogitsOfRows(sizes, op.attributes.batch)};
+  if (op.kind == OpKind::kLmHeadLogits) return {LogitsOfRows(sizes, op.attributes)};
   std::vector<Product> products;
   for (int64_t rows : {sizes.chunk, sizes.rows % sizes.chunk}) {
     if (rows == 0) continue;
@@ -243,17 +242,20 @@ absl::StatusOr<BoundOp> LmHeadLogitsOf(const CudaBinding& b) {
   MP_RETURN_IF_ERROR(RequireHeadWorkspace(b));
   const graph::Attributes& a = b.attributes();
   const HeadSizes sizes(b.program.graph, b.planned.op);
-  return [products = b.services.products, product = LogitsOfRows(sizes, a.batch), sizes,
+  return [products = b.services.products, product = LogitsOfRows(sizes, a), sizes,
           x = b.Input<T>(0), wte = b.Input<T>(1), bias = b.Input<T>(2), logits = b.Output<float>(0),
-          batch = a.batch, sequence = a.sequence, row = &b.control()->row,
+          every_row = a.every_row, batch = a.batch, sequence = a.sequence, row = &b.control()->row,
           taken = reinterpret_cast<T*>(b.Workspace()),
-          scratch = b.Workspace() + sizes.TakenRowsBytes(a.batch),
+          scratch = b.Workspace() + sizes.TakenRowsBytes(b.planned.op),
           stream = b.stream()](const StepContext&) -> absl::Status {
-    MP_RETURN_IF_ERROR(cuda::TakeRow<T>(x, batch, sequence, sizes.width, row, taken, stream));
+    const T* rows = every_row ? x : taken;
+    if (!every_row) {
+      MP_RETURN_IF_ERROR(cuda::TakeRow<T>(x, batch, sequence, sizes.width, row, taken, stream));
+    }
     MP_RETURN_IF_ERROR(
-        products->Execute(product, {.a = taken, .b = wte, .c = logits}, scratch, stream));
+        products->Execute(product, {.a = rows, .b = wte, .c = logits}, scratch, stream));
     if (bias == nullptr) return absl::OkStatus();
-    return cuda::AddBias<T>(bias, batch, sizes.vocabulary, logits, stream);
+    return cuda::AddBias<T>(bias, product.spec.m, sizes.vocabulary, logits, stream);
   };
 }
 

@@ -91,11 +91,13 @@ void LmHeadLogits(const Run& run) {
   const int64_t width = run.dim(0, 1);
   const int64_t position = run.context.position < 0 ? a.sequence - 1 : run.context.position;
   Array x;
-  for (int64_t b = 0; b < a.batch; ++b) {
+  for (int64_t b = 0; b < a.batch && !a.every_row; ++b) {
     const auto row = run.in(0).begin() + (b * a.sequence + position) * width;
     x.insert(x.end(), row, row + width);
   }
-  Array logits = MatMul(x, false, run.in(1), true, a.batch, run.dim(1, 0), width);
+  if (a.every_row) x = run.in(0);
+  const auto rows = static_cast<int64_t>(x.size()) / width;
+  Array logits = MatMul(x, false, run.in(1), true, rows, run.dim(1, 0), width);
   for (size_t i = 0; run.has_input(2) && i < logits.size(); ++i) {
     logits[i] += run.in(2)[i % run.in(2).size()];
   }

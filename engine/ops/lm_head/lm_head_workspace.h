@@ -85,8 +85,10 @@ struct GpuHeadLayout : HeadSizes {
     return LogitsBytes() + ClassifierBytes() + BiasGradientBytes() + RowsBytes() + TargetsBytes() +
            OrderBytes();
   }
-  // kLmHeadLogits: one row of each sequence.
-  int64_t TakenRowsBytes(int64_t batch) const { return DeviceAligned(batch * width * Element()); }
+  // kLmHeadLogits: one row of each sequence, side by side.
+  int64_t TakenRowsBytes(const graph::Op& op) const {
+    return op.attributes.every_row ? 0 : DeviceAligned(op.attributes.batch * width * Element());
+  }
 };
 
 }  // namespace milepost::ops

@@ -375,17 +375,24 @@ absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOp
     return absl::InvalidArgumentError("a generation plan is for one rank and one text");
   }
   StepPlan plan = {.options = options};
-  const auto build = [&](int64_t rows) {
+  const auto build = [&](int64_t rows, bool every_logits = false) {
     return models::BuildModel(model, {.mode = models::Mode::kGeneration,
                                       .compute_dtype = options.compute_dtype,
                                       .sequence = rows,
-                                      .cached_positions = options.sequence});
+                                      .cached_positions = options.sequence,
+                                      .every_logits = every_logits});
   };
-  MP_ASSIGN_OR_RETURN(plan.prompt.graph, build(PromptChunk(options.sequence)));
+  const int64_t chunk = PromptChunk(options.sequence);
+  MP_ASSIGN_OR_RETURN(plan.prompt.graph, build(chunk));
   MP_ASSIGN_OR_RETURN(plan.next.graph, build(1));
+  std::vector<Program*> programs = {&plan.prompt, &plan.next};
+  if (options.scores) {
+    MP_ASSIGN_OR_RETURN(plan.score.graph, build(chunk, /*every_logits=*/true));
+    programs.push_back(&plan.score);
+  }
   plan.groups = MakeFlatGroups(plan.prompt.graph, {}, options);
   AddPersistentBuffers(plan, /*training=*/false);
-  for (Program* program : {&plan.prompt, &plan.next}) {
+  for (Program* program : programs) {
     program->ops = MakeForwardOps(program->graph);
     CompileProgram(plan, *program);
   }

@@ -16,7 +16,8 @@ absl::Status Verify(const StepPlan& plan) {
     const char* name = program == &plan.train      ? "train"
                        : program == &plan.evaluate ? "evaluate"
                        : program == &plan.prompt   ? "prompt"
-                                                   : "next";
+                       : program == &plan.next     ? "next"
+                                                   : "score";
     MP_RETURN_IF_ERROR(Annotate(VerifyOps(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyValues(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyOrder(plan, *program), name));

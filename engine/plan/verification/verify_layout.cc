@@ -381,10 +381,11 @@ absl::Status VerifyScalings(const StepPlan& plan) {
   return Violation("the scalings of ", tensors, " tensors have not the buffers that they need");
 }
 
-// What one program puts into a cache the other one finds.
+// What one program puts into a cache the others find.
 absl::Status VerifyCaches(const StepPlan& plan) {
   std::map<std::string, Place> places;
-  for (const Program* program : {&plan.prompt, &plan.next}) {
+  for (const Program* program : {&plan.prompt, &plan.next, &plan.score}) {
+    if (program->ops.empty()) continue;
     size_t found = 0;
     for (size_t id = 0; id < program->graph.values.size(); ++id) {
       const graph::Value& value = program->graph.values[id];

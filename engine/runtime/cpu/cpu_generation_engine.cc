@@ -31,6 +31,9 @@ class CpuDecoder : public GenerationEngine {
     GenerationPlaces places;
   };
   absl::StatusOr<Bound> Bind(const plan::Program& program);
+  Bound& BoundOf(const plan::Program& program) {
+    return &program == &plan_.prompt ? prompt_ : &program == &plan_.next ? next_ : score_;
+  }
 
   // Declared in the order in which they refer to each other.
   CpuBackend backend_;
@@ -38,6 +41,7 @@ class CpuDecoder : public GenerationEngine {
   std::optional<Arena> arena_;
   Bound prompt_;
   Bound next_;
+  Bound score_;
 };
 
 absl::Status CpuDecoder::Open(const v1::ModelSpec& model, plan::PlanOptions options) {
@@ -51,6 +55,9 @@ absl::Status CpuDecoder::Open(const v1::ModelSpec& model, plan::PlanOptions opti
   backend_.Attach(arena_->data(), nullptr);
   MP_ASSIGN_OR_RETURN(prompt_, Bind(plan_.prompt));
   MP_ASSIGN_OR_RETURN(next_, Bind(plan_.next));
+  if (options.scores) {
+    MP_ASSIGN_OR_RETURN(score_, Bind(plan_.score));
+  }
   return absl::OkStatus();
 }
 
@@ -62,7 +69,7 @@ absl::StatusOr<CpuDecoder::Bound> CpuDecoder::Bind(const plan::Program& program)
 
 absl::StatusOr<const float*> CpuDecoder::Run(const plan::Program& program,
                                              absl::Span<const int32_t> tokens, int64_t first) {
-  Bound& bound = &program == &plan_.prompt ? prompt_ : next_;
+  Bound& bound = BoundOf(program);
   bound.places.Fill(tokens, first, arena_->data());
   StepContext context;
   context.position = static_cast<int64_t>(tokens.size()) - 1;

@@ -20,7 +20,8 @@ GenerationPlaces GenerationPlaces::Find(const plan::StepPlan& plan, const plan::
           .tokens = OffsetOf(plan, program, tokens),
           .positions = OffsetOf(plan, program, graph.Input("positions")),
           .logits = OffsetOf(plan, program, graph.logits),
-          .logit_bytes = graph::Elements(logits.shape) * ByteSize(logits.dtype)};
+          .logit_rows = logits.shape[0],
+          .logit_row_bytes = logits.shape[1] * ByteSize(logits.dtype)};
 }
 
 void GenerationPlaces::Fill(absl::Span<const int32_t> given, int64_t first, char* arena) const {

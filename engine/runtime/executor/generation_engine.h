@@ -35,8 +35,8 @@ class GenerationEngine {
   virtual absl::Status Upload() = 0;
 
   // Runs tokens, at most as many as the program has rows, which begin at position `first`, through
-  // one of the plan's programs. Returns the logits behind the last of them, valid until the next
-  // call. Blocks.
+  // one of the plan's programs. Returns the logits behind the last of them, or, of `score`, behind
+  // each, [tokens, vocabulary]. They are valid until the next call. Blocks.
   virtual absl::StatusOr<const float*> Run(const plan::Program& program,
                                            absl::Span<const int32_t> tokens, int64_t first) = 0;
 };
@@ -56,8 +56,9 @@ struct GenerationPlaces {
   int64_t rows = 0;
   int64_t tokens = 0;     // i32 [rows]
   int64_t positions = 0;  // the same
-  int64_t logits = 0;     // f32 [vocabulary]
-  int64_t logit_bytes = 0;
+  int64_t logits = 0;     // f32 [logit_rows, vocabulary]
+  int64_t logit_rows = 0;
+  int64_t logit_row_bytes = 0;
 };
 
 }  // namespace milepost::runtime

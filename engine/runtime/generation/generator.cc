@@ -14,10 +14,21 @@
 #include "engine/graph/base_matrices.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/ops/nf4/nf4_cpu_kernel.h"
+#include "engine/plan/planner/planner.h"
 #include "engine/runtime/cpu/cpu_generation_engine.h"
 #include "engine/runtime/generation/sampling.h"
+#include "engine/runtime/generation/token_scores.h"
 
 namespace milepost::runtime {
+namespace {
+
+// Of their beginnings.
+int64_t CommonTokens(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+}  // namespace
+
 absl::Status Generator::Open(const v1::ModelSpec& model, const GeneratorOptions& wanted) {
   MP_RETURN_IF_ERROR(CheckGeneratesText(model));
   const ModelSizes sizes = SizesOf(model);
@@ -28,6 +39,7 @@ absl::Status Generator::Open(const v1::ModelSpec& model, const GeneratorOptions&
                                                                    : DType::kF32;
   options.sequence = wanted.window > 0 ? std::min(wanted.window, sizes.context) : sizes.context;
   options.threads = std::max(1, wanted.threads);
+  options.scores = wanted.scores;
   v1::ModelSpec trunk = model;  // further heads make no text
   trunk.clear_heads();
   const GenerationEngineFactory make_engine = wanted.engine ? wanted.engine : CpuGenerationEngine;
@@ -90,17 +102,22 @@ absl::Status Generator::FinishLoad() {
   return absl::OkStatus();
 }
 
-absl::Status Generator::CheckRequest(absl::Span<const int32_t> prompt,
-                                     const GenerateOptions& options) const {
+absl::Status Generator::CheckText(absl::Span<const int32_t> text) const {
   if (!loaded_) return absl::FailedPreconditionError("Generate needs FinishLoad before it");
-  if (prompt.empty()) {
+  if (text.empty()) {
     return absl::InvalidArgumentError("the prompt is empty: give at least one token");
   }
-  for (size_t i = 0; i < prompt.size(); ++i) {
-    if (prompt[i] >= 0 && prompt[i] < vocabulary_) continue;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] >= 0 && text[i] < vocabulary_) continue;
     return absl::InvalidArgumentError(absl::StrFormat(
-        "prompt token %d has id %d; the model's vocabulary is %d", i, prompt[i], vocabulary_));
+        "prompt token %d has id %d; the model's vocabulary is %d", i, text[i], vocabulary_));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Generator::CheckRequest(absl::Span<const int32_t> prompt,
+                                     const GenerateOptions& options) const {
+  MP_RETURN_IF_ERROR(CheckText(prompt));
   if (options.tokens < 0) {
     return absl::InvalidArgumentError("tokens must not be negative");
   }
@@ -114,17 +131,51 @@ absl::Status Generator::CheckRequest(absl::Span<const int32_t> prompt,
   return absl::OkStatus();
 }
 
-// Runs tokens through the model behind those that the caches hold.
+// How many tokens of a new text need not be run again. They lie in whole chunks, so that the others
+// are run as they would be without these; and at least one is run, for its logits.
+int64_t Generator::Kept(absl::Span<const int32_t> text) const {
+  const int64_t most = std::min(static_cast<int64_t>(text.size()) - 1, chunks_);
+  return WholeChunks(CommonTokens(text.first(static_cast<size_t>(most)), window_));
+}
+
+// The score of the token behind those kept is of logits that are gone: it is kept, too.
+int64_t Generator::KeptWithScores(absl::Span<const int32_t> text, int64_t best) const {
+  if (best != scored_best_) return 0;
+  const int64_t scored =
+      std::min(CommonTokens(text, scored_text_) - 1, static_cast<int64_t>(scores_.size()));
+  return std::min(Kept(text), WholeChunks(std::max<int64_t>(0, scored)));
+}
+
+int64_t Generator::WholeChunks(int64_t tokens) const {
+  const int64_t chunk = plan::PromptChunk(static_cast<int64_t>(window_size_));
+  return tokens / chunk * chunk;
+}
+
+void Generator::Begin(absl::Span<const int32_t> text, int64_t kept) {
+  chunks_ = cached_ = kept;
+  window_.reserve(window_size_);
+  window_.assign(text.begin(), text.end());
+}
+
+// Runs as many of the tokens as go through the program at once, behind those that the caches hold,
+// and takes them away.
+absl::StatusOr<const float*> Generator::RunSome(const plan::Program& program,
+                                                absl::Span<const int32_t>* tokens) {
+  const graph::Graph& graph = program.graph;
+  const int64_t rows = graph::Elements(graph.values[graph.Input("tokens")].shape);
+  const int64_t count = std::min(static_cast<int64_t>(tokens->size()), rows);
+  MP_ASSIGN_OR_RETURN(const float* logits,
+                      engine_->Run(program, tokens->first(static_cast<size_t>(count)), cached_));
+  if (&program != &plan().next && count == rows && chunks_ == cached_) chunks_ += count;
+  cached_ += count;
+  tokens->remove_prefix(static_cast<size_t>(count));
+  return logits;
+}
+
 absl::Status Generator::Run(absl::Span<const int32_t> tokens) {
   while (!tokens.empty()) {
-    const plan::Program& program = tokens.size() == 1 ? plan().next : plan().prompt;
-    const graph::Graph& graph = program.graph;
-    const int64_t rows = graph::Elements(graph.values[graph.Input("tokens")].shape);
-    const int64_t count = std::min(static_cast<int64_t>(tokens.size()), rows);
     MP_ASSIGN_OR_RETURN(logits_,
-                        engine_->Run(program, tokens.first(static_cast<size_t>(count)), cached_));
-    cached_ += count;
-    tokens.remove_prefix(static_cast<size_t>(count));
+                        RunSome(tokens.size() == 1 ? plan().next : plan().prompt, &tokens));
   }
   return absl::OkStatus();
 }
@@ -138,25 +189,64 @@ absl::Span<const int32_t> Generator::Add(int32_t token) {
   const size_t kept = std::max<size_t>(1, window_size_ / 2);
   window_.erase(window_.begin(), window_.end() - static_cast<std::ptrdiff_t>(kept - 1));
   window_.push_back(token);
-  cached_ = 0;
+  chunks_ = cached_ = 0;
   return window_;
 }
 
 absl::Status Generator::Generate(absl::Span<const int32_t> prompt, const GenerateOptions& options,
-                                 const std::function<bool(int32_t)>& emit) {
+                                 const EmitToken& emit) {
   MP_RETURN_IF_ERROR(CheckRequest(prompt, options));
   engine_->UseThread();
   Sampler sampler(options, vocabulary_);
-  window_.reserve(window_size_);
-  window_.assign(prompt.end() - static_cast<std::ptrdiff_t>(std::min(prompt.size(), window_size_)),
-                 prompt.end());
-  cached_ = 0;
-  absl::Span<const int32_t> unseen = window_;
+  const auto seen = prompt.last(std::min(prompt.size(), window_size_));
+  Begin(seen, Kept(seen));
+  absl::Span<const int32_t> unseen = absl::MakeConstSpan(window_).subspan(cached_);
   for (int64_t i = 0; i < options.tokens; ++i) {
     MP_RETURN_IF_ERROR(Run(unseen));
     const int32_t token = sampler.Next({logits_, static_cast<size_t>(vocabulary_)}, i);
-    if (!emit(token)) break;
+    TokenScore made{.token = {.token = token}};
+    if (options.best.has_value()) made = ScoresOf(logits_, vocabulary_, {token}, *options.best)[0];
+    if (!emit(made)) break;
     unseen = Add(token);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Generator::Score(absl::Span<const int32_t> text, int64_t best, const EmitToken& emit) {
+  if (plan().score.ops.empty()) {
+    return absl::FailedPreconditionError("Score needs GeneratorOptions with `scores`");
+  }
+  MP_RETURN_IF_ERROR(CheckText(text));
+  if (text.size() > window_size_) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("the text has %d tokens; there is room for %d", text.size(), window_size_));
+  }
+  engine_->UseThread();
+  const int64_t kept = KeptWithScores(text, best);
+  Begin(text, kept);
+  scores_.resize(static_cast<size_t>(kept));
+  scored_text_ = window_;
+  scored_best_ = best;
+  for (const TokenScore& score : scores_) {
+    if (!emit(score)) return absl::OkStatus();
+  }
+  return RunScores(emit);
+}
+
+// Of the text in the window, behind those that there are.
+absl::Status Generator::RunScores(const EmitToken& emit) {
+  const auto text = absl::MakeConstSpan(window_);
+  auto unseen = text.first(text.size() - 1).subspan(static_cast<size_t>(cached_));
+  while (!unseen.empty()) {
+    const auto first = static_cast<size_t>(cached_) + 1;
+    const size_t before = unseen.size();
+    MP_ASSIGN_OR_RETURN(const float* logits, RunSome(plan().score, &unseen));
+    const auto scores =
+        ScoresOf(logits, vocabulary_, text.subspan(first, before - unseen.size()), scored_best_);
+    scores_.insert(scores_.end(), scores.begin(), scores.end());
+    for (const TokenScore& score : scores) {
+      if (!emit(score)) return absl::OkStatus();
+    }
   }
   return absl::OkStatus();
 }

@@ -19,6 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+const EmitToken kGoOn = [](const TokenScore&) { return true; };
 constexpr int64_t kShortContext = 12;
 constexpr int64_t kSmallVocabulary = 37;
 
@@ -71,8 +72,8 @@ std::vector<int32_t> Generate(Generator& generator, const std::vector<int32_t>& 
                               const GenerateOptions& options) {
   std::vector<int32_t> tokens;
   EXPECT_EQ(generator.Generate(prompt, options,
-                               [&](int32_t t) {
-                                 tokens.push_back(t);
+                               [&](const TokenScore& made) {
+                                 tokens.push_back(made.token.token);
                                  return true;
                                }),
             absl::OkStatus());
@@ -207,8 +208,8 @@ TEST(Generator, EndsWhereNoMoreIsWanted) {
   const std::vector<int32_t> whole = Generate(*generator, {1, 2}, options);
   std::vector<int32_t> part;
   EXPECT_EQ(generator->Generate(std::vector<int32_t>{1, 2}, options,
-                                [&](int32_t token) {
-                                  part.push_back(token);
+                                [&](const TokenScore& made) {
+                                  part.push_back(made.token.token);
                                   return part.size() < 3;
                                 }),
             absl::OkStatus());
@@ -219,7 +220,7 @@ TEST(Generator, EndsWhereNoMoreIsWanted) {
 TEST(Generator, SaysWhatIsWrong) {
   auto generator = MakeGenerator({});
   auto error = [&](const std::vector<int32_t>& prompt, const GenerateOptions& options) {
-    const absl::Status status = generator->Generate(prompt, options, [](int32_t) { return true; });
+    const absl::Status status = generator->Generate(prompt, options, kGoOn);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
@@ -227,9 +228,7 @@ TEST(Generator, SaysWhatIsWrong) {
   EXPECT_THAT(error({1, 37}, {}), HasSubstr("prompt token 1 has id 37"));
   EXPECT_THAT(error({1}, {.temperature = -1}), HasSubstr("temperature"));
   EXPECT_THAT(error({1}, {.top_k = -1}), HasSubstr("top_k"));
-  EXPECT_EQ(MakeGenerator({}, false)
-                ->Generate(std::vector<int32_t>{1}, {}, [](int32_t) { return true; })
-                .code(),
+  EXPECT_EQ(MakeGenerator({}, false)->Generate(std::vector<int32_t>{1}, {}, kGoOn).code(),
             absl::StatusCode::kFailedPrecondition);
   v1::ModelSpec model;
   model.mutable_bert();

@@ -1,5 +1,6 @@
 #include "engine/runtime/gpu/backend/cuda_generation_engine.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -40,6 +41,9 @@ class CudaDecoder : public GenerationEngine {
   absl::Status Allocate();
   absl::Status PinWhatTravels();
   absl::StatusOr<Bound> Bind(const plan::Program& program);
+  Bound& BoundOf(const plan::Program& program) {
+    return &program == &plan_.prompt ? prompt_ : &program == &plan_.next ? next_ : score_;
+  }
   absl::Status CopyToDevice(const Bound& bound, int64_t last);
   absl::Status Enqueue(Bound& bound, const StepContext& context);
 
@@ -51,6 +55,7 @@ class CudaDecoder : public GenerationEngine {
   CudaMemoryOfStep memory_;
   Bound prompt_;
   Bound next_;
+  Bound score_;                           // where the plan has the program
   std::optional<HostMirror> parameters_;  // until Upload
   std::optional<HostMirror> travels_;     // pinned: inputs and logits, as in the arena
   std::optional<HostMirror> control_;     // pinned: a StepControl
@@ -60,6 +65,7 @@ class CudaDecoder : public GenerationEngine {
 CudaDecoder::~CudaDecoder() {
   prompt_.executor.reset();
   next_.executor.reset();
+  score_.executor.reset();
   device().DropGraphs();  // which hold the libraries' calls
   parts_.graphs.reset();
   parts_.products.reset();
@@ -75,6 +81,9 @@ absl::Status CudaDecoder::Open(const v1::ModelSpec& model, plan::PlanOptions opt
   MP_RETURN_IF_ERROR(Allocate());
   MP_ASSIGN_OR_RETURN(prompt_, Bind(plan_.prompt));
   MP_ASSIGN_OR_RETURN(next_, Bind(plan_.next));
+  if (options.scores) {
+    MP_ASSIGN_OR_RETURN(score_, Bind(plan_.score));
+  }
   return PinWhatTravels();
 }
 
@@ -112,12 +121,13 @@ absl::StatusOr<CudaDecoder::Bound> CudaDecoder::Bind(const plan::Program& progra
 
 absl::Status CudaDecoder::PinWhatTravels() {
   std::vector<HostMirror::Range> ranges;
-  for (const Bound* bound : {&prompt_, &next_}) {
+  for (const Bound* bound : {&prompt_, &next_, &score_}) {
+    if (bound->executor == nullptr) continue;
     const GenerationPlaces& at = bound->places;
     const int64_t bytes = at.rows * static_cast<int64_t>(sizeof(int32_t));
     ranges.push_back({at.tokens, at.tokens + bytes});
     ranges.push_back({at.positions, at.positions + bytes});
-    ranges.push_back({at.logits, at.logits + at.logit_bytes});
+    ranges.push_back({at.logits, at.logits + at.logit_rows * at.logit_row_bytes});
   }
   travels_->Pin(device(), std::move(ranges)).IgnoreError();  // slower without, which has been said
   return absl::OkStatus();
@@ -163,7 +173,7 @@ absl::Status CudaDecoder::Enqueue(Bound& bound, const StepContext& context) {
 
 absl::StatusOr<const float*> CudaDecoder::Run(const plan::Program& program,
                                               absl::Span<const int32_t> tokens, int64_t first) {
-  Bound& bound = &program == &plan_.prompt ? prompt_ : next_;
+  Bound& bound = BoundOf(program);
   bound.places.Fill(tokens, first, travels_->data());
   const int64_t last = static_cast<int64_t>(tokens.size()) - 1;
   MP_RETURN_IF_ERROR(CopyToDevice(bound, last));
@@ -172,8 +182,9 @@ absl::StatusOr<const float*> CudaDecoder::Run(const plan::Program& program,
   context.last_micro_step = false;  // both streams are joined behind it
   MP_RETURN_IF_ERROR(Enqueue(bound, context));
   const int64_t at = bound.places.logits;
+  const int64_t rows = std::min(bound.places.logit_rows, last + 1);
   MP_RETURN_IF_ERROR(device().Copy(streams_.compute, travels_->data() + at, memory_.arena + at,
-                                   bound.places.logit_bytes));
+                                   rows * bound.places.logit_row_bytes));
   MP_RETURN_IF_ERROR(device().Synchronize(streams_.compute, parts_.timeout));
   return reinterpret_cast<const float*>(travels_->data() + at);
 }

@@ -51,12 +51,41 @@ std::vector<int32_t> Text(Generator& generator, int64_t prompt, const GenerateOp
     text.push_back(static_cast<int32_t>((i * i + 3 * i + 1) % TinyJob::kVocabulary));
   }
   EXPECT_EQ(generator.Generate(std::vector<int32_t>(text), options,
-                               [&](int32_t token) {
-                                 text.push_back(token);
+                               [&](const TokenScore& made) {
+                                 text.push_back(made.token.token);
                                  return true;
                                }),
             absl::OkStatus());
   return text;
+}
+
+// With log-probabilities of the likeliest, of a text and of what follows it.
+std::vector<TokenScore> Scores(Generator& generator, int64_t length) {
+  std::vector<int32_t> text;
+  for (int64_t i = 0; i < length; ++i) {
+    text.push_back(static_cast<int32_t>((i * i + 3 * i + 1) % TinyJob::kVocabulary));
+  }
+  std::vector<TokenScore> scores;
+  const auto keep = [&](const TokenScore& score) {
+    scores.push_back(score);
+    return true;
+  };
+  EXPECT_EQ(generator.Score(text, 3, keep), absl::OkStatus());
+  const GenerateOptions options = {.tokens = 2, .temperature = 0, .best = 3};
+  EXPECT_EQ(generator.Generate(text, options, keep), absl::OkStatus());
+  return scores;
+}
+
+void ExpectSameScores(const std::vector<TokenScore>& got, const std::vector<TokenScore>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].token.token, want[i].token.token) << i;
+    EXPECT_NEAR(got[i].token.log_prob, want[i].token.log_prob, 1e-4) << i;
+    ASSERT_EQ(got[i].best.size(), want[i].best.size()) << i;
+    for (size_t j = 0; j < got[i].best.size(); ++j) {
+      EXPECT_NEAR(got[i].best[j].log_prob, want[i].best[j].log_prob, 1e-4) << i << " " << j;
+    }
+  }
 }
 
 struct GenerationCase {
@@ -99,6 +128,21 @@ INSTANTIATE_TEST_SUITE_P(
                     GenerationCase{"Gemma3", {.llama = true, .gemma3 = true}, v1::PRECISION_FP32},
                     GenerationCase{"LlamaF16", {.llama = true, .tied = true}, v1::PRECISION_FP16}),
     [](const auto& info) { return info.param.name; });
+
+TEST_P(CudaGeneration, ScoresAreTheCpus) {
+  const TinyJob job;
+  const v1::ModelSpec model = job.Spec(GetParam().model).model();
+  GeneratorOptions options = {.window = 90, .scores = true};
+  const auto cpu = Make(model, options);
+  for (const bool capture : {false, true}) {
+    options.engine = OnDevice(3, capture);
+    const auto device = Make(model, options);
+    for (const int64_t length : {88, 2, 70, 70}) {
+      SCOPED_TRACE(absl::StrCat(capture ? "captured, " : "", length, " tokens"));
+      ExpectSameScores(Scores(*device, length), Scores(*cpu, length));
+    }
+  }
+}
 
 TEST(CudaGenerationPlan, IsTheDevices) {
   const TinyJob job;
