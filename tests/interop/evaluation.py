@@ -122,9 +122,9 @@ def served(milepost, work):
             server.terminate()
 
 
-def evaluated(work, model, **arguments):
+def evaluated(work, kind, **arguments):
     done = lm_eval.simple_evaluate(
-        model=model, model_args=arguments, tasks=list(TASKS), batch_size=1, log_samples=True,
+        model=kind, model_args=arguments, tasks=list(TASKS), batch_size=1, log_samples=True,
         bootstrap_iters=0, task_manager=lm_eval.tasks.TaskManager(include_path=str(work)))
     samples = {name: sorted(done["samples"][name], key=lambda one: one["doc_id"]) for name in TASKS}
     return done["results"], {
@@ -161,7 +161,7 @@ def main():
         make_tasks(work)
         with served(milepost, work) as address:
             results, ours = evaluated(
-                work, "local-completions", model="jobs/1", max_length=LENGTH,
+                work, "local-completions", model="checkpoints/1", max_length=LENGTH,
                 base_url=f"{address}/v1/completions", tokenizer=str(work / "tuned"))
         theirs_results, theirs = evaluated(
             work, "hf", pretrained=str(work / "tuned"), dtype="float32", device="cpu",
