@@ -194,8 +194,9 @@ TEST(Scores, AWholeChunkOfTheTextBeforeIsNotRunAgain) {
   EXPECT_EQ(counted.Ran(), 139);
   counted.Score(TextOf(150), 1);  // 128 are kept
   EXPECT_EQ(counted.Ran(), 149 - 128);
-  counted.Score(TextOf(150, 128), 1);  // the score of token 128 is another one: 64
+  const auto other = counted.Score(TextOf(150, 128), 1);  // token 128 has another score: 64
   EXPECT_EQ(counted.Ran(), 149 - 64);
+  EXPECT_EQ(other, Counted(Models()[0]).Score(TextOf(150, 128), 1));
   counted.Generate(TextOf(150, 128), 1);  // whose logits are those of its last token
   EXPECT_EQ(counted.Ran(), 150 - 128);
   counted.Score(TextOf(150, 128), 2);  // other figures
