@@ -112,14 +112,7 @@ class Bench {
       std::memcpy(&state_[i], &word, 8);
     }
     worker_.Receive();  // Welcome
-    auto jobs = v1::JobService::NewStub(MakeChannel(address));
-    grpc::ClientContext context;
-    context.set_wait_for_ready(true);
-    v1::SubmitJobRequest request;
-    *request.mutable_spec() = Spec(flags.ranks);
-    v1::Job job;
-    const grpc::Status submitted = jobs->SubmitJob(&context, request, &job);
-    MP_CHECK(submitted.ok()) << submitted.error_message();
+    Submit(address);
     MakeUploaders(address, worker_.Receive().start_rank());
   }
 
@@ -162,6 +155,17 @@ class Bench {
     }
     for (std::thread& thread : threads) thread.join();
     return *std::max_element(seconds.begin(), seconds.end());
+  }
+
+  void Submit(const std::string& address) const {
+    auto jobs = v1::JobService::NewStub(MakeChannel(address));
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    v1::SubmitJobRequest request;
+    *request.mutable_spec() = Spec(flags_.ranks);
+    v1::Job job;
+    const grpc::Status submitted = jobs->SubmitJob(&context, request, &job);
+    MP_CHECK(submitted.ok()) << submitted.error_message();
   }
 
   void MakeUploaders(const std::string& address, const v1::StartRank& start) {

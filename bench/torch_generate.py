@@ -57,7 +57,7 @@ def write(model, args):
     return tokens[0] - start, [b - a for a, b in zip(tokens, tokens[1:])]
 
 
-def main():
+def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--family", default="gpt2")
     for name, default in dict(layers=12, width=768, heads=12, kv_heads=4, hidden=2048,
@@ -65,7 +65,11 @@ def main():
                               threads=2).items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
     parser.add_argument("--precision", default="fp32")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main():
+    args = arguments()
     torch.set_num_threads(args.threads)
     model = make(args)
     write(model, args)  # warm-up

@@ -80,8 +80,19 @@ int64_t CgroupV1Bytes(Part part, const std::string& folder) {
                 Field(ReadSmallFile(folder + "/memory.stat"), "total_inactive_file "));
 }
 
-// The process's cgroup and every one above it: each may hold the limit. In a container the path of
-// /proc/self/cgroup may not exist under the mount, whose root is then the container's own.
+// The least of the cgroup `path` and of every one above it: each may hold the limit.
+int64_t LeastUpwards(Part part, bool v2, const std::string& base, std::string path) {
+  int64_t least = kUnknown;
+  while (true) {
+    least =
+        std::min(least, v2 ? CgroupV2Bytes(part, base + path) : CgroupV1Bytes(part, base + path));
+    if (path.empty()) return least;
+    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
+  }
+}
+
+// The process's cgroup and every one above it. In a container the path of /proc/self/cgroup may not
+// exist under the mount, whose root is then the container's own.
 int64_t CgroupBytes(Part part, const std::string& root) {
   int64_t least = kUnknown;
   for (absl::string_view line :
@@ -94,13 +105,7 @@ int64_t CgroupBytes(Part part, const std::string& root) {
         std::find(controllers.begin(), controllers.end(), "memory") != controllers.end();
     if (!v2 && !v1) continue;
     const std::string base = root + (v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
-    std::string path = parts[2] == "/" ? "" : parts[2];
-    while (true) {
-      least =
-          std::min(least, v2 ? CgroupV2Bytes(part, base + path) : CgroupV1Bytes(part, base + path));
-      if (path.empty()) break;
-      path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-    }
+    least = std::min(least, LeastUpwards(part, v2, base, parts[2] == "/" ? "" : parts[2]));
   }
   return least;
 }

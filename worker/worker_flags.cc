@@ -255,14 +255,16 @@ absl::StatusOr<AgentOptions> AgentOptionsOf(const Flags& flags) {
   return options;
 }
 
+// Of a worker that joins or has joined, where no folder was given.
+std::string TlsDirOf(const AgentOptions& options, bool joins) {
+  std::string own = absl::StrCat(options.data_dir, "/tls");
+  return joins || std::filesystem::exists(TlsFolder(own).certificate()) ? own : "";
+}
+
 absl::StatusOr<std::optional<JoinOptions>> JoinOptionsOf(const Flags& flags,
                                                          AgentOptions* options) {
   MP_ASSIGN_OR_RETURN(JoinTokenSource token, JoinTokenOf(flags.join_token_file));
-  const std::string own = absl::StrCat(options->data_dir, "/tls");
-  if (options->tls_dir.empty() &&
-      (token || std::filesystem::exists(TlsFolder(own).certificate()))) {
-    options->tls_dir = own;
-  }
+  if (options->tls_dir.empty()) options->tls_dir = TlsDirOf(*options, token != nullptr);
   if (options->tls_dir.empty()) return std::nullopt;
   JoinOptions join = {.coordinator = options->coordinator,
                       .tls_dir = options->tls_dir,

@@ -114,7 +114,8 @@ class Fleet {
     const absl::Time begin = now_;
     absl::Time look = now_;
     while (now_ < begin + kLongest) {
-      ConnectAndRemove();
+      ConnectReady();
+      RemoveEnded();
       for (; next < arrivals.size() && begin + arrivals[next].at <= now_; ++next) {
         Submit(arrivals[next]);
       }
@@ -156,22 +157,29 @@ class Fleet {
     jobs_[JobNumber(job_)] = {.left = arrival.length, .submitted = now_};
   }
 
-  void ConnectAndRemove() {
+  v1::Hello HelloOf(size_t node) {
+    v1::Hello hello;
+    hello.set_worker_id(Id(node));
+    hello.set_incarnation(++incarnation_);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      v1::Slot* added = hello.add_slots();
+      added->set_index(slot);
+      added->set_device(v1::DEVICE_KIND_CUDA);
+      added->set_model("NVIDIA H100");
+    }
+    return hello;
+  }
+
+  void ConnectReady() {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       Node& node = nodes_[i];
       if (node.connected || node.leaves || node.ready > now_) continue;
-      v1::Hello hello;
-      hello.set_worker_id(Id(i));
-      hello.set_incarnation(++incarnation_);
-      for (int slot = 0; slot < kSlots; ++slot) {
-        v1::Slot* added = hello.add_slots();
-        added->set_index(slot);
-        added->set_device(v1::DEVICE_KIND_CUDA);
-        added->set_model("NVIDIA H100");
-      }
-      Do(WorkerHello{hello});
+      Do(WorkerHello{HelloOf(i)});
       node.connected = true;
     }
+  }
+
+  void RemoveEnded() {
     while (!nodes_.empty() && nodes_.back().leaves && *nodes_.back().leaves <= now_) {
       if (nodes_.back().connected) Do(WorkerStreamLost{WorkerName(Id(nodes_.size() - 1))});
       nodes_.pop_back();

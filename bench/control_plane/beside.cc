@@ -141,6 +141,22 @@ nlohmann::json Told(const char* beside, const std::vector<Round>& rounds,
           {"decision_ms_alone", alone}};
 }
 
+nlohmann::json ToldOfScraped(const Options& options, const std::vector<Round>& rounds) {
+  nlohmann::json scraped = Told(
+      "who scrapes", rounds, [](const Round& one) -> const Steady& { return one.scraped.steady; });
+  scraped["scrapers"] = options.scrapers;
+  scraped["scrapes_per_second"] =
+      MedianOf(rounds, [](const Round& one) { return one.scraped.scrapes_per_second; });
+  return scraped;
+}
+
+void TellScrapes(const ScrapeCounts& counts) {
+  printf("%ld scrapes of %ld bytes, the slowest took %.0f ms; %ld failed\n",
+         static_cast<long>(counts.scrapes),
+         static_cast<long>(counts.bytes / std::max<int64_t>(1, counts.scrapes)),
+         static_cast<double>(counts.slowest_us) / 1e3, static_cast<long>(counts.failures));
+}
+
 }  // namespace
 
 std::vector<Round> MeasureRounds(const Measured& measured, ScrapersProcess* scrapers) {
@@ -159,22 +175,13 @@ std::vector<Round> MeasureRounds(const Measured& measured, ScrapersProcess* scra
     }
     rounds.push_back(std::move(round));
   }
-  const ScrapeCounts& counts = scrapers->counts();
-  printf("%ld scrapes of %ld bytes, the slowest took %.0f ms; %ld failed\n",
-         static_cast<long>(counts.scrapes),
-         static_cast<long>(counts.bytes / std::max<int64_t>(1, counts.scrapes)),
-         static_cast<double>(counts.slowest_us) / 1e3, static_cast<long>(counts.failures));
-  MP_CHECK(counts.failures == 0);
+  TellScrapes(scrapers->counts());
+  MP_CHECK(scrapers->counts().failures == 0);
   return rounds;
 }
 
 nlohmann::json Beside(const Options& options, const std::vector<Round>& rounds) {
-  nlohmann::json scraped = Told(
-      "who scrapes", rounds, [](const Round& one) -> const Steady& { return one.scraped.steady; });
-  scraped["scrapers"] = options.scrapers;
-  scraped["scrapes_per_second"] =
-      MedianOf(rounds, [](const Round& one) { return one.scraped.scrapes_per_second; });
-  nlohmann::json result = {{"scraped", scraped}, {"rounds", rounds.size()}};
+  nlohmann::json result = {{"scraped", ToldOfScraped(options, rounds)}, {"rounds", rounds.size()}};
   if (options.pages == 0) return result;
   nlohmann::json watched =
       Told("them and open pages", rounds,

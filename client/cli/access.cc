@@ -71,6 +71,16 @@ absl::StatusOr<std::string> ServeDataDir(const DataDir& dir,
   }
 }
 
+absl::Status SeveralAreCalled(const std::string& typed, std::vector<std::string> found) {
+  constexpr size_t kMostShown = 8;
+  if (found.size() > kMostShown) {
+    found.resize(kMostShown);
+    found.push_back("...");
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "several jobs are called '", typed, "': ", absl::StrJoin(found, ", "), "; name one of them"));
+}
+
 }  // namespace
 
 absl::StatusOr<Access> Access::Open(const GlobalOptions& options, WhenStopped when_stopped) {
@@ -158,12 +168,7 @@ absl::StatusOr<std::string> ResolveJob(JobClient jobs, const std::string& typed)
     return absl::NotFoundError(absl::StrCat(
         "no job is called '", typed, "'", hint.empty() ? "; `milepost job list` shows all" : hint));
   }
-  if (found.size() > 8) {
-    found.resize(8);
-    found.push_back("...");
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "several jobs are called '", typed, "': ", absl::StrJoin(found, ", "), "; name one of them"));
+  return SeveralAreCalled(typed, std::move(found));
 }
 
 absl::StatusOr<std::vector<std::string>> ResolveJobs(JobClient jobs,

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -15,7 +14,6 @@
 #include "common/exit_codes.h"
 #include "common/proto_time.h"
 #include "common/regular_file.h"
-#include "common/spec/to_yaml.h"
 #include "common/status_macros.h"
 
 namespace milepost::client {
@@ -152,11 +150,7 @@ int TokenListCommand(const GlobalOptions& global, int limit) {
   const auto tokens = access->auth().List(limit);
   if (!tokens.ok()) return Fail(tokens.status());
   if (Whole(global)) {
-    nlohmann::ordered_json list = nlohmann::ordered_json::array();
-    for (const v1::Token& token : *tokens) {
-      list.push_back(MessageToJson(token, Absent::kPrintDefault));
-    }
-    Print(global.output == OutputFormat::kJson ? list.dump(2) + "\n" : JsonToYaml(list));
+    Print(RenderMessages(*tokens, global.output));
     return kExitOk;
   }
   Table table({"NAME", "USER", "GRANTS", "CREATED", "EXPIRES", "LAST USE", "REVOKED"});

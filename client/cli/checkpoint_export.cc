@@ -127,8 +127,8 @@ class Exporter {
     return absl::OkStatus();
   }
 
-  absl::Status Accept(const v1::Chunk& chunk) {
-    const state::Interval interval = {chunk.tensor(), chunk.begin(), chunk.end()};
+  // Whether it was asked for, and is whole.
+  absl::Status Check(const v1::Chunk& chunk, const state::Interval& interval) const {
     if (!layout_.CheckInterval(interval).ok() ||
         outputs_[static_cast<size_t>(chunk.tensor())] < 0 ||
         layout_.BytesOf(interval) != static_cast<int64_t>(chunk.data().size())) {
@@ -141,6 +141,12 @@ class Exporter {
                                               layout_.Describe(interval),
                                               " does not have the checksum it was saved with"));
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status Accept(const v1::Chunk& chunk) {
+    const state::Interval interval = {chunk.tensor(), chunk.begin(), chunk.end()};
+    MP_RETURN_IF_ERROR(Check(chunk, interval));
     // A stream that is opened again gives its chunks again.
     if (!received_.insert(interval).second) return absl::OkStatus();
     const int64_t element =

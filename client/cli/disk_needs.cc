@@ -51,6 +51,13 @@ int64_t CheckpointsOfAll(const v1::JobSpec& spec) {
   return std::max<int64_t>(times(spec.checkpoint().every()) + best, 1);
 }
 
+// With the `kept` that are there already.
+int64_t CheckpointsThatFit(const DiskNeeds& needs, const Room& room, int64_t kept) {
+  const int64_t state = room.state_is_there ? needs.state_bytes : 0;
+  const int64_t left = room.free + room.in_bin - state - static_cast<int64_t>(kStoreMarginBytes);
+  return kept + std::max<int64_t>(0, left) / needs.checkpoint_bytes;
+}
+
 }  // namespace
 
 DiskNeeds DiskNeedsOf(const plan::StepPlan& plan) {
@@ -82,10 +89,7 @@ std::string TellTightDisk(const v1::JobSpec& spec, const DiskNeeds& needs, const
   const int64_t keep_last = spec.checkpoint().keep_last();
   const int64_t best = spec.checkpoint().keep_best() ? 1 : 0;
   const int64_t wanted = std::min(CheckpointsOfAll(spec), keep_last + best + 1);
-  const int64_t state = room.state_is_there ? needs.state_bytes : 0;
-  const int64_t left = room.free + room.in_bin - state - static_cast<int64_t>(kStoreMarginBytes);
-  const int64_t fit =
-      std::min(kept, keep_last) + std::max<int64_t>(0, left) / needs.checkpoint_bytes;
+  const int64_t fit = CheckpointsThatFit(needs, room, std::min(kept, keep_last));
   if (fit >= wanted) return "";
   const std::string first = fit == 1 ? "the first" : absl::StrCat("the first ", fit);
   const std::string fewer =

@@ -13,6 +13,17 @@
 #include "engine/plan/fit/fit.h"
 
 namespace milepost::client {
+namespace {
+
+// If it is less than what the place has.
+void SetDeclaredMemory(const v1::JobSpec& spec, plan::RankPlace* place) {
+  const int64_t declared = spec.resources().memory();
+  if (declared <= 0 || declared >= place->memory_bytes) return;
+  place->memory_bytes = declared;
+  place->memory_of = "a rank, as resources.memory says,";
+}
+
+}  // namespace
 
 int ThreadsPerRank(const v1::JobSpec& spec) {
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -21,6 +32,14 @@ int ThreadsPerRank(const v1::JobSpec& spec) {
 }
 
 int64_t HostBytesPerRank(int ranks) { return MemoryLimitBytes() / ranks; }
+
+void SetDeviceMemory(const plan::DeviceProfile& profile, const v1::JobSpec& spec,
+                     plan::RankPlace* place) {
+  place->memory_bytes = plan::UsableBytes(profile);
+  place->memory_of = absl::StrCat("a rank with one ", profile.name);
+  place->host_memory = false;
+  SetDeclaredMemory(spec, place);
+}
 
 absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec) {
   const int ranks = spec.resources().ranks();
@@ -31,18 +50,12 @@ absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec) {
   if (cpu && !HostMultipliesBf16().Any()) profile.matmul.erase("BF16");
   plan::RankPlace place = {.profile = profile, .threads = threads};
   if (!cpu) {
-    place.memory_bytes = plan::UsableBytes(profile);
-    place.memory_of = absl::StrCat("a rank with one ", profile.name);
-    place.host_memory = false;
-  } else {
-    place.memory_bytes = HostBytesPerRank(ranks);
-    place.memory_of = ranks == 1 ? "this host" : absl::StrCat("this host over ", ranks, " ranks");
+    SetDeviceMemory(profile, spec, &place);
+    return place;
   }
-  const int64_t declared = spec.resources().memory();
-  if (declared > 0 && declared < place.memory_bytes) {
-    place.memory_bytes = declared;
-    place.memory_of = "a rank, as resources.memory says,";
-  }
+  place.memory_bytes = HostBytesPerRank(ranks);
+  place.memory_of = ranks == 1 ? "this host" : absl::StrCat("this host over ", ranks, " ranks");
+  SetDeclaredMemory(spec, &place);
   return place;
 }
 

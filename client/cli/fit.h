@@ -26,6 +26,10 @@ int64_t HostBytesPerRank(int ranks);
 // INVALID_ARGUMENT names the field: there is no such profile.
 absl::StatusOr<plan::RankPlace> PlaceOnHost(const v1::JobSpec& spec);
 
+// Gives the place the memory of one device of `profile`, or resources.memory if that is less.
+void SetDeviceMemory(const plan::DeviceProfile& profile, const v1::JobSpec& spec,
+                     plan::RankPlace* place);
+
 // "train.precision: bf16 would be about 1.7 times as fast on this host", when another precision is
 // expected to be faster there (plan/estimates/faster_precision.h); otherwise empty. `where` is the
 // place in words, such as "this host".

@@ -82,6 +82,14 @@ bool AnyTarget(const v1::DataSpec& data, absl::Span<const int32_t> tokens) {
   });
 }
 
+absl::Status NothingToPredict(const std::string& path, bool masks) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      path,
+      ": no token can be predicted, so there is nothing to learn: all are padding or separators",
+      masks ? ", or never masked" : "", "; look at data.padding, data.document_separator",
+      masks ? " and data.masking.special_tokens" : "", ", and at the file"));
+}
+
 absl::Status CheckTokens(const v1::JobSpec& spec, const std::string& path,
                          const std::vector<data::LabelOptions>& labels,
                          const std::string& loss_mask) {
@@ -97,12 +105,7 @@ absl::Status CheckTokens(const v1::JobSpec& spec, const std::string& path,
   MP_RETURN_IF_ERROR(file->Read(0, vocabulary, absl::MakeSpan(first)));
   const bool all = static_cast<int64_t>(first.size()) == file->size();
   if (!all || AnyTarget(spec.data(), first)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      path,
-      ": no token can be predicted, so there is nothing to learn: all are padding or separators",
-      spec.data().has_masking() ? ", or never masked" : "",
-      "; look at data.padding, data.document_separator",
-      spec.data().has_masking() ? " and data.masking.special_tokens" : "", ", and at the file"));
+  return NothingToPredict(path, spec.data().has_masking());
 }
 
 // A file of a job's data, and the file that says which of its tokens are targets.

@@ -28,27 +28,47 @@ namespace {
 
 constexpr size_t kMostElements = 1000;
 
+// Goes along a text, and knows what is within brackets, braces and quotes.
+class Nesting {
+ public:
+  // True: `c` is outside of them, and is none of them.
+  bool IsOutside(char c) {
+    if (quote_ != 0) {
+      quote_ = c == quote_ ? 0 : quote_;
+    } else if (c == '"' || c == '\'') {
+      quote_ = c;
+    } else if (c == '[' || c == '{') {
+      ++depth_;
+    } else if (c == ']' || c == '}') {
+      --depth_;
+    } else {
+      return depth_ == 0;
+    }
+    return false;
+  }
+
+ private:
+  int depth_ = 0;
+  char quote_ = 0;
+};
+
 // `text` cut at `separator`, but for those within brackets, braces and quotes.
 std::vector<std::string> SplitOutside(absl::string_view text, char separator) {
   std::vector<std::string> parts(1);
-  int depth = 0;
-  char quote = 0;
+  Nesting nesting;
   for (const char c : text) {
-    if (quote != 0) {
-      quote = c == quote ? 0 : quote;
-    } else if (c == '"' || c == '\'') {
-      quote = c;
-    } else if (c == '[' || c == '{') {
-      ++depth;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    } else if (c == separator && depth == 0) {
+    if (nesting.IsOutside(c) && c == separator) {
       parts.emplace_back();
-      continue;
+    } else {
+      parts.back().push_back(c);
     }
-    parts.back().push_back(c);
   }
   return parts;
+}
+
+void SetKeyAndValue(absl::string_view key, absl::string_view value, v1::LabelRequirement* one) {
+  one->set_key(std::string(key));
+  one->set_value(std::string(value));
 }
 
 absl::StatusOr<v1::LabelRequirement> ParseRequirement(absl::string_view text) {
@@ -59,12 +79,10 @@ absl::StatusOr<v1::LabelRequirement> ParseRequirement(absl::string_view text) {
     one.set_key(std::string(text));
   } else if (const size_t at = text.find("!="); at != absl::string_view::npos) {
     one.set_operator_(v1::LabelRequirement::OPERATOR_NOT_EQUALS);
-    one.set_key(std::string(text.substr(0, at)));
-    one.set_value(std::string(text.substr(at + 2)));
+    SetKeyAndValue(text.substr(0, at), text.substr(at + 2), &one);
   } else if (const size_t equals = text.find('='); equals != absl::string_view::npos) {
     one.set_operator_(v1::LabelRequirement::OPERATOR_EQUALS);
-    one.set_key(std::string(text.substr(0, equals)));
-    one.set_value(std::string(text.substr(equals + 1)));
+    SetKeyAndValue(text.substr(0, equals), text.substr(equals + 1), &one);
   } else {
     one.set_operator_(v1::LabelRequirement::OPERATOR_EXISTS);
     one.set_key(std::string(text));

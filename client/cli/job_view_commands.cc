@@ -115,6 +115,11 @@ absl::StatusOr<std::vector<std::string>> JobsOfArray(const Access& access,
   return names;
 }
 
+absl::Time DeadlineOf(const WaitOptions& options) {
+  return options.timeout_seconds ? absl::Now() + absl::Seconds(*options.timeout_seconds)
+                                 : absl::InfiniteFuture();
+}
+
 }  // namespace
 
 int JobListCommand(const GlobalOptions& global, int limit, const ListOptions& options) {
@@ -199,9 +204,7 @@ int JobLogsCommand(const GlobalOptions& global, const LogsOptions& options) {
 
 int JobWaitCommand(const GlobalOptions& global, const WaitOptions& options) {
   Detacher detacher;
-  const absl::Time deadline = options.timeout_seconds
-                                  ? absl::Now() + absl::Seconds(*options.timeout_seconds)
-                                  : absl::InfiniteFuture();
+  const absl::Time deadline = DeadlineOf(options);
   const auto access = Access::Open(global, WhenStopped::kServeDataDir);
   if (!access.ok()) return Fail(access.status());
   detacher.Watch(access->connection());

@@ -1,6 +1,4 @@
 // milepost worker token ...
-#include <nlohmann/json.hpp>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -9,7 +7,6 @@
 #include "client/cli/table.h"
 #include "common/exit_codes.h"
 #include "common/proto_time.h"
-#include "common/spec/to_yaml.h"
 
 namespace milepost::client {
 namespace {
@@ -81,11 +78,7 @@ int JoinTokenListCommand(const GlobalOptions& global, int limit) {
   const auto tokens = access->join_tokens().List(limit);
   if (!tokens.ok()) return Fail(tokens.status());
   if (AsMessage(global)) {
-    nlohmann::ordered_json list = nlohmann::ordered_json::array();
-    for (const v1::JoinToken& token : *tokens) {
-      list.push_back(MessageToJson(token, Absent::kPrintDefault));
-    }
-    Print(global.output == OutputFormat::kJson ? list.dump(2) + "\n" : JsonToYaml(list));
+    Print(RenderMessages(*tokens, global.output));
     return kExitOk;
   }
   Table table({"NAME", "POOL", "WHO", "USED", "CREATED", "EXPIRES", "LAST USE", "REVOKED"});

@@ -45,6 +45,12 @@ constexpr int kSampleTokens = 240;
 constexpr int kBeginAttempts = 5;
 constexpr int kMostInBin = 10'000;
 
+int64_t CountReady(const std::vector<v1::Worker>& workers) {
+  return std::count_if(workers.begin(), workers.end(), [](const v1::Worker& worker) {
+    return worker.state() == v1::WORKER_STATE_READY;
+  });
+}
+
 std::vector<int> AllowedCores() {
   cpu_set_t set;
   std::vector<int> cores;
@@ -189,10 +195,7 @@ absl::StatusOr<JobClient::Place> LocalRun::PlaceOfRanks() {
   const absl::Time deadline = absl::Now() + kServeBudget;
   while (true) {
     MP_ASSIGN_OR_RETURN(const std::vector<v1::Worker> known, workers.List());
-    const auto ready = std::count_if(known.begin(), known.end(), [](const v1::Worker& worker) {
-      return worker.state() == v1::WORKER_STATE_READY;
-    });
-    if (ready >= options_.workers) return JobClient::Place{0, place.threads};
+    if (CountReady(known) >= options_.workers) return JobClient::Place{0, place.threads};
     if (absl::Now() > deadline) {
       return absl::DeadlineExceededError(absl::StrCat("the workers did not start within ",
                                                       absl::FormatDuration(kServeBudget), "; see ",
@@ -298,9 +301,7 @@ absl::Status LocalRun::QueueOthers(const RunChoice& choice, JobClient jobs) {
   return absl::OkStatus();
 }
 
-absl::Status LocalRun::CheckDisk(const RunChoice& choice) {
-  if (disk_.checkpoint_bytes == 0 || choice.action == RunChoice::kDone) return absl::OkStatus();
-  CheckpointClient client(Connect(absl::Milliseconds(500)));
+absl::StatusOr<Room> LocalRun::RoomWith(const RunChoice& choice, CheckpointClient& client) {
   MP_ASSIGN_OR_RETURN(std::vector<v1::Checkpoint> goes,
                       client.List(/*job=*/"", kMostInBin, /*deleted=*/true));
   MP_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> replaced, CheckpointsOf(choice.replaced));
@@ -310,6 +311,13 @@ absl::Status LocalRun::CheckDisk(const RunChoice& choice) {
                .free = static_cast<int64_t>(free),
                .state_is_there = spec_.train().offload().path().empty()};
   for (const v1::Checkpoint& checkpoint : goes) room.in_bin += checkpoint.bytes();
+  return room;
+}
+
+absl::Status LocalRun::CheckDisk(const RunChoice& choice) {
+  if (disk_.checkpoint_bytes == 0 || choice.action == RunChoice::kDone) return absl::OkStatus();
+  CheckpointClient client(Connect(absl::Milliseconds(500)));
+  MP_ASSIGN_OR_RETURN(const Room room, RoomWith(choice, client));
   MP_RETURN_IF_ERROR(CheckRoom(disk_, room));
   std::vector<v1::Checkpoint> own;
   if (choice.action != RunChoice::kSubmit) {

@@ -79,6 +79,8 @@ class LocalRun {
   absl::Status BeginJob();
   void ServePage();
   absl::StatusOr<RunChoice> Choose(const std::vector<v1::Job>& existing);
+  // What it replaces counts as in the bin.
+  absl::StatusOr<Room> RoomWith(const RunChoice& choice, CheckpointClient& client);
   // RESOURCE_EXHAUSTED: no checkpoint would fit, even if others go into the bin first. A note is
   // printed when there is room for only a few.
   absl::Status CheckDisk(const RunChoice& choice);

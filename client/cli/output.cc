@@ -46,9 +46,7 @@ std::string RenderList(const std::vector<Item>& items, OutputFormat format,
     return text;
   }
   if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
-    Json list = Json::array();
-    for (const Item& item : items) list.push_back(MessageToJson(item, Absent::kPrintDefault));
-    return JsonText(list, format);
+    return RenderMessages(items, format);
   }
   Table table(std::move(header));
   for (const Item& item : items) table.Add(row(item));
@@ -236,6 +234,19 @@ void AppendFailure(const v1::Failure& failure, std::string* text) {
   }
 }
 
+// What a rank has told of itself.
+std::string StatsText(const v1::RankStats& stats) {
+  std::string text = absl::StrCat(HumanBytes(stats.planned_bytes()), " planned, ",
+                                  HumanBytes(stats.allocated_bytes()), " allocated");
+  if (stats.peak_resident_bytes() > 0) {
+    absl::StrAppend(&text, ", ", HumanBytes(stats.peak_resident_bytes()), " resident");
+  }
+  if (stats.own_seconds() > 0) {
+    absl::StrAppendFormat(&text, "; %.1f ms of each step are its own", stats.own_seconds() * 1e3);
+  }
+  return text;
+}
+
 // Where each rank runs, and what it has told of itself.
 void AppendRanks(const v1::Job& job, std::string* text) {
   std::map<int, const v1::RankStats*> told;
@@ -243,18 +254,7 @@ void AppendRanks(const v1::Job& job, std::string* text) {
   for (const v1::RankPlacement& placement : job.placements()) {
     std::string line = absl::StrFormat("%s slot %d", placement.worker(), placement.slot());
     const auto found = told.find(placement.rank());
-    if (found != told.end()) {
-      const v1::RankStats& stats = *found->second;
-      absl::StrAppend(&line, ": ", HumanBytes(stats.planned_bytes()), " planned, ",
-                      HumanBytes(stats.allocated_bytes()), " allocated");
-      if (stats.peak_resident_bytes() > 0) {
-        absl::StrAppend(&line, ", ", HumanBytes(stats.peak_resident_bytes()), " resident");
-      }
-      if (stats.own_seconds() > 0) {
-        absl::StrAppendFormat(&line, "; %.1f ms of each step are its own",
-                              stats.own_seconds() * 1e3);
-      }
-    }
+    if (found != told.end()) absl::StrAppend(&line, ": ", StatsText(*found->second));
     Line(text, absl::StrCat("Rank ", placement.rank()), line);
   }
 }
@@ -368,6 +368,15 @@ std::string RenderWorkers(const std::vector<v1::Worker>& workers, OutputFormat f
 
 std::string RenderMessage(const google::protobuf::Message& message, OutputFormat format) {
   return JsonText(MessageToJson(message, Absent::kPrintDefault), format);
+}
+
+std::string RenderMessages(const std::vector<const google::protobuf::Message*>& messages,
+                           OutputFormat format) {
+  Json list = Json::array();
+  for (const google::protobuf::Message* message : messages) {
+    list.push_back(MessageToJson(*message, Absent::kPrintDefault));
+  }
+  return JsonText(list, format);
 }
 
 std::string ChoiceText(const v1::Choice& choice) {

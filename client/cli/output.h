@@ -47,6 +47,16 @@ std::string ChoiceText(const v1::Choice& choice);
 // A message as JSON (indented) or YAML, ending in a newline.
 std::string RenderMessage(const google::protobuf::Message& message, OutputFormat format);
 
+// The same of a list of messages.
+std::string RenderMessages(const std::vector<const google::protobuf::Message*>& messages,
+                           OutputFormat format);
+template <typename Message>
+std::string RenderMessages(const std::vector<Message>& messages, OutputFormat format) {
+  std::vector<const google::protobuf::Message*> all;
+  for (const Message& message : messages) all.push_back(&message);
+  return RenderMessages(all, format);
+}
+
 // All output of a command goes through these functions, whoever wrote the text. Control characters
 // other than line breaks and tabs never reach stderr, or stdout when it is a terminal. A file or a
 // pipe gets the bytes unchanged.

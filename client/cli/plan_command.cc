@@ -71,15 +71,7 @@ absl::StatusOr<plan::RankPlace> PlaceFor(const std::string& device, const v1::Jo
   MP_ASSIGN_OR_RETURN(const plan::DeviceProfile profile, LoadDevice(device));
   place.threads = ThreadsOn(profile, spec);
   place.profile = plan::ForThreads(profile, place.threads);
-  if (profile.memory_bytes == 0) return place;
-  place.memory_bytes = plan::UsableBytes(profile);
-  place.host_memory = false;
-  place.memory_of = absl::StrCat("a rank with one ", profile.name);
-  const int64_t declared = spec.resources().memory();
-  if (declared > 0 && declared < place.memory_bytes) {
-    place.memory_bytes = declared;
-    place.memory_of = "a rank, as resources.memory says,";
-  }
+  if (profile.memory_bytes != 0) SetDeviceMemory(profile, spec, &place);
   return place;
 }
 

@@ -1,6 +1,5 @@
 // How queues are shown.
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -41,11 +40,7 @@ std::string RenderQueues(const std::vector<v1::Queue>& queues, OutputFormat form
     return names;
   }
   if (format == OutputFormat::kJson || format == OutputFormat::kYaml) {
-    nlohmann::ordered_json list = nlohmann::ordered_json::array();
-    for (const v1::Queue& queue : queues) {
-      list.push_back(MessageToJson(queue, Absent::kPrintDefault));
-    }
-    return format == OutputFormat::kJson ? list.dump(2) + "\n" : JsonToYaml(list);
+    return RenderMessages(queues, format);
   }
   Table table({"NAME", "WEIGHT", "DEVICE", "USED", "GUARANTEED", "LIMIT", "RUNNING", "WAITING"});
   for (const v1::Queue& queue : queues) {

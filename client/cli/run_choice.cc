@@ -80,6 +80,19 @@ bool IsInTheWay(const v1::Job& job) {
          job.state() != v1::JOB_STATE_CANCELLING;
 }
 
+// What the job waits for, which neither has succeeded nor runs here; empty: nothing.
+std::string AwaitedElsewhere(const v1::Job& job,
+                             const std::map<std::string, const v1::Job*>& by_name,
+                             const std::map<std::string, bool>& runs) {
+  for (const std::string& name : job.spec().scheduling().depends_on()) {
+    const auto other = by_name.find(name);
+    if (other == by_name.end() || other->second->state() == v1::JOB_STATE_SUCCEEDED) continue;
+    const auto waits = runs.find(name);
+    if (waits == runs.end() || !waits->second) return name;
+  }
+  return "";
+}
+
 std::string WhyNotHere(const v1::Job& job, const RunSlots& slots,
                        const std::set<std::string>& before,
                        const std::map<std::string, const v1::Job*>& by_name,
@@ -91,15 +104,8 @@ std::string WhyNotHere(const v1::Job& job, const RunSlots& slots,
   if (ranks > slots.count) {
     return absl::StrCat("needs ", ranks, " slots, and there are ", slots.count);
   }
-  for (const std::string& name : job.spec().scheduling().depends_on()) {
-    const auto other = by_name.find(name);
-    if (other == by_name.end() || other->second->state() == v1::JOB_STATE_SUCCEEDED) continue;
-    const auto waits = runs.find(name);
-    if (waits == runs.end() || !waits->second) {
-      return absl::StrCat("depends on ", name, ", which has not succeeded");
-    }
-  }
-  return "";
+  const std::string awaited = AwaitedElsewhere(job, by_name, runs);
+  return awaited.empty() ? "" : absl::StrCat("depends on ", awaited, ", which has not succeeded");
 }
 
 }  // namespace

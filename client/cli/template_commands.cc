@@ -33,6 +33,14 @@ int PrintTemplate(const GlobalOptions& global, const v1::Template& one) {
   return kExitOk;
 }
 
+std::string PrintableLines(absl::string_view text) {
+  std::string printable;
+  for (const absl::string_view line : absl::StrSplit(absl::StripSuffix(text, "\n"), '\n')) {
+    printable += Printable(line) + "\n";
+  }
+  return printable;
+}
+
 }  // namespace
 
 absl::StatusOr<SpecTemplate> FetchTemplate(const GlobalOptions& global, const std::string& typed) {
@@ -86,18 +94,13 @@ int TemplateDescribeCommand(const GlobalOptions& global, const std::string& type
   const bool for_people =
       global.output == OutputFormat::kTable || global.output == OutputFormat::kWide;
   if (!for_people) return PrintTemplate(global, *found);
-  std::string text;
   Note(absl::StrCat(found->name(), ", etag ", found->etag(), ", changed ",
                     AgeText(found->update_time(), absl::Now()), " ago"));
   if (isatty(STDOUT_FILENO) == 0) {  // as it was written, for a file
     Print(found->spec_yaml());
     return kExitOk;
   }
-  for (const absl::string_view line :
-       absl::StrSplit(absl::StripSuffix(found->spec_yaml(), "\n"), '\n')) {
-    text += Printable(line) + "\n";
-  }
-  Print(text);
+  Print(PrintableLines(found->spec_yaml()));
   return kExitOk;
 }
 

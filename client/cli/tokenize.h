@@ -51,7 +51,7 @@ struct TokenizeResult {
 // "a.npy" -> "a.mask.npy": the loss mask of a file of examples.
 std::string MaskPath(absl::string_view output);
 
-// The Python program that TokenizeHuggingFace runs: tokenize_hugging_face.py.
+// The Python program that TokenizeHuggingFace runs: tokenize_hugging_face.py, with what it imports.
 absl::string_view TokenizeScript();
 
 // Makes one token per byte, uint8. INVALID_ARGUMENT: the text is not UTF-8; the message has file,

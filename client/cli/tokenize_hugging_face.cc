@@ -127,6 +127,16 @@ absl::Status CopyFrame(uint32_t count, FrameReader* reader, PartWriters* part) {
   return part->mask->Append(std::vector<uint32_t>(mask.begin(), mask.end()));
 }
 
+// What follows `documents`, and with it all is there.
+absl::Status ReadEnd(uint32_t documents, FrameReader* reader, TokenizeResult* result) {
+  uint32_t rest[2];
+  if (!reader->Read(rest, sizeof rest)) return EndsEarly();
+  result->documents = documents;
+  result->cut = rest[0];
+  result->left_out = rest[1];
+  return absl::OkStatus();
+}
+
 // OK is not enough: only the script's end says that all has come.
 absl::StatusOr<Copied> CopyFrames(const TokenizeJob& job, FrameReader* reader) {
   MP_ASSIGN_OR_RETURN(Copied copied, ReadHeader(job, reader));
@@ -135,11 +145,7 @@ absl::StatusOr<Copied> CopyFrames(const TokenizeJob& job, FrameReader* reader) {
     uint32_t count = 0;
     if (!reader->Read(&count, sizeof count)) return EndsEarly();
     if (part == 2) {
-      uint32_t rest[2];
-      if (!reader->Read(rest, sizeof rest)) return EndsEarly();
-      copied.result.documents = count;
-      copied.result.cut = rest[0];
-      copied.result.left_out = rest[1];
+      MP_RETURN_IF_ERROR(ReadEnd(count, reader, &copied.result));
       return copied;
     }
     if (part > 2 || copied.parts[part].tokens == nullptr || count > 65536) {

@@ -49,12 +49,9 @@ int MonitorDrain(const Access& access, const std::string& name, const InterruptG
   while (!guard.interrupted()) {
     const auto worker = access.workers().Get(name);
     if (!worker.ok()) return Fail(worker.status());
-    if (worker->state() == v1::WORKER_STATE_DRAINED) {
-      Note(absl::StrCat(name, " is drained"));
-      return kExitOk;
-    }
-    if (worker->state() == v1::WORKER_STATE_DOWN) {
-      Note(absl::StrCat(name, " is down"));
+    const bool down = worker->state() == v1::WORKER_STATE_DOWN;
+    if (down || worker->state() == v1::WORKER_STATE_DRAINED) {
+      Note(absl::StrCat(name, down ? " is down" : " is drained"));
       return kExitOk;
     }
     const std::string line =

@@ -45,19 +45,22 @@ void AddUse(const v1::DeviceFacts& facts, std::vector<std::string>* parts) {
   }
 }
 
+// What goes in and out in a second.
+std::string InAndOut(const char* name, int64_t in, int64_t out) {
+  return absl::StrCat(name, " ", HumanBytes(in), "/s in, ", HumanBytes(out), "/s out");
+}
+
 void AddHealth(const v1::DeviceFacts& facts, absl::Time now, std::vector<std::string>* parts) {
   if (facts.has_pcie_read_bytes_per_second() && facts.has_pcie_write_bytes_per_second()) {
-    parts->push_back(absl::StrCat("PCIe ", HumanBytes(facts.pcie_read_bytes_per_second()),
-                                  "/s in, ", HumanBytes(facts.pcie_write_bytes_per_second()),
-                                  "/s out"));
+    parts->push_back(
+        InAndOut("PCIe", facts.pcie_read_bytes_per_second(), facts.pcie_write_bytes_per_second()));
   }
   if (facts.nvlinks() > 0) {
     parts->push_back(absl::StrCat(facts.nvlinks_active(), " of ", facts.nvlinks(), " NVLinks up"));
   }
   if (facts.has_nvlink_transmit_bytes_per_second() && facts.has_nvlink_receive_bytes_per_second()) {
-    parts->push_back(absl::StrCat("NVLink ", HumanBytes(facts.nvlink_receive_bytes_per_second()),
-                                  "/s in, ", HumanBytes(facts.nvlink_transmit_bytes_per_second()),
-                                  "/s out"));
+    parts->push_back(InAndOut("NVLink", facts.nvlink_receive_bytes_per_second(),
+                              facts.nvlink_transmit_bytes_per_second()));
   }
   if (facts.has_ecc_errors() && facts.ecc_errors() > 0) {
     parts->push_back(absl::StrCat(facts.ecc_errors(), " uncorrected memory errors"));

@@ -3,21 +3,11 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
-#include "client/web/json_messages.h"
-#include "common/http/http_status.h"
+#include "client/web/json_api.h"
 #include "common/pki/secret.h"
 #include "common/steady_time.h"
 
 namespace milepost::client {
-namespace {
-
-HttpResponse RefusedCall(const absl::Status& status) {
-  return {.status = HttpStatusOf(status),
-          .content_type = "application/json",
-          .body = StatusJson(status)};
-}
-
-}  // namespace
 
 Calls::Calls(const CallOptions& options) : options_(options) {
   for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Work(); });
@@ -31,7 +21,7 @@ Calls::~Calls() {
     left.swap(waiting_);
   }
   for (const Task& task : left) {
-    task.drop(RefusedCall(absl::UnavailableError("the web server stops")));
+    task.drop(ErrorResponse(absl::UnavailableError("the web server stops")));
   }
   for (std::thread& thread : threads_) thread.join();
 }
@@ -76,7 +66,7 @@ void Calls::Add(Task task) {
       return;
     }
   }
-  task.drop(RefusedCall(absl::ResourceExhaustedError("too many calls wait; try again soon")));
+  task.drop(ErrorResponse(absl::ResourceExhaustedError("too many calls wait; try again soon")));
 }
 
 void Calls::ForgetOld(absl::Time now) {

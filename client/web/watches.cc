@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/web/json_api.h"
 #include "client/web/json_messages.h"
-#include "common/http/http_status.h"
 
 namespace milepost::client {
 namespace {
@@ -37,11 +37,7 @@ Watches::~Watches() {
   }
   ticker_.join();
   for (const auto& source : sources) {
-    std::shared_ptr<GenericStream> stream;
-    {
-      absl::MutexLock lock(&mutex_);
-      stream = source->stream;
-    }
+    const std::shared_ptr<GenericStream> stream = StreamOf(*source);
     if (stream != nullptr) stream->Cancel();
   }
   const auto none = [this] {
@@ -62,10 +58,7 @@ void Watches::Add(const Watch& watch, const HttpAnswer& answer) {
     absl::MutexLock lock(&mutex_);
     if (stop_ || open_ >= options_.most ||
         of_principal_[watch.principal] >= options_.most_of_principal) {
-      const absl::Status refusal = absl::ResourceExhaustedError("too many streams are open");
-      return answer({.status = HttpStatusOf(refusal),
-                     .content_type = "application/json",
-                     .body = StatusJson(refusal)});
+      return answer(ErrorResponse(absl::ResourceExhaustedError("too many streams are open")));
     }
     ++open_;
     ++of_principal_[watch.principal];
@@ -141,6 +134,11 @@ std::vector<Watches::Reader> Watches::ReadersOf(Source* source) {
   return source->readers;
 }
 
+std::shared_ptr<GenericStream> Watches::StreamOf(const Source& source) {
+  absl::MutexLock lock(&mutex_);
+  return source.stream;
+}
+
 bool Watches::OnMessage(const std::shared_ptr<Source>& source, const std::string& bytes) {
   const auto message = source->method->NewResponse();
   if (!message->ParseFromString(bytes)) return true;
@@ -156,11 +154,7 @@ bool Watches::OnMessage(const std::shared_ptr<Source>& source, const std::string
   if (readers.empty() || !readers[0].stream->full()) return true;
   // The coordinator waits for who reads slowly, and reads on when that one has.
   readers[0].stream->OnRoom([this, source] {
-    std::shared_ptr<GenericStream> stream;
-    {
-      absl::MutexLock lock(&mutex_);
-      stream = source->stream;
-    }
+    const std::shared_ptr<GenericStream> stream = StreamOf(*source);
     if (stream != nullptr) stream->Resume();
   });
   return false;

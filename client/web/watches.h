@@ -80,6 +80,7 @@ class Watches {
   void Leave(const std::shared_ptr<Source>& source, const HttpStream* stream,
              const std::string& principal);
   std::vector<Reader> ReadersOf(Source* source);
+  std::shared_ptr<GenericStream> StreamOf(const Source& source);  // null: it has none
   void Tick();
 
   GenericClient coordinator_;

@@ -68,6 +68,19 @@ absl::StatusOr<std::string> ParseSpec(const Json& body) {
   return absl::StrCat("{\"spec\":", ToJson(spec), "}");
 }
 
+struct PlanWish {
+  v1::JobSpec spec;
+  std::string device;
+};
+
+absl::StatusOr<PlanWish> PlanWishOf(const Json& body) {
+  PlanWish wish;
+  MP_ASSIGN_OR_RETURN(const std::string yaml, TextOf(body, "yaml"));
+  MP_ASSIGN_OR_RETURN(wish.spec, ParseJobSpecYaml(yaml, "spec"));
+  if (body.value("device", Json("")).is_string()) wish.device = body.value("device", "");
+  return wish;
+}
+
 absl::StatusOr<std::string> RenderSpec(const Json& body) {
   const auto found = body.find("spec");
   v1::JobSpec spec;
@@ -222,12 +235,8 @@ HttpResponse WebServer::AnswerSpec(const HttpRequest& request, const std::string
   if (what == "parse") json = ParseSpec(*body);
   if (what == "render") json = RenderSpec(*body);
   if (what == "plan" && options_.plan) {
-    const auto yaml = TextOf(*body, "yaml");
-    if (!yaml.ok()) return ErrorResponse(yaml.status());
-    auto spec = ParseJobSpecYaml(*yaml, "spec");
-    if (!spec.ok()) return ErrorResponse(spec.status());
-    json = Plan(*spec, body->value("device", Json("")).is_string() ? body->value("device", "")
-                                                                   : std::string());
+    const auto wanted = PlanWishOf(*body);
+    json = wanted.ok() ? Plan(wanted->spec, wanted->device) : wanted.status();
   }
   return json.ok() ? JsonResponse(*std::move(json)) : ErrorResponse(json.status());
 }

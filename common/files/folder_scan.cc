@@ -106,18 +106,20 @@ class FolderScan {
     return absl::OkStatus();
   }
 
+  absl::Status Look(const std::string& full, struct stat* facts) const {
+    if (lstat(full.c_str(), facts) == 0) return absl::OkStatus();
+    return errno == ENOENT ? absl::AbortedError(absl::StrCat(
+                                 absl::CHexEscape(full), " has gone while it was read: try again"))
+                           : absl::ErrnoToStatus(errno, full);
+  }
+
   absl::Status Take(const std::string& path, const std::string& name) {
     for (const char* never : kNeverSent) {
       if (name == never) return absl::OkStatus();
     }
     ScannedEntry entry = {.path = path, .facts = {}, .target = ""};
     const std::string full = (folder_ / path).string();
-    if (lstat(full.c_str(), &entry.facts) != 0) {
-      return errno == ENOENT
-                 ? absl::AbortedError(absl::StrCat(absl::CHexEscape(full),
-                                                   " has gone while it was read: try again"))
-                 : absl::ErrnoToStatus(errno, full);
-    }
+    MP_RETURN_IF_ERROR(Look(full, &entry.facts));
     const bool is_folder = S_ISDIR(entry.facts.st_mode);
     if (rules_.Ignores(Join(prefix_, path), is_folder)) return absl::OkStatus();
     if (const absl::Status good = CheckArchivePath(path); !good.ok()) {

@@ -189,6 +189,16 @@ void ReadAlternatives(const X509* certificate, Certificate* read) {
   }
 }
 
+using Extensions = std::vector<std::pair<int, std::string>>;  // by NID
+
+Extensions ExtensionsOf(const Certificate& wanted) {
+  return {{NID_basic_constraints, "critical,CA:FALSE"},
+          {NID_key_usage, "critical,digitalSignature"},
+          {NID_ext_key_usage, wanted.uri.empty() ? "serverAuth" : "clientAuth"},
+          {NID_authority_key_identifier, "keyid"},
+          {NID_subject_alt_name, SubjectAlternatives(wanted)}};
+}
+
 absl::StatusOr<std::string> IssueFor(const KeyPair& authority, const Certificate& wanted,
                                      EVP_PKEY* key, absl::Time now, absl::Duration lifetime) {
   for (const std::string& host : wanted.hosts) MP_RETURN_IF_ERROR(CheckHost(host));
@@ -199,14 +209,7 @@ absl::StatusOr<std::string> IssueFor(const KeyPair& authority, const Certificate
   if (X509_set_issuer_name(raw, X509_get_subject_name(issuer.get())) != 1) {
     return Failed("cannot name the issuer");
   }
-  const std::string usage = wanted.uri.empty() ? "serverAuth" : "clientAuth";
-  const std::vector<std::pair<int, std::string>> extensions = {
-      {NID_basic_constraints, "critical,CA:FALSE"},
-      {NID_key_usage, "critical,digitalSignature"},
-      {NID_ext_key_usage, usage},
-      {NID_authority_key_identifier, "keyid"},
-      {NID_subject_alt_name, SubjectAlternatives(wanted)}};
-  for (const auto& [nid, value] : extensions) {
+  for (const auto& [nid, value] : ExtensionsOf(wanted)) {
     MP_RETURN_IF_ERROR(AddExtension(raw, issuer.get(), nid, value));
   }
   return Sign(raw, issuer_key.get());

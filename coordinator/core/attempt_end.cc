@@ -88,23 +88,24 @@ bool AnySaves(const v1::JobRecord& record) {
 
 }  // namespace
 
+// Its ranks have not left in time.
+void Transition::KillOverdue(int64_t number) {
+  if (AllKilled(*Job(number))) return GiveUpRanks(number);
+  v1::JobRecord& record = Change(number);
+  if (AnySaves(record)) {  // no time for a checkpoint: what it keeps in memory may do
+    record.clear_stop_deadline();
+    return AbortRanks(&record);
+  }
+  *record.mutable_stop_deadline() = ToProto(now_ + config_.lease + config_.kill_wait);
+  StopRanks(&record, v1::STOP_KIND_KILL);
+}
+
 void Transition::StopOverdue() {
   const std::set<int64_t> timed = state_.timed();
   for (int64_t number : timed) {
     const v1::JobRecord* known = Job(number);
     if (IsSet(known->stop_deadline()) && FromProto(known->stop_deadline()) <= now_) {
-      if (AllKilled(*known)) {
-        GiveUpRanks(number);
-        continue;
-      }
-      v1::JobRecord& record = Change(number);
-      if (AnySaves(record)) {  // no time for a checkpoint: what it keeps in memory may do
-        record.clear_stop_deadline();
-        AbortRanks(&record);
-        continue;
-      }
-      *record.mutable_stop_deadline() = ToProto(now_ + config_.lease + config_.kill_wait);
-      StopRanks(&record, v1::STOP_KIND_KILL);
+      KillOverdue(number);
     } else if (known->ending() == v1::ATTEMPT_ENDING_NONE && TimeLimitEnd(*known) <= now_) {
       BeginEnding(number, v1::ATTEMPT_ENDING_TIME_LIMIT, v1::JOB_REASON_TIME_LIMIT,
                   "its time limit is up: its ranks checkpoint and leave");

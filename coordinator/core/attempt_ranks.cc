@@ -57,6 +57,19 @@ v1::Failure FailureOf(const v1::RankReport& report, const std::string& worker, a
   return failure;
 }
 
+// Of a rank that told nothing: its host is to blame.
+v1::Failure HostFailureOf(const v1::JobRecord& record, int rank, const std::string& why,
+                          absl::Time now) {
+  v1::Failure failure;
+  failure.set_class_(v1::FAILURE_CLASS_HOST);
+  failure.set_rank(rank);
+  failure.set_worker(record.ranks(rank).worker());
+  failure.set_generation(record.job().generation());
+  failure.set_message(why);
+  *failure.mutable_time() = ToProto(now);
+  return failure;
+}
+
 }  // namespace
 
 void Transition::StartAttempt(int64_t number, const std::vector<PlacedRank>& placed) {
@@ -182,14 +195,7 @@ void Transition::RankLost(int64_t number, int index, const std::string& why) {
   const bool unwanted =
       record.ending() != v1::ATTEMPT_ENDING_NONE && record.ending() != v1::ATTEMPT_ENDING_FAILED;
   if (unwanted) return AbortRanks(&record);
-  v1::Failure failure;
-  failure.set_class_(v1::FAILURE_CLASS_HOST);
-  failure.set_rank(index);
-  failure.set_worker(rank->worker());
-  failure.set_generation(record.job().generation());
-  failure.set_message(why);
-  *failure.mutable_time() = ToProto(now_);
-  NoteFailure(&record, std::move(failure), /*peer_lost=*/false);
+  NoteFailure(&record, HostFailureOf(record, index, why, now_), /*peer_lost=*/false);
   BeginEnding(number, v1::ATTEMPT_ENDING_FAILED, v1::JOB_REASON_WORKER_LOST,
               absl::StrCat("rank ", index, " is lost: ", why));
   AbortRanks(&record);

@@ -78,6 +78,23 @@ bool IsWhole(const v1::CurveBlock& block) {
          (curve.not_finite().empty() || curve.not_finite_size() == size);
 }
 
+// `curve` is null where there are too many.
+void AddTo(Curve* curve, const CurveReport& report) {
+  if (curve != nullptr) curve->Add(report);
+}
+
+// Point `i` of a whole block.
+CurvePoint PointOf(const v1::CurveBlock& block, int i) {
+  const v1::Curve& points = block.points();
+  return {.step = points.steps(i),
+          .seconds = CountOf(points.seconds(i)),
+          .reports = CountOf(block.reports(i)),
+          .not_finite = points.not_finite().empty() ? 0 : CountOf(points.not_finite(i)),
+          .mean = points.means(i),
+          .min = points.mins(i),
+          .max = points.maxs(i)};
+}
+
 // That there may be of a curve; more than there are.
 constexpr uint32_t kMostBlocks = 4 * kCurvePoints / kCurveBlockPoints;
 
@@ -111,8 +128,7 @@ void CurveSet::TakeTraining(const v1::Progress& progress, uint32_t seconds) {
   // Before an attempt's first step it tells what the one before had told.
   if (progress.step() <= progress.start_step()) return;
   const auto add = [&](absl::string_view name, double value) {
-    Curve* const curve = Find(name);
-    if (curve != nullptr) curve->Add({.step = progress.step(), .value = value, .seconds = seconds});
+    AddTo(Find(name), {.step = progress.step(), .value = value, .seconds = seconds});
   };
   const auto add_known = [&](absl::string_view name, double value) {
     if (value != 0) add(name, value);
@@ -135,8 +151,7 @@ void CurveSet::TakeValidation(const v1::Progress& progress, uint32_t seconds) {
   const int64_t step = progress.validation_step();
   if (step <= progress.start_step() || step > progress.step()) return;
   const auto add = [&](absl::string_view name, double value) {
-    Curve* const curve = Find(name);
-    if (curve != nullptr) curve->Add({.step = step, .value = value, .seconds = seconds});
+    AddTo(Find(name), {.step = step, .value = value, .seconds = seconds});
   };
   add("validation_loss", progress.validation_loss());
   for (const v1::LossReport& head : progress.validation_heads()) {
@@ -207,17 +222,8 @@ void CurveSet::Restore(absl::string_view name, uint32_t block, const v1::CurveBl
   if (!follows || !IsWhole(stored)) kept.curve.MarkAllChanged();  // it moves to other blocks
   if (!IsWhole(stored)) return;
   generation_ = std::max(generation_, stored.generation());
-  const v1::Curve& points = stored.points();
-  for (int i = 0; i < points.steps_size(); ++i) {
-    const bool fits = kept.curve.Restore(
-        {.step = points.steps(i),
-         .seconds = CountOf(points.seconds(i)),
-         .reports = CountOf(stored.reports(i)),
-         .not_finite = points.not_finite().empty() ? 0 : CountOf(points.not_finite(i)),
-         .mean = points.means(i),
-         .min = points.mins(i),
-         .max = points.maxs(i)});
-    if (!fits) kept.curve.MarkAllChanged();
+  for (int i = 0; i < stored.points().steps_size(); ++i) {
+    if (!kept.curve.Restore(PointOf(stored, i))) kept.curve.MarkAllChanged();
   }
   if (!kept.curve.changed()) kept.curve.MarkStored();
 }

@@ -136,6 +136,16 @@ bool IsOfNewWorker(const State& state, const Event& event) {
   return hello != nullptr && state.FindWorker(WorkerName(hello->hello.worker_id())) == nullptr;
 }
 
+absl::Time NextDeadlineOf(const v1::JobRecord& record) {
+  absl::Time next = absl::InfiniteFuture();
+  if (IsSet(record.stop_deadline())) next = std::min(next, FromProto(record.stop_deadline()));
+  const bool backing_off = record.ranks().empty() && IsSet(record.job().next_attempt_time());
+  if (backing_off) next = std::min(next, FromProto(record.job().next_attempt_time()));
+  if (record.ending() == v1::ATTEMPT_ENDING_NONE) next = std::min(next, TimeLimitEnd(record));
+  if (IsSet(record.resize_after())) next = std::min(next, FromProto(record.resize_after()));
+  return next;
+}
+
 }  // namespace
 
 Outcome Decide(const State& state, const Event& event, absl::Time now, const Config& config) {
@@ -224,12 +234,7 @@ absl::Time NextDeadline(const State& state) {
     }
   }
   for (int64_t number : state.timed()) {
-    const v1::JobRecord& record = *state.FindJob(number);
-    if (IsSet(record.stop_deadline())) next = std::min(next, FromProto(record.stop_deadline()));
-    const bool backing_off = record.ranks().empty() && IsSet(record.job().next_attempt_time());
-    if (backing_off) next = std::min(next, FromProto(record.job().next_attempt_time()));
-    if (record.ending() == v1::ATTEMPT_ENDING_NONE) next = std::min(next, TimeLimitEnd(record));
-    if (IsSet(record.resize_after())) next = std::min(next, FromProto(record.resize_after()));
+    next = std::min(next, NextDeadlineOf(*state.FindJob(number)));
   }
   return next;
 }

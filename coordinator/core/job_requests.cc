@@ -206,6 +206,11 @@ void Transition::Delete(const JobDeleted& event) {
   }
   if (absl::Status free = CheckNotNeeded(event); !free.ok()) return Refuse(std::move(free));
   result_.job = event.job;
+  Forget(number);
+}
+
+// Its number is not given again.
+void Transition::Forget(int64_t number) {
   outcome_.last_job = std::max(outcome_.last_job, NextJobNumber() - 1);
   outcome_.jobs.erase(number);
   outcome_.durable_jobs.erase(number);
@@ -409,6 +414,18 @@ bool Transition::DependsOn(const v1::SchedulingSpec& scheduling, int64_t other) 
   return false;
 }
 
+// By the jobs of `queue`.
+int Transition::SlotsHeldIn(const std::string& queue, v1::DeviceKind device) const {
+  int held = 0;
+  for (const int64_t number : JobsWithRanks()) {
+    const v1::JobRecord& record = *Job(number);
+    const v1::JobSpec& spec = record.job().spec();
+    const bool counts = spec.scheduling().queue() == queue && spec.resources().device() == device;
+    if (counts) held += record.ranks_size();
+  }
+  return held;
+}
+
 // A job that holds slots takes them along.
 absl::Status Transition::CheckMove(const v1::JobRecord& record, const std::string& queue) const {
   const v1::JobSpec& spec = record.job().spec();
@@ -416,12 +433,7 @@ absl::Status Transition::CheckMove(const v1::JobRecord& record, const std::strin
   if (!HoldsSlots(record) || to == nullptr || spec.scheduling().queue() == queue)
     return absl::OkStatus();
   const v1::DeviceKind device = spec.resources().device();
-  int used = std::max(record.ranks_size(), LeastRanksOf(record));
-  for (const int64_t number : JobsWithRanks()) {
-    const v1::JobRecord& other = *Job(number);
-    if (other.job().spec().scheduling().queue() != queue) continue;
-    if (other.job().spec().resources().device() == device) used += other.ranks_size();
-  }
+  const int used = std::max(record.ranks_size(), LeastRanksOf(record)) + SlotsHeldIn(queue, device);
   for (const v1::SlotQuota& quota : to->queue().quotas()) {
     if (quota.device() != device || !quota.has_limit() || used <= quota.limit()) continue;
     return Refusal(v1::ERROR_REASON_QUEUE_LIMIT_EXCEEDED, QueueName(queue),

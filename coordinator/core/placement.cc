@@ -8,6 +8,16 @@
 #include "common/check.h"
 
 namespace milepost::coordinator {
+namespace {
+
+PoolSlot* SlotOf(PoolHost& host, int index) {
+  for (PoolSlot& slot : host.slots) {
+    if (slot.index == index) return &slot;
+  }
+  return nullptr;
+}
+
+}  // namespace
 
 int SlotPool::FreeOf(const PoolHost& host) {
   return static_cast<int>(std::count_if(host.slots.begin(), host.slots.end(),
@@ -203,14 +213,13 @@ SlotCounts SlotPool::Take(const std::vector<PlacedRank>& placed) {
     MP_CHECK(found != host_by_worker_.end()) << worker;
     Erase(found->second);
     for (; i < placed.size() && placed[i].worker == worker; ++i) {
-      for (PoolSlot& slot : hosts_[found->second].slots) {
-        if (slot.index != placed[i].slot) continue;
-        MP_CHECK(slot.free) << worker << "/" << slot.index;
-        slot.free = false;
-        taken.Add(slot.memory_bytes, 1);
-        free_.Add(slot.memory_bytes, -1);
-        if (hosts_[found->second].avoided) avoided_free_.Add(slot.memory_bytes, -1);
-      }
+      PoolSlot* const slot = SlotOf(hosts_[found->second], placed[i].slot);
+      if (slot == nullptr) continue;
+      MP_CHECK(slot->free) << worker << "/" << slot->index;
+      slot->free = false;
+      taken.Add(slot->memory_bytes, 1);
+      free_.Add(slot->memory_bytes, -1);
+      if (hosts_[found->second].avoided) avoided_free_.Add(slot->memory_bytes, -1);
     }
     Insert(found->second);
   }

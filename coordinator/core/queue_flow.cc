@@ -43,6 +43,21 @@ void Transition::Put(const QueuePut& event) {
   outcome_.queues[id] = std::move(record);
 }
 
+absl::Status Transition::CheckEmpty(const std::string& queue) const {
+  const std::string id = QueueId(queue);
+  std::set<int64_t> active = state_.active();
+  for (const auto& [number, record] : outcome_.jobs) active.insert(number);
+  for (const int64_t number : active) {
+    const v1::Job& job = Job(number)->job();
+    if (job.spec().scheduling().queue() != id || IsTerminal(job.state())) continue;
+    return Refusal(v1::ERROR_REASON_QUEUE_NOT_EMPTY, queue,
+                   absl::StrCat(JobName(number), " is in queue ", id,
+                                " and has not ended: cancel it, or move ",
+                                "it with `milepost job update ", JobName(number), " --queue ...`"));
+  }
+  return absl::OkStatus();
+}
+
 void Transition::Delete(const QueueDeleted& event) {
   const std::string id = QueueId(event.name);
   const v1::QueueRecord* known = Queue(id);
@@ -55,17 +70,7 @@ void Transition::Delete(const QueueDeleted& event) {
   }
   absl::Status current = CheckEtag(event.name, event.etag, known->version());
   if (!current.ok()) return Refuse(std::move(current));
-  std::set<int64_t> active = state_.active();
-  for (const auto& [number, record] : outcome_.jobs) active.insert(number);
-  for (const int64_t number : active) {
-    const v1::Job& job = Job(number)->job();
-    if (job.spec().scheduling().queue() != id || IsTerminal(job.state())) continue;
-    return Refuse(
-        Refusal(v1::ERROR_REASON_QUEUE_NOT_EMPTY, event.name,
-                absl::StrCat(JobName(number), " is in queue ", id,
-                             " and has not ended: cancel it, or move ",
-                             "it with `milepost job update ", JobName(number), " --queue ...`")));
-  }
+  if (absl::Status empty = CheckEmpty(event.name); !empty.ok()) return Refuse(std::move(empty));
   outcome_.queues[id] = std::nullopt;
 }
 

@@ -143,8 +143,7 @@ class Inputs {
     const bool waits =
         job.state() == v1::JOB_STATE_QUEUED || job.state() == v1::JOB_STATE_RECOVERING;
     const bool wants = record.ranks().empty() ? waits : ComesBack(record);
-    int held = 0;
-    if (!record.ranks().empty()) held = AddHolding(number, record, input);
+    const int held = record.ranks().empty() ? 0 : AddHolding(number, record, input);
     const bool admitted = wants && AdmissionOf(record) != Admission::kNone;
     const int counted =
         admitted ? std::max({held, LeastRanksOf(record), record.wanted_ranks()}) : held;
@@ -407,22 +406,26 @@ class Inputs {
 
 }  // namespace
 
+void Transition::Follow(const coordinator::Schedule& schedule) {
+  for (const int64_t number : schedule.no_longer_admitted) {
+    Change(number).set_admission(v1::ADMISSION_NONE);
+  }
+  for (const coordinator::Schedule::Start& start : schedule.starts) {
+    StartAttempt(start.job, start.placed);
+  }
+  for (const coordinator::Schedule::Preemption& preemption : schedule.preemptions) {
+    Preempt(preemption.victim, preemption.winner);
+  }
+  for (const coordinator::Schedule::Resize& resize : schedule.resizes) {
+    Resize(resize.job, resize.ranks);
+  }
+}
+
 void Transition::Schedule() {
   auto view = std::make_shared<QueueView>();
   for (auto& [device, input] : Inputs(state_, now_, config_).Take()) {
     coordinator::Schedule schedule = PlanSchedule(std::move(input));
-    for (const int64_t number : schedule.no_longer_admitted) {
-      Change(number).set_admission(v1::ADMISSION_NONE);
-    }
-    for (const coordinator::Schedule::Start& start : schedule.starts) {
-      StartAttempt(start.job, start.placed);
-    }
-    for (const coordinator::Schedule::Preemption& preemption : schedule.preemptions) {
-      Preempt(preemption.victim, preemption.winner);
-    }
-    for (const coordinator::Schedule::Resize& resize : schedule.resizes) {
-      Resize(resize.job, resize.ranks);
-    }
+    Follow(schedule);
     ClearBackoffs(schedule.view);
     view->kinds[device] = std::move(schedule.view);
   }

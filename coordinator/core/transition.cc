@@ -12,6 +12,12 @@ namespace {
 constexpr int kFirstEvents = 10;
 constexpr int kMostEvents = 50;
 
+// Nothing has happened to the job since.
+bool IsLatest(const v1::JobEvent& event, const v1::Job& job) {
+  return event.state() == job.state() && event.reason() == job.reason() &&
+         event.generation() == job.generation();
+}
+
 }  // namespace
 
 const v1::JobRecord* Transition::Job(int64_t number) const {
@@ -90,12 +96,7 @@ void Transition::NoteEvents() {
   for (const int64_t number : touched_) {
     v1::JobRecord& record = outcome_.jobs[number];
     const v1::Job& job = record.job();
-    if (record.events_size() > 0) {
-      const v1::JobEvent& last = record.events(record.events_size() - 1);
-      const bool same = last.state() == job.state() && last.reason() == job.reason() &&
-                        last.generation() == job.generation();
-      if (same) continue;
-    }
+    if (record.events_size() > 0 && IsLatest(*record.events().rbegin(), job)) continue;
     if (record.events_size() == kMostEvents) {
       record.mutable_events()->DeleteSubrange(kFirstEvents, 1);
       record.set_events_left_out(record.events_left_out() + 1);

@@ -32,6 +32,7 @@ struct JobSubmitted;
 struct JobUpdated;
 struct QueuePut;
 struct QueueDeleted;
+struct Schedule;
 
 class Transition {
  public:
@@ -117,6 +118,7 @@ class Transition {
   std::vector<int64_t> JobsOn(const std::string& worker) const;
   void Refuse(absl::Status status) { result_.status = std::move(status); }
   const v1::QueueRecord* Queue(const std::string& id) const;
+  absl::Status CheckEmpty(const std::string& queue) const;  // of jobs that have not ended
   int64_t NextJobNumber() const;
   int64_t NextQueueOrder();
 
@@ -124,9 +126,11 @@ class Transition {
   int64_t KnownRequest(const std::string& request_id) const;
   v1::JobRecord& Add(const JobSubmitted& event);
   absl::Status CheckNotNeeded(const JobDeleted& event) const;
+  void Forget(int64_t number);
   v1::SchedulingSpec LastingDependencies(const v1::Job& job) const;
   absl::Status CheckScheduling(int64_t number, const v1::SchedulingSpec& scheduling,
                                const v1::ResourceSpec& resources) const;
+  int SlotsHeldIn(const std::string& queue, v1::DeviceKind device) const;
   absl::Status CheckMove(const v1::JobRecord& record, const std::string& queue) const;
   absl::Status CheckTimeLimit(const JobUpdated& event, const v1::JobRecord& known) const;
   absl::Status CheckUpdate(const JobUpdated& event, const v1::JobRecord& known) const;
@@ -146,6 +150,7 @@ class Transition {
   void RankReported(int64_t number, int rank, const v1::RankReport& report);
   void RankLost(int64_t number, int rank, const std::string& why);
   void GiveUpRanks(int64_t number);
+  void KillOverdue(int64_t number);
   void NoteFailure(v1::JobRecord* record, v1::Failure failure, bool peer_lost);
 
   // attempt_end.cc
@@ -177,6 +182,7 @@ class Transition {
   void Exclude(const std::string& worker);
 
   // slot_flow.cc
+  void Follow(const coordinator::Schedule& schedule);
   void Preempt(int64_t victim, int64_t winner);
   void Resize(int64_t number, int ranks);
   void ClearBackoffs(const KindView& view);

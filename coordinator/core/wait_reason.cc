@@ -121,6 +121,14 @@ std::string TooFew(const SlotWish& wish, const SlotSupply& supply) {
                       supply.can_be_taken_back ? kOrDrained : "");
 }
 
+// Of slots of one class.
+std::string FreeOfAll(const SlotSupply& supply) {
+  const int free = Total(supply.free_by_class);
+  return absl::StrCat("; ", free, " of ", Total(supply.by_class), " on ", supply.ready_workers,
+                      " ready ", supply.ready_workers == 1 ? "worker" : "workers",
+                      free == 1 ? " is free" : " are free");
+}
+
 std::string Missing(const std::vector<std::string>& missing, size_t in_all) {
   std::string text;
   for (size_t i = 0; i < std::min(missing.size(), kMostTold); ++i) {
@@ -155,10 +163,7 @@ std::string WaitReason(const SlotWish& wish, const SlotSupply& supply) {
                     CountsText(supply.free_by_class, differ), " of ",
                     CountsText(supply.by_class, differ));
   } else {
-    const int free = Total(supply.free_by_class);
-    absl::StrAppend(&text, "; ", free, " of ", Total(supply.by_class), " on ", supply.ready_workers,
-                    " ready ", supply.ready_workers == 1 ? "worker" : "workers",
-                    free == 1 ? " is free" : " are free");
+    absl::StrAppend(&text, FreeOfAll(supply));
   }
   return text + Missing(supply.missing, static_cast<size_t>(supply.missing_in_all));
 }

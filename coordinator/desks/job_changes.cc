@@ -55,6 +55,22 @@ absl::Status CheckMask(const google::protobuf::FieldMask& mask) {
   return absl::OkStatus();
 }
 
+// The jobs of an array, and how many of them are still to end.
+v1::CancelJobArrayResponse CountToCancel(const State& state, const std::string& array) {
+  v1::CancelJobArrayResponse count;
+  const int64_t first = ArrayNumber(array);
+  const v1::JobRecord* record = state.FindOfArray(array);
+  const int size = record == nullptr ? 0 : record->job().array().size();
+  for (int64_t number = first; number < first + size; ++number) {
+    const v1::JobRecord* job = state.FindJob(number);
+    if (job == nullptr) continue;  // deleted
+    count.set_jobs(count.jobs() + 1);
+    const bool ends = IsTerminal(job->job().state()) || job->ending() == v1::ATTEMPT_ENDING_CANCEL;
+    if (!ends) count.set_cancelled(count.cancelled() + 1);
+  }
+  return count;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::Job> JobDesk::Cancel(const std::string& name) {
@@ -66,18 +82,7 @@ absl::StatusOr<v1::CancelJobArrayResponse> JobDesk::CancelArray(const std::strin
   v1::CancelJobArrayResponse response;
   const auto count = [&]() -> std::optional<Event> {
     mutex_.AssertReaderHeld();
-    const int64_t first = ArrayNumber(array);
-    const v1::JobRecord* record = state_.FindOfArray(array);
-    const int size = record == nullptr ? 0 : record->job().array().size();
-    response.Clear();
-    for (int64_t number = first; number < first + size; ++number) {
-      const v1::JobRecord* job = state_.FindJob(number);
-      if (job == nullptr) continue;  // deleted
-      response.set_jobs(response.jobs() + 1);
-      const bool ends =
-          IsTerminal(job->job().state()) || job->ending() == v1::ATTEMPT_ENDING_CANCEL;
-      if (!ends) response.set_cancelled(response.cancelled() + 1);
-    }
+    response = CountToCancel(state_, array);
     return JobArrayCancelled{array};
   };
   MP_RETURN_IF_ERROR(Do(Loop::Entry{.event = count}).status());

@@ -88,6 +88,13 @@ class FakeEtcd {
       it = it->second.lease() == id ? keys_.erase(it) : std::next(it);
     }
   }
+  void CreateLocked(const etcdserverpb::PutRequest& put) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    etcdserverpb::KeyValue& kv = keys_[put.key()];
+    kv.set_key(put.key());
+    kv.set_value(put.value());
+    kv.set_lease(put.lease());
+    kv.set_create_revision(++revision_);
+  }
   // Applied before a call's work, and after it.
   bool RefusesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return fault_ == Fault::kRefuses; }
   grpc::Status EndOfCallLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -116,11 +123,7 @@ class FakeEtcd {
         return etcd_->EndOfCallLocked();
       }
       if (put.lease() != 0 && !etcd_->leases_.count(put.lease())) return NoLease();
-      etcdserverpb::KeyValue& kv = etcd_->keys_[put.key()];
-      kv.set_key(put.key());
-      kv.set_value(put.value());
-      kv.set_lease(put.lease());
-      kv.set_create_revision(++etcd_->revision_);
+      etcd_->CreateLocked(put);
       response->set_succeeded(true);
       response->mutable_header()->set_revision(etcd_->revision_);
       response->add_responses()->mutable_response_put();

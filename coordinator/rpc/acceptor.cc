@@ -70,6 +70,11 @@ std::optional<uint64_t> MarkOf(const grpc::AuthContext& connection) {
   return absl::SimpleAtoi(absl::string_view(values[0].data(), values[0].size()), &id) ? id : 0;
 }
 
+// Of descriptors, or of memory for one: it passes.
+bool IsShortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
 }  // namespace
 
 int RaiseDescriptorLimit() {
@@ -127,6 +132,7 @@ struct Acceptor::Impl : std::enable_shared_from_this<Impl> {
   void Sweep();
   void Cut(uint64_t id, const char* why);
   void End(uint64_t id);
+  void Ungive(uint64_t id);
   uint64_t Identify(grpc::AuthContext* connection, int slot);
   enum class Answer { kLogsIn, kTellsNothing, kRefused };
   void Answered(uint64_t id, Answer answer);
@@ -221,11 +227,10 @@ bool Acceptor::Impl::AcceptOne(int listener) {
   }
   const int error = errno;
   if (error == EAGAIN || error == EWOULDBLOCK) return false;
-  if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-    OutOfDescriptors(listener, error);
-    return false;
-  }
-  return true;  // of the one connection alone: it was reset, or its network is away
+  // Of the one connection alone: it was reset, or its network is away.
+  if (!IsShortage(error)) return true;
+  OutOfDescriptors(listener, error);
+  return false;
 }
 
 // Closes one connection, so that its client learns of it, and comes back soon.
@@ -352,17 +357,18 @@ void Acceptor::Impl::End(uint64_t id) {
     epoll_ctl(epoll.get(), EPOLL_CTL_DEL, found->second.fd.get(), nullptr);
     sockets.erase(found);
   }
-  {
-    // One that no giver has come to is as gone as the others.
-    absl::MutexLock lock(&giving);
-    const auto waits = std::find_if(to_give.begin(), to_give.end(),
-                                    [id](const ToGive& one) { return one.id == id; });
-    if (waits != to_give.end()) {
-      close(waits->fd);
-      to_give.erase(waits);
-    }
-  }
+  Ungive(id);
   table.Remove(id);
+}
+
+// One that no giver has come to is as gone as the others.
+void Acceptor::Impl::Ungive(uint64_t id) {
+  absl::MutexLock lock(&giving);
+  const auto waits = std::find_if(to_give.begin(), to_give.end(),
+                                  [id](const ToGive& one) { return one.id == id; });
+  if (waits == to_give.end()) return;
+  close(waits->fd);
+  to_give.erase(waits);
 }
 
 // ---- gRPC's threads ----

@@ -245,17 +245,20 @@ void GateCall::About(const std::string& resource, const std::string& project) {
   project_ = project;
 }
 
+bool GateCall::IsRecorded(absl::StatusCode code) const {
+  const bool refused = code == absl::StatusCode::kPermissionDenied ||
+                       code == absl::StatusCode::kUnauthenticated ||
+                       (code == absl::StatusCode::kResourceExhausted && counted_.name.empty());
+  return refused || (rule_ != nullptr && rule_->audit == Audit::kAlways);
+}
+
 void GateCall::Record(const absl::Status& status) {
   if (!std::exchange(told_, true)) {
     gate_->coordinator_->activity().Called(method_, status.code(), SteadyNow() - began_);
   }
   if (gate_->audit_ == nullptr || std::exchange(recorded_, true)) return;
   const absl::StatusCode code = hidden_ ? absl::StatusCode::kPermissionDenied : status.code();
-  const bool refused = code == absl::StatusCode::kPermissionDenied ||
-                       code == absl::StatusCode::kUnauthenticated ||
-                       (code == absl::StatusCode::kResourceExhausted && counted_.name.empty());
-  const bool always = rule_ != nullptr && rule_->audit == Audit::kAlways;
-  if (!refused && !always) return;
+  if (!IsRecorded(code)) return;
   gate_->audit_->Write({.time = absl::Now(),
                         .principal = principal_.name(),
                         .user = principal_.user(),

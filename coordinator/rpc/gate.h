@@ -111,6 +111,8 @@ class GateCall {
   absl::Status CheckCheckpoint(const std::string& name, v1::Role role);
   absl::Status CheckAttempt(const std::string& job, int64_t generation) const;
   absl::Status Refused(const std::string& project, v1::Role role) const;
+  // Whether a call that ends so gets a line in the audit log.
+  bool IsRecorded(absl::StatusCode code) const;
   // NOT_FOUND to the caller, a refusal in the audit log.
   absl::Status Hidden(absl::Status as_if_missing);
   absl::Status BeginCounting(bool of_rank);

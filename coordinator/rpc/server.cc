@@ -59,6 +59,16 @@ absl::Status ImportAdminToken(const std::string& tls_dir, TokenTable* tokens) {
   return tokens->ImportAdmin(*token, absl::Now());
 }
 
+// Null: there is to be none.
+absl::StatusOr<std::unique_ptr<AuditLog>> OpenAudit(const ServerOptions& options) {
+  std::string path = options.audit_path;
+  if (path.empty() && !options.tls_dir.empty()) {
+    path = absl::StrCat(options.store.dir, "/audit.log");
+  }
+  if (path.empty()) return nullptr;
+  return AuditLog::Open({.path = path});
+}
+
 }  // namespace
 
 void TuneProcess() {
@@ -131,11 +141,7 @@ absl::Status CoordinatorServer::OpenGate(const ServerOptions& options) {
       [store = store_.get()](const std::string& name) { return store->DeleteToken(name); });
   const bool tls = !options.tls_dir.empty();
   if (tls) MP_RETURN_IF_ERROR(ImportAdminToken(options.tls_dir, tokens_.get()));
-  std::string audit = options.audit_path;
-  if (audit.empty() && tls) audit = absl::StrCat(options.store.dir, "/audit.log");
-  if (!audit.empty()) {
-    MP_ASSIGN_OR_RETURN(audit_, AuditLog::Open({.path = audit}));
-  }
+  MP_ASSIGN_OR_RETURN(audit_, OpenAudit(options));
   MP_RETURN_IF_ERROR(OpenJoins(options));
   GateOptions gate{
       .tls = tls, .joins = joins_.get(), .accounts = accounts_.get(), .limits = options.limits};

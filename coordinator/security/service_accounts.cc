@@ -177,12 +177,13 @@ void ServiceAccounts::ReadAndTell() {
   }
 }
 
+std::shared_ptr<const KeySet> ServiceAccounts::Keys() {
+  absl::MutexLock lock(&mutex_);
+  return keys_;
+}
+
 absl::StatusOr<ServiceAccount> ServiceAccounts::Identify(absl::string_view token, absl::Time now) {
-  std::shared_ptr<const KeySet> keys;
-  {
-    absl::MutexLock lock(&mutex_);
-    keys = keys_;
-  }
+  const std::shared_ptr<const KeySet> keys = Keys();
   if (keys == nullptr) {
     return absl::UnavailableError(
         "the coordinator has not read the cluster's keys yet; its log says why");

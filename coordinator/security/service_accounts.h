@@ -54,6 +54,7 @@ class ServiceAccounts {
   explicit ServiceAccounts(ServiceAccountOptions options) : options_(std::move(options)) {}
   absl::Status Read();
   void ReadAndTell();
+  std::shared_ptr<const KeySet> Keys();  // nullptr: not read yet
   bool Wait();
   bool Stops();
   void Run();

@@ -67,6 +67,15 @@ bool MayRevoke(const v1::Principal& caller, const v1::Token& token) {
   });
 }
 
+v1::Principal PrincipalOf(const v1::Token& token) {
+  v1::Principal principal;
+  principal.set_name(token.name());
+  principal.set_user(token.user());
+  *principal.mutable_grants() = token.grants();
+  if (token.has_expire_time()) *principal.mutable_expire_time() = token.expire_time();
+  return principal;
+}
+
 }  // namespace
 
 TokenTable::TokenTable(std::vector<v1::TokenRecord> records, Put put, Remove remove,
@@ -159,10 +168,7 @@ absl::StatusOr<v1::Principal> TokenTable::Authenticate(absl::string_view text, a
     }
     const v1::Token& token = found->second.token();
     MP_RETURN_IF_ERROR(Holds(token, now));
-    principal.set_name(token.name());
-    principal.set_user(token.user());
-    *principal.mutable_grants() = token.grants();
-    if (token.has_expire_time()) *principal.mutable_expire_time() = token.expire_time();
+    principal = PrincipalOf(token);
     fresh = IsSet(token.last_use_time()) && now - FromProto(token.last_use_time()) < kUseStep;
   }
   if (!fresh) NoteUse(name, now);

@@ -32,14 +32,19 @@ absl::StatusOr<KeyPair> WorkerAuthority::Read() const {
   MP_RETURN_IF_ERROR(Annotate(CheckPrivateKeyMode(key), kFlag));
   MP_RETURN_IF_ERROR(Annotate(CheckKeyIsOf(keys.certificate, keys.key),
                               absl::StrCat(kFlag, ": ", certificate, " and ", key)));
+  MP_RETURN_IF_ERROR(CheckTrusted(keys.certificate, certificate));
+  return keys;
+}
+
+absl::Status WorkerAuthority::CheckTrusted(const std::string& certificate,
+                                           const std::string& path) const {
   MP_ASSIGN_OR_RETURN(const std::string trusted, Trusted());
   const std::string trusting = TlsFolder(options_.tls_dir).authority();
-  const auto known = HasCertificate(trusted, keys.certificate);
+  const auto known = HasCertificate(trusted, certificate);
   if (!known.ok()) return Annotate(known.status(), trusting);
-  if (*known) return keys;
+  if (*known) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(kFlag, ": the coordinator trusts nothing that ",
-                                                    certificate, " signs: append it to ",
-                                                    trusting));
+                                                    path, " signs: append it to ", trusting));
 }
 
 absl::StatusOr<v1::WorkerCertificate> WorkerAuthority::Issue(const KeyPair& keys,

@@ -50,6 +50,8 @@ class WorkerAuthority {
 
  private:
   explicit WorkerAuthority(WorkerAuthorityOptions options) : options_(std::move(options)) {}
+  // `path`: of the authority's certificate.
+  absl::Status CheckTrusted(const std::string& certificate, const std::string& path) const;
 
   WorkerAuthorityOptions options_;
 };

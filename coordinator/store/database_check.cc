@@ -42,6 +42,17 @@ struct Found {
   std::string manifest;  // what CURRENT names; empty: there is no CURRENT
 };
 
+// What CURRENT names; empty: there is no CURRENT.
+absl::StatusOr<std::string> NamedManifest(const std::string& db) {
+  std::error_code error;
+  if (!fs::exists(db + "/CURRENT", error)) return std::string();
+  MP_ASSIGN_OR_RETURN(const std::string current,
+                      ReadRegularFile(db + "/CURRENT", kMaxCurrentBytes));
+  std::string manifest = current.substr(0, current.find('\n'));
+  if (!manifest.empty()) return manifest;
+  return Damaged(absl::StrCat(db, "/CURRENT names no manifest"));
+}
+
 absl::StatusOr<Found> FindFiles(const std::string& db) {
   Found found;
   std::error_code error;
@@ -56,12 +67,8 @@ absl::StatusOr<Found> FindFiles(const std::string& db) {
     if (error) break;
   }
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot read ", db));
-  if (!fs::exists(db + "/CURRENT", error)) return found;
-  MP_ASSIGN_OR_RETURN(const std::string current,
-                      ReadRegularFile(db + "/CURRENT", kMaxCurrentBytes));
-  found.manifest = current.substr(0, current.find('\n'));
-  if (!found.manifest.empty()) return found;
-  return Damaged(absl::StrCat(db, "/CURRENT names no manifest"));
+  MP_ASSIGN_OR_RETURN(found.manifest, NamedManifest(db));
+  return found;
 }
 
 std::string MarkText(uint64_t number, uint64_t bytes) {

@@ -194,6 +194,12 @@ FilesStore::Usage FilesStore::CountBytes() const {
   return {static_cast<int64_t>(stored_.size()), bytes_};
 }
 
+bool FilesStore::IsStill(const std::string& sha256, int file) const {
+  struct stat read = {}, there = {};
+  return fstat(file, &read) == 0 && stat(PathOf(sha256).c_str(), &there) == 0 &&
+         read.st_dev == there.st_dev && read.st_ino == there.st_ino;
+}
+
 absl::Status FilesStore::Damaged(const std::string& sha256, int file) {
   const auto again = Sha256OfFile(file);
   if (!again.ok() || *again == sha256) {
@@ -201,11 +207,7 @@ absl::Status FilesStore::Damaged(const std::string& sha256, int file) {
   }
   const absl::MutexLock lock(&mutex_);
   const auto found = stored_.find(sha256);
-  // What was sent again since this reader began is another file.
-  struct stat read = {}, there = {};
-  const bool same = fstat(file, &read) == 0 && stat(PathOf(sha256).c_str(), &there) == 0 &&
-                    read.st_dev == there.st_dev && read.st_ino == there.st_ino;
-  if (found != stored_.end() && same) {
+  if (found != stored_.end() && IsStill(sha256, file)) {
     unlink(PathOf(sha256).c_str());
     bytes_ -= found->second.bytes;
     stored_.erase(found);

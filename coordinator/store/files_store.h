@@ -87,6 +87,8 @@ class FilesStore {
   absl::Status Publish(const std::string& from, const std::string& sha256, int64_t bytes,
                        absl::Time now);
   void Release(int64_t bytes);
+  // What was sent again since a reader opened its file is another file.
+  bool IsStill(const std::string& sha256, int file) const;
   // It is not what its name says: unless another look finds it whole, it is gone.
   absl::Status Damaged(const std::string& sha256, int file);
 

@@ -38,6 +38,12 @@ uint64_t SequenceOf(const rocksdb::Slice& key) {
   return ReadBe64(absl::string_view(key.data() + 8, 8));
 }
 
+// Of all jobs.
+std::unique_ptr<rocksdb::Iterator> LinesOf(const Database& database) {
+  return std::unique_ptr<rocksdb::Iterator>(
+      database.db()->NewIterator(rocksdb::ReadOptions(), database.logs()));
+}
+
 }  // namespace
 
 absl::Status LogStore::Checked(const rocksdb::Iterator& it, const char* what) const {
@@ -49,8 +55,7 @@ absl::Status LogStore::Checked(const rocksdb::Iterator& it, const char* what) co
 // Of a store that an older version wrote, `summary` is null: its lines are read once.
 absl::StatusOr<LogStore::Range> LogStore::LoadRange(int64_t job,
                                                     const v1::LogSummary* summary) const {
-  std::unique_ptr<rocksdb::Iterator> it(
-      database_->db()->NewIterator(rocksdb::ReadOptions(), database_->logs()));
+  const std::unique_ptr<rocksdb::Iterator> it = LinesOf(*database_);
   Range range;
   const std::string prefix = PrefixOf(job);
   it->SeekForPrev(LogKey(job, UINT64_MAX));
@@ -89,8 +94,7 @@ absl::Status LogStore::Load() {
         MP_ASSIGN_OR_RETURN(ranges_[job], LoadRange(job, &summary));
         return absl::OkStatus();
       }));
-  std::unique_ptr<rocksdb::Iterator> it(
-      database_->db()->NewIterator(rocksdb::ReadOptions(), database_->logs()));
+  const std::unique_ptr<rocksdb::Iterator> it = LinesOf(*database_);
   // Backwards: forwards it may end in front of a damaged block without an error.
   for (it->SeekToLast(); it->Valid();) {
     const auto job = static_cast<int64_t>(ReadBe64(absl::string_view(it->key().data(), 8)));
@@ -120,8 +124,7 @@ void LogStore::PutSummary(int64_t job, const Range& range, rocksdb::WriteBatch* 
 
 absl::Status LogStore::Drop(int64_t job, int64_t lines, int64_t bytes, uint64_t stored_end,
                             Range* range, rocksdb::WriteBatch* batch) const {
-  std::unique_ptr<rocksdb::Iterator> it(
-      database_->db()->NewIterator(rocksdb::ReadOptions(), database_->logs()));
+  const std::unique_ptr<rocksdb::Iterator> it = LinesOf(*database_);
   const uint64_t before = range->first;
   v1::LogLine last;
   for (it->Seek(LogKey(job, before)); it->Valid() && range->first < stored_end; it->Next()) {
@@ -244,8 +247,7 @@ absl::Status LogStore::DeleteLate(int64_t job) {
 }
 
 absl::StatusOr<std::vector<v1::LogLine>> LogStore::Read(int64_t job, uint64_t sequence, int limit) {
-  std::unique_ptr<rocksdb::Iterator> it(
-      database_->db()->NewIterator(rocksdb::ReadOptions(), database_->logs()));
+  const std::unique_ptr<rocksdb::Iterator> it = LinesOf(*database_);
   std::vector<v1::LogLine> lines;
   const std::string prefix = PrefixOf(job);
   for (it->Seek(LogKey(job, sequence));

@@ -18,6 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string RandomId() {
+  std::random_device random;
+  return absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadStoreId(const std::string& dir) {
@@ -37,9 +42,7 @@ absl::StatusOr<std::string> MakeStoreId(const std::string& dir) {
   std::error_code error;
   fs::create_directories(dir, error);
   if (error) return absl::ErrnoToStatus(error.value(), absl::StrCat("cannot make ", dir));
-  std::random_device random;
-  const std::string id =
-      absl::StrCat(absl::Hex(random(), absl::kZeroPad8), absl::Hex(random(), absl::kZeroPad8));
+  const std::string id = RandomId();
   const std::string path = dir + "/store-id", temporary = absl::StrCat(path, ".tmp.", id);
   std::ofstream file(temporary);
   file << id << "\n";

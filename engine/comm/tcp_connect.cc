@@ -136,20 +136,24 @@ absl::StatusOr<UniqueFd> Listen(Endpoint* endpoint) {
   return fd;
 }
 
+// A socket that does not block, connected to the address.
+absl::Status ConnectTo(const addrinfo& address, int fd, const Patience& patience) {
+  if (connect(fd, address.ai_addr, address.ai_addrlen) == 0) return absl::OkStatus();
+  if (errno != EINPROGRESS) return absl::UnavailableError(std::strerror(errno));
+  MP_RETURN_IF_ERROR(AwaitConnection(fd, patience));
+  int error = 0;
+  socklen_t bytes = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+  return error == 0 ? absl::OkStatus() : absl::UnavailableError(std::strerror(error));
+}
+
 absl::StatusOr<UniqueFd> Connect(const Endpoint& endpoint, const Greeting& greeting,
                                  const Patience& patience) {
   AddressInfo address;
   MP_RETURN_IF_ERROR(Lookup(endpoint.address, endpoint.port, &address));
   UniqueFd fd(socket(address.info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok()) return absl::ErrnoToStatus(errno, "cannot make a socket");
-  if (connect(fd.get(), address.info->ai_addr, address.info->ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return absl::UnavailableError(std::strerror(errno));
-    MP_RETURN_IF_ERROR(AwaitConnection(fd.get(), patience));
-    int error = 0;
-    socklen_t bytes = sizeof(error);
-    getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
-    if (error != 0) return absl::UnavailableError(std::strerror(error));
-  }
+  MP_RETURN_IF_ERROR(ConnectTo(*address.info, fd.get(), patience));
   MP_RETURN_IF_ERROR(MakeReady(fd.get()));
   // A fresh connection's buffer has room for these few bytes.
   if (send(fd.get(), &greeting, sizeof(greeting), MSG_NOSIGNAL) != sizeof(greeting)) {

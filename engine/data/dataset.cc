@@ -20,6 +20,17 @@ absl::Status InMask(const absl::Status& status) {
   return Annotate(status, "loss mask, which has 1 for a target, and 0 or -1 for none");
 }
 
+// Among the targets of the first `inputs` tokens.
+absl::Status CheckAnyTarget(const LabelFile& mask, int64_t inputs, const std::string& path) {
+  const auto any = mask.Holds(1, 1, inputs);  // the first token has no input
+  if (!any.ok()) return InMask(any.status());
+  if (*any) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path,
+                   ": no token is a target, so there is nothing to learn or to be measured "
+                   "by; write 1 for those that are to be predicted"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const TokenDataset>> TokenDataset::Open(
@@ -61,14 +72,7 @@ absl::Status TokenDataset::OpenLossMask() {
         absl::StrCat(path, ": ", loss_mask_->size(), " numbers, but ", file_->path(), " has ",
                      file_->size(), " tokens: give one for each, 1 for a target and 0 for none"));
   }
-  // The first token has no input.
-  const auto any = loss_mask_->Holds(1, 1, samples_ * options_.sequence_length);
-  if (!any.ok()) return InMask(any.status());
-  if (*any) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(path,
-                   ": no token is a target, so there is nothing to learn or to be measured "
-                   "by; write 1 for those that are to be predicted"));
+  return CheckAnyTarget(*loss_mask_, samples_ * options_.sequence_length, path);
 }
 
 TokenDataset::TokenDataset(std::shared_ptr<const TokenFile> file, const DatasetOptions& options)

@@ -57,32 +57,39 @@ class DictionaryParser {
       MP_ASSIGN_OR_RETURN(descr, QuotedString());
       return absl::OkStatus();
     }
-    if (key == "fortran_order" && !fortran_order) {
-      if (TakeWord("True")) {
-        fortran_order = true;
-      } else if (TakeWord("False")) {
-        fortran_order = false;
-      } else {
-        return MalformedHeader("'fortran_order' is neither True nor False");
-      }
-      return absl::OkStatus();
-    }
+    if (key == "fortran_order" && !fortran_order) return FortranOrder();
     if (key == "shape" && !shape_given) return Shape();
     return MalformedHeader(absl::StrCat("unknown or repeated key '", absl::CHexEscape(key), "'"));
+  }
+
+  absl::Status FortranOrder() {
+    if (TakeWord("True")) {
+      fortran_order = true;
+    } else if (TakeWord("False")) {
+      fortran_order = false;
+    } else {
+      return MalformedHeader("'fortran_order' is neither True nor False");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<int64_t> Dimension() {
+    SkipSpace();
+    size_t digits = 0;
+    while (digits < rest_.size() && absl::ascii_isdigit(rest_[digits])) ++digits;
+    int64_t dimension = 0;
+    if (digits == 0 || !absl::SimpleAtoi(rest_.substr(0, digits), &dimension)) {
+      return MalformedHeader("'shape' is not a tuple of non-negative 64-bit integers");
+    }
+    rest_.remove_prefix(digits);
+    return dimension;
   }
 
   absl::Status Shape() {
     shape_given = true;
     MP_RETURN_IF_ERROR(Expect('('));
     while (!Take(')')) {
-      SkipSpace();
-      size_t digits = 0;
-      while (digits < rest_.size() && absl::ascii_isdigit(rest_[digits])) ++digits;
-      int64_t dimension = 0;
-      if (digits == 0 || !absl::SimpleAtoi(rest_.substr(0, digits), &dimension)) {
-        return MalformedHeader("'shape' is not a tuple of non-negative 64-bit integers");
-      }
-      rest_.remove_prefix(digits);
+      MP_ASSIGN_OR_RETURN(const int64_t dimension, Dimension());
       if (shape.size() == kMaxNpyDimensions) return MalformedHeader("too many dimensions");
       shape.push_back(dimension);
       if (Take(',')) continue;

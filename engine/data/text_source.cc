@@ -98,6 +98,14 @@ void TextSource::Mark(const Sample& sample) const {
   }
 }
 
+// What a token that is a target is replaced by. `what` and `random`: drawn.
+int32_t TextSource::InsteadOf(int32_t token, uint32_t what, uint32_t random) const {
+  const auto tenth = static_cast<uint32_t>(uint64_t{what} * 10 >> 32);
+  if (tenth < kReplaced) return options_.masking->mask_token;
+  if (tenth >= kRandom) return token;
+  return static_cast<int32_t>(random * static_cast<uint64_t>(options_.vocabulary) >> 32);
+}
+
 // Counter: (position, 0, sample). Words: whether it is chosen, what becomes of it, the random id.
 void TextSource::Mask(int64_t number, const Sample& sample) const {
   const bool training = options_.pass == MaskingPass::kTraining;
@@ -111,13 +119,7 @@ void TextSource::Mask(int64_t number, const Sample& sample) const {
                                   key);
     if ((!always_ && words[0] >= threshold_) || !Maskable(token)) continue;
     sample.targets[t] = token;
-    const auto tenth = static_cast<uint32_t>(uint64_t{words[1]} * 10 >> 32);
-    if (tenth < kReplaced) {
-      sample.tokens[t] = options_.masking->mask_token;
-    } else if (tenth < kRandom) {
-      const auto vocabulary = static_cast<uint64_t>(options_.vocabulary);
-      sample.tokens[t] = static_cast<int32_t>(words[2] * vocabulary >> 32);
-    }
+    sample.tokens[t] = InsteadOf(token, words[1], words[2]);
   }
 }
 

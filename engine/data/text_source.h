@@ -88,6 +88,7 @@ class TextSource : public SampleSource {
   bool Begins(int32_t before, int32_t token) const;
   void Mark(const Sample& sample) const;
   void Mask(int64_t number, const Sample& sample) const;
+  int32_t InsteadOf(int32_t token, uint32_t what, uint32_t random) const;
   void CutTargets(const Sample& sample) const;
   absl::Status Pair(int64_t number, const Sample& sample) const;
   bool Maskable(int32_t token) const;

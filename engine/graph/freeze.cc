@@ -29,17 +29,20 @@ void DiscardGradients(Graph& graph, const std::vector<bool>& discarded) {
   }
 }
 
+// `read`: the values that what comes later reads.
+bool IsWanted(const Graph& graph, const Output& output, const std::vector<bool>& read) {
+  if (output.value == kNoValue) return false;
+  const ValueKind kind = graph.values[output.value].kind;
+  if (kind == ValueKind::kDiscarded) return false;
+  return kind != ValueKind::kActivation || read[output.value];
+}
+
 // Drops backward ops whose results nobody reads.
 void DropDeadOps(Graph& graph) {
   std::vector<bool> read(graph.values.size(), false);
   std::vector<Op> kept;
   for (auto op = graph.ops.rbegin(); op != graph.ops.rend(); ++op) {
-    const auto wanted = [&](const Output& output) {
-      if (output.value == kNoValue) return false;
-      const ValueKind kind = graph.values[output.value].kind;
-      if (kind == ValueKind::kDiscarded) return false;
-      return kind != ValueKind::kActivation || read[output.value];
-    };
+    const auto wanted = [&](const Output& output) { return IsWanted(graph, output, read); };
     const bool dead = op->phase == Phase::kBackward &&
                       std::none_of(op->outputs.begin(), op->outputs.end(), wanted);
     if (dead) continue;

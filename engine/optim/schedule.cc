@@ -7,6 +7,18 @@
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::optim {
+namespace {
+
+// `t`: the part that is over of the steps from the peak to the last one.
+double DecayedLr(const Schedule& schedule, double t) {
+  // cos(pi) is not exactly -1 after rounding elsewhere: the last step's ratio is exact by rule.
+  if (t >= 1) return schedule.peak_lr * schedule.final_lr_ratio;
+  const bool cosine = schedule.type == Schedule::Type::kCosine;
+  const double f = cosine ? 0.5 * (1 + std::cos(std::numbers::pi * t)) : 1 - t;
+  return schedule.peak_lr * (schedule.final_lr_ratio + (1 - schedule.final_lr_ratio) * f);
+}
+
+}  // namespace
 
 double Schedule::LrAt(int64_t step) const {
   step = std::clamp<int64_t>(step, 0, std::max<int64_t>(total_steps - 1, 0));
@@ -24,10 +36,7 @@ double Schedule::LrAt(int64_t step) const {
   if (type == Type::kConstant || step <= peak_step) return peak_lr;
   const double t =
       static_cast<double>(step - peak_step) / static_cast<double>(total_steps - 1 - peak_step);
-  // cos(pi) is not exactly -1 after rounding elsewhere: the last step's ratio is exact by rule.
-  if (t >= 1) return peak_lr * final_lr_ratio;
-  const double f = type == Type::kCosine ? 0.5 * (1 + std::cos(std::numbers::pi * t)) : 1 - t;
-  return peak_lr * (final_lr_ratio + (1 - final_lr_ratio) * f);
+  return DecayedLr(*this, t);
 }
 
 Schedule ScheduleFromSpec(const v1::TrainSpec& spec) {

@@ -44,25 +44,31 @@ std::vector<bool> HiddenMatrices(const graph::Graph& graph) {
   return hidden;
 }
 
+ParameterUpdate DefaultOf(const v1::OptimizerSpec& spec, Optimizer optimizer, bool vector,
+                          bool hidden_matrix) {
+  ParameterUpdate update = {.optimizer = optimizer};
+  switch (optim::DefinitionOf(optimizer).updates) {
+    case optim::Updates::kAll:
+      break;
+    case optim::Updates::kMatrices:
+      if (vector) update.optimizer = Optimizer::kAdamW;
+      break;
+    case optim::Updates::kHiddenMatrices:
+      if (hidden_matrix) break;
+      update.optimizer = Optimizer::kAdamW;
+      if (spec.lr() > 0) update.lr_scale = static_cast<float>(spec.adamw_lr() / spec.lr());
+  }
+  return update;
+}
+
 // What the optimizer does to each parameter, before any group has its say.
 std::vector<ParameterUpdate> Defaults(const v1::OptimizerSpec& spec, const graph::Graph& graph,
                                       Optimizer optimizer) {
   const std::vector<bool> hidden = HiddenMatrices(graph);
   std::vector<ParameterUpdate> updates;
   for (size_t i = 0; i < hidden.size(); ++i) {
-    ParameterUpdate& update = updates.emplace_back(ParameterUpdate{.optimizer = optimizer});
     const bool vector = graph.values[graph.parameters[i].value].shape.size() < 2;
-    switch (optim::DefinitionOf(optimizer).updates) {
-      case optim::Updates::kAll:
-        break;
-      case optim::Updates::kMatrices:
-        if (vector) update.optimizer = Optimizer::kAdamW;
-        break;
-      case optim::Updates::kHiddenMatrices:
-        if (hidden[i]) break;
-        update.optimizer = Optimizer::kAdamW;
-        if (spec.lr() > 0) update.lr_scale = static_cast<float>(spec.adamw_lr() / spec.lr());
-    }
+    updates.push_back(DefaultOf(spec, optimizer, vector, hidden[i]));
   }
   return updates;
 }

@@ -47,6 +47,12 @@ std::vector<int32_t> SortedOrder(absl::Span<const Interval> intervals) {
   return order;
 }
 
+// Empty where they have none.
+Interval CommonOf(const Interval& a, const Interval& b) {
+  if (a.tensor != b.tensor) return {a.tensor, 0, 0};
+  return {a.tensor, std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+
 }  // namespace
 
 absl::StatusOr<DType> ParseDType(absl::string_view name) {
@@ -159,10 +165,8 @@ std::vector<Overlap> Intersect(absl::Span<const Interval> wanted, absl::Span<con
   while (w < wanted.size() && h < held.size()) {
     const Interval& a = wanted[wanted_order[w]];
     const Interval& b = held[held_order[h]];
-    if (a.tensor == b.tensor) {
-      const Interval common = {a.tensor, std::max(a.begin, b.begin), std::min(a.end, b.end)};
-      if (common.begin < common.end) overlaps.push_back({common, wanted_order[w], held_order[h]});
-    }
+    const Interval common = CommonOf(a, b);
+    if (common.begin < common.end) overlaps.push_back({common, wanted_order[w], held_order[h]});
     if (std::pair(a.tensor, a.end) < std::pair(b.tensor, b.end)) {
       ++w;
     } else {

@@ -240,6 +240,14 @@ absl::Status CheckOffsets(int64_t data_bytes, std::vector<SafetensorsTensor>* te
   return absl::OkStatus();
 }
 
+uint64_t LengthOf(absl::string_view first_bytes) {
+  uint64_t length = 0;
+  for (int i = kLengthBytes - 1; i >= 0; --i) {
+    length = length << 8 | static_cast<uint8_t>(first_bytes[static_cast<size_t>(i)]);
+  }
+  return length;
+}
+
 }  // namespace
 
 std::string ShownName(absl::string_view text) {
@@ -259,10 +267,7 @@ absl::StatusOr<int64_t> ParseSafetensorsHeaderLength(absl::string_view first_byt
     return absl::DataLossError(
         absl::StrCat("not a safetensors file: only ", file_bytes, " bytes long"));
   }
-  uint64_t length = 0;
-  for (int i = kLengthBytes - 1; i >= 0; --i) {
-    length = length << 8 | static_cast<uint8_t>(first_bytes[static_cast<size_t>(i)]);
-  }
+  const uint64_t length = LengthOf(first_bytes);
   if (length > static_cast<uint64_t>(kMaxSafetensorsHeaderBytes)) {
     return absl::InvalidArgumentError(absl::StrCat("not a safetensors file: it claims a header of ",
                                                    length, " bytes, at most ",

@@ -101,15 +101,17 @@ def _said(items: List[Any], world_size: int) -> Dict[str, Any]:
     return {"dcp": items, "world_size": world_size}
 
 
+def _pickled(fqn: str, text: memoryview, path: Any) -> Tuple[Item, Part]:
+    form = Form(PICKLE, "uint8", (len(text),), 1)
+    return Item(fqn, path, form, (0,), form.shape, False), Part(0, len(text), text)
+
+
 def _resolved(write: Any, planner: Any, paths: Dict[str, Any], cut: Any) -> Tuple[Item, Any]:
     """What an item of a plan is, and the bytes of it."""
     fqn = write.index.fqn
     value = planner.resolve_data(write)
     if isinstance(value, io.BytesIO):
-        text = value.getbuffer()
-        form = Form(PICKLE, "uint8", (len(text),), 1)
-        item = Item(fqn, paths.get(fqn), form, (0,), form.shape, False)
-        return item, Part(0, len(text), text)
+        return _pickled(fqn, value.getbuffer(), paths.get(fqn))
     data = write.tensor_data
     whole = dataclasses.replace(_form(value), shape=tuple(data.size))
     offsets, sizes = tuple(data.chunk.offsets), tuple(data.chunk.sizes)

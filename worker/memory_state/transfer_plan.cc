@@ -24,19 +24,24 @@ state::Interval IntervalOf(const v1::MemoryInterval& interval) {
   return {interval.tensor(), interval.begin(), interval.end()};
 }
 
+// Snapshot `index` of the rank.
+void AddSnapshot(const state::StateLayout& layout, const v1::MemorySnapshot& snapshot, int rank,
+                 int index, HeldByTensor* held) {
+  int64_t offset = 0;
+  for (const v1::MemoryInterval& entry : snapshot.intervals()) {
+    const state::Interval interval = IntervalOf(entry);
+    (*held)[interval.tensor].push_back({interval.begin, interval.end, rank, index, offset});
+    offset += layout.BytesOf(interval);
+  }
+}
+
 HeldByTensor Collect(const state::StateLayout& layout,
                      absl::Span<const v1::MemoryHoldings> holdings, Moment moment) {
   HeldByTensor held(layout.tensors().size());
   for (int rank = 0; rank < static_cast<int>(holdings.size()); ++rank) {
     for (int s = 0; s < holdings[rank].snapshots_size(); ++s) {
       const v1::MemorySnapshot& snapshot = holdings[rank].snapshots(s);
-      if (MomentOf(snapshot) != moment) continue;
-      int64_t offset = 0;
-      for (const v1::MemoryInterval& entry : snapshot.intervals()) {
-        const state::Interval interval = IntervalOf(entry);
-        held[interval.tensor].push_back({interval.begin, interval.end, rank, s, offset});
-        offset += layout.BytesOf(interval);
-      }
+      if (MomentOf(snapshot) == moment) AddSnapshot(layout, snapshot, rank, s, &held);
     }
   }
   for (std::vector<Held>& pieces : held) {

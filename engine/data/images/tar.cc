@@ -23,17 +23,21 @@ constexpr int64_t kMaxPaxBytes = 1 << 16;
 
 absl::string_view UpToNul(absl::string_view field) { return field.substr(0, field.find('\0')); }
 
+// GNU's form of numbers that do not fit. Nothing when it is negative, or does not fit either.
+std::optional<int64_t> BinaryNumber(absl::string_view field) {
+  int64_t value = 0;
+  if (static_cast<uint8_t>(field[0]) != 0x80) return std::nullopt;  // negative
+  for (const char c : field.substr(1)) {
+    if (value >> 54 != 0) return std::nullopt;
+    value = value << 8 | static_cast<uint8_t>(c);
+  }
+  return value;
+}
+
 // Octal digits, or GNU's binary form of numbers that do not fit. Nothing when it is neither.
 std::optional<int64_t> Number(absl::string_view field) {
+  if ((static_cast<uint8_t>(field[0]) & 0x80) != 0) return BinaryNumber(field);
   int64_t value = 0;
-  if ((static_cast<uint8_t>(field[0]) & 0x80) != 0) {
-    if (static_cast<uint8_t>(field[0]) != 0x80) return std::nullopt;  // negative
-    for (const char c : field.substr(1)) {
-      if (value >> 54 != 0) return std::nullopt;
-      value = value << 8 | static_cast<uint8_t>(c);
-    }
-    return value;
-  }
   field = UpToNul(field);
   while (absl::ConsumePrefix(&field, " ")) {
   }

@@ -22,6 +22,12 @@
 namespace milepost::data {
 namespace {
 
+Masking MaskingOf(const v1::MaskingSpec& spec) {
+  return {.probability = spec.probability(),
+          .mask_token = static_cast<int32_t>(spec.mask_token()),
+          .special_tokens = {spec.special_tokens().begin(), spec.special_tokens().end()}};
+}
+
 TextOptions TextOptionsOf(const v1::JobSpec& spec) {
   const v1::DataSpec& data = spec.data();
   const auto id = [](bool given, int64_t token) {
@@ -35,12 +41,7 @@ TextOptions TextOptionsOf(const v1::JobSpec& spec) {
       .segment_separator = id(data.has_segment_separator(), data.segment_separator()),
       .segments = spec.model().bert().segments(),
       .pairs = spec.train().has_dpo()};
-  if (!data.has_masking()) return text;
-  const v1::MaskingSpec& masking = data.masking();
-  text.masking =
-      Masking{.probability = masking.probability(),
-              .mask_token = static_cast<int32_t>(masking.mask_token()),
-              .special_tokens = {masking.special_tokens().begin(), masking.special_tokens().end()}};
+  if (data.has_masking()) text.masking = MaskingOf(data.masking());
   return text;
 }
 

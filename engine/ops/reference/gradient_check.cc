@@ -82,19 +82,19 @@ class GradientChecker {
     return 0;
   }
 
+  static void FillBytes(int micro_step, std::vector<double>& bytes) {
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = std::floor(256 * Uniform(i + 100000 * micro_step, 4));
+    }
+  }
+
   void FillInput(const Graph& graph, ValueId input, int micro_step,
                  ReferenceInterpreter& run) const {
     const std::string& name = graph.values[input].name;
     if (options_.fill && options_.fill(name, run.integers(input))) return;
+    if (graph.values[input].dtype == DType::kU8) return FillBytes(micro_step, run.values(input));
     const int64_t classes = ClassesOf(graph, input);
     const bool targets = classes > 0;
-    if (graph.values[input].dtype == DType::kU8) {
-      std::vector<double>& bytes = run.values(input);
-      for (size_t i = 0; i < bytes.size(); ++i) {
-        bytes[i] = std::floor(256 * Uniform(i + 100000 * micro_step, 4));
-      }
-      return;
-    }
     if (!targets && name != "tokens") return;  // one document, one segment: all 0
     std::vector<int32_t>& ids = run.integers(input);
     for (size_t i = 0; i < ids.size(); ++i) {

@@ -26,6 +26,7 @@ using runtime::Segment;
 using runtime::ShardBegin;
 using runtime::ShardGradient;
 using runtime::StepContext;
+using runtime::SummedShard;
 
 absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
@@ -33,8 +34,7 @@ absl::StatusOr<BoundOp> BindReduceGradients(const Binding& b) {
   float* gradient = BufferOf<float>(b, group.gradient_buffer);
   std::vector<Segment> padding;
   if (b.plan.options.Shards() > 1) padding = PaddingOf(group);
-  const bool adds = b.plan.options.ShardsGradients() && !b.plan.options.RoundsGradients();
-  float* shard = adds ? ShardGradient(b) : nullptr;
+  float* shard = SummedShard(b);
   return [call, gradient, padding = std::move(padding), shard, mine = gradient + ShardBegin(b),
           count = group.shard_elements](const StepContext& context) {
     for (const Segment& s : padding) std::fill(gradient + s.begin, gradient + s.end, 0.0F);

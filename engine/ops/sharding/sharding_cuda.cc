@@ -28,6 +28,7 @@ using runtime::Segment;
 using runtime::ShardBegin;
 using runtime::ShardGradient;
 using runtime::StepContext;
+using runtime::SummedShard;
 
 std::vector<kernels::cuda::FlatRange> RangesOf(const std::vector<Segment>& segments) {
   std::vector<kernels::cuda::FlatRange> ranges;
@@ -42,8 +43,7 @@ absl::StatusOr<BoundOp> BindReduceGradients(const CudaBinding& b) {
   if (b.plan.options.Shards() > 1) padding = kernels::cuda::MakeChunks(RangesOf(PaddingOf(group)));
   MP_ASSIGN_OR_RETURN(const kernels::cuda::FlatChunk* chunks, b.services.tables->Upload(padding));
   float* gradient = BufferOf<float>(b, group.gradient_buffer);
-  const bool adds = b.plan.options.ShardsGradients() && !b.plan.options.RoundsGradients();
-  float* shard = adds ? ShardGradient(b) : nullptr;
+  float* shard = SummedShard(b);
   return [call, chunks, chunk_count = static_cast<int64_t>(padding.size()), gradient, shard,
           mine = gradient + ShardBegin(b),
           count = group.shard_elements](const StepContext& context) {

@@ -95,12 +95,7 @@ class Orthogonalizer {
     auto* sum = reinterpret_cast<double*>(workspace_ + work.at.sum);
     MP_RETURN_IF_ERROR(cuda::SumSquares(work.x, n, sum, next, stream_));
     if (work.matrix.dtype == DType::kBf16) {
-      auto* now = reinterpret_cast<bf16*>(next);
-      MP_RETURN_IF_ERROR(cuda::MuonNormalise(sum, n, work.x, now, stream_));
-      for (int64_t step = 0; step < plan::kNewtonSchulzSteps; ++step) {
-        MP_RETURN_IF_ERROR(IterateInBf16(work, now));
-      }
-      return cuda::Cast(now, n, work.x, stream_);
+      return RunInBf16(work, sum, reinterpret_cast<bf16*>(next));
     }
     MP_RETURN_IF_ERROR(cuda::MuonNormalise(sum, n, work.x, stream_));
     float* now = work.x;
@@ -115,6 +110,15 @@ class Orthogonalizer {
   static constexpr float kA = 3.4445f;
   static constexpr float kB = -4.7750f;
   static constexpr float kC = 2.0315f;
+
+  absl::Status RunInBf16(const MuonWork& work, const double* sum, bf16* now) const {
+    const int64_t n = work.matrix.elements();
+    MP_RETURN_IF_ERROR(cuda::MuonNormalise(sum, n, work.x, now, stream_));
+    for (int64_t step = 0; step < plan::kNewtonSchulzSteps; ++step) {
+      MP_RETURN_IF_ERROR(IterateInBf16(work, now));
+    }
+    return cuda::Cast(now, n, work.x, stream_);
+  }
 
   // next = a x + (b A + c A A) x with A = x x^T, of the smaller side.
   absl::Status Iterate(const MuonWork& work, const float* x, float* next) const {
@@ -183,11 +187,8 @@ std::vector<Product> MuonProducts(const plan::StepPlan& plan, const plan::Progra
   return OrthogonalizeProducts(plan.groups[op.attributes.group]);
 }
 
-// A skipped step's updates are made orthogonal too: whatever they hold, nobody uses it.
-absl::StatusOr<BoundOp> BindOrthogonalize(const CudaBinding& b) {
-  const plan::FlatGroup& group = GroupOf(b);
-  const int64_t fixed = b.BytesBeforeScratch();
-  MP_RETURN_IF_ERROR(b.RequireWorkspace(fixed + b.services.products->WorkspaceBytes()));
+// Of the group's matrices, which the owners share out.
+std::vector<MuonWork> WorksOf(const CudaBinding& b, const plan::FlatGroup& group) {
   const int64_t owners = b.plan.options.MatrixOwners();
   std::vector<MuonWork> works;
   int64_t index = MuonMatricesBefore(b);
@@ -196,7 +197,14 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const CudaBinding& b) {
     work.x = BufferOf<float>(b, group.update_buffer) + p.begin;
     work.mine = index++ % owners == b.rank % owners;
   }
-  return [orthogonalizer = Orthogonalizer(b, fixed), works = std::move(works),
+  return works;
+}
+
+// A skipped step's updates are made orthogonal too: whatever they hold, nobody uses it.
+absl::StatusOr<BoundOp> BindOrthogonalize(const CudaBinding& b) {
+  const int64_t fixed = b.BytesBeforeScratch();
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(fixed + b.services.products->WorkspaceBytes()));
+  return [orthogonalizer = Orthogonalizer(b, fixed), works = WorksOf(b, GroupOf(b)),
           stream = b.stream()](const StepContext&) -> absl::Status {
     for (const MuonWork& work : works) {
       MP_RETURN_IF_ERROR(work.mine ? orthogonalizer.Run(work)

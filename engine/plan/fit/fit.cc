@@ -383,14 +383,16 @@ absl::Status HostIsTooSmall(const v1::JobSpec& spec, const StepPlan& plan, const
       to_disk ? "to a disk (train.offload.optimizer: nvme)" : "less (train.offload)"));
 }
 
+bool CanBePacked(const v1::JobSpec& spec) {
+  return spec.model().has_lora() &&
+         spec.model().lora().quantize_base() != v1::BASE_QUANTIZATION_NF4 &&
+         spec.train().precision() != v1::PRECISION_FP8;
+}
+
 // "keep what adapters adapt in 4 bits (...), "; empty: they do, or it would not fit either, as far
 // as that can be told.
 std::string In4Bits(const v1::JobSpec& spec, const RankPlace& place) {
-  const v1::LoraSpec& lora = spec.model().lora();
-  if (!spec.model().has_lora() || lora.quantize_base() == v1::BASE_QUANTIZATION_NF4 ||
-      spec.train().precision() == v1::PRECISION_FP8) {
-    return "";
-  }
+  if (!CanBePacked(spec)) return "";
   v1::JobSpec packed = spec;
   packed.mutable_model()->mutable_lora()->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
   Setting setting = SettingOf(packed);

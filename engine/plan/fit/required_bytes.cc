@@ -28,23 +28,27 @@ int64_t SnapshotBytes(const StepPlan& plan) { return StateBytes(plan, plan.optio
 
 namespace {
 
+// Of a group: its states, and its parameters if they are asked for or are the only copy of a state.
 // A group's first state is its master copy.
+void AddState(const StepPlan& plan, const FlatGroup& group, bool parameters, bool master_alone,
+              std::vector<BufferId>* state) {
+  std::vector<GroupState> kinds = StatesOf(group);
+  if (master_alone) kinds.resize(std::min<size_t>(kinds.size(), 1));
+  for (const GroupState& kind : kinds) {
+    if (kind.buffer == kNoBuffer) {
+      parameters = true;
+    } else if (plan.buffers[kind.buffer].memory == Memory::kDevice) {
+      state->push_back(kind.buffer);
+    }
+  }
+  if (parameters) state->push_back(group.parameter_buffer);
+}
+
 std::vector<BufferId> OnDevice(const StepPlan& plan, bool with_parameters, bool base,
                                bool master_alone) {
   std::vector<BufferId> state;
   for (const FlatGroup& group : plan.groups) {
-    if (group.base && !base) continue;
-    bool parameters = with_parameters;
-    std::vector<GroupState> kinds = StatesOf(group);
-    if (master_alone) kinds.resize(std::min<size_t>(kinds.size(), 1));
-    for (const GroupState& kind : kinds) {
-      if (kind.buffer == kNoBuffer) {
-        parameters = true;
-      } else if (plan.buffers[kind.buffer].memory == Memory::kDevice) {
-        state.push_back(kind.buffer);
-      }
-    }
-    if (parameters) state.push_back(group.parameter_buffer);
+    if (!group.base || base) AddState(plan, group, with_parameters, master_alone, &state);
   }
   if (plan.statistics != kNoBuffer) state.push_back(plan.statistics);
   if (plan.scalings != kNoBuffer) state.push_back(plan.scalings);

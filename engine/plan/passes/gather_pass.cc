@@ -107,14 +107,20 @@ class GatherPass {
     return planned;
   }
 
-  void InsertGathers(const std::vector<int>& visits) {
-    std::vector<std::vector<int>> issued;  // regions by the visit at whose begin they are gathered
+  // Regions by the visit at whose begin they are gathered.
+  std::vector<std::vector<int>> IssuedByVisit() const {
+    std::vector<std::vector<int>> issued;
     for (size_t i = 0; i < regions_.size(); ++i) {
       const auto visit =
           static_cast<size_t>(std::max(regions_[i].first_visit - options_.prefetch, 0));
       if (issued.size() <= visit) issued.resize(visit + 1);
       issued[visit].push_back(static_cast<int>(i));
     }
+    return issued;
+  }
+
+  void InsertGathers(const std::vector<int>& visits) {
+    const std::vector<std::vector<int>> issued = IssuedByVisit();
     std::vector<PlannedOp> ops;
     size_t next = 0;  // visit
     for (size_t i = 0; i < program_.ops.size(); ++i) {

@@ -98,16 +98,19 @@ class RecomputePass {
     return made ? again_[value] : value;
   }
 
+  // Of a residual norm whose sum is still there.
+  static void LeaveOutSum(Op* op) {
+    op->kind = ops::DefinitionOf(op->kind).after_sum;
+    op->attributes.dropout = 0;  // is in the sum
+    op->inputs.erase(op->inputs.begin());
+    op->inputs[0] = op->outputs[0].value;
+    op->outputs.erase(op->outputs.begin());
+  }
+
   void Replay(const Op& forward) {
     Op op = forward;
     op.phase = graph::Phase::kRecompute;
-    if (IsResidualNorm(op.kind) && !Dropped(op.outputs[0].value, op.block)) {
-      op.kind = ops::DefinitionOf(op.kind).after_sum;
-      op.attributes.dropout = 0;  // is in the sum
-      op.inputs.erase(op.inputs.begin());
-      op.inputs[0] = op.outputs[0].value;
-      op.outputs.erase(op.outputs.begin());
-    }
+    if (IsResidualNorm(op.kind) && !Dropped(op.outputs[0].value, op.block)) LeaveOutSum(&op);
     for (ValueId& input : op.inputs) input = Again(input, op.block);
     for (graph::Output& output : op.outputs) {
       if (output.value == kNoValue) continue;
@@ -132,6 +135,18 @@ class RecomputePass {
   std::vector<ValueId> again_;  // by value: the same, made in the backward
 };
 
+// The block of the forward op that makes each value; kNoBlock: none does.
+std::vector<int> MadeBy(const graph::Graph& graph) {
+  std::vector<int> made_by(graph.values.size(), graph::kNoBlock);
+  for (const Op& op : graph.ops) {
+    if (op.phase != graph::Phase::kForward) continue;
+    for (const graph::Output& output : op.outputs) {
+      if (output.value != kNoValue) made_by[output.value] = op.block;
+    }
+  }
+  return made_by;
+}
+
 }  // namespace
 
 void AddRecompute(graph::Graph& graph, const std::vector<Recompute>& by_block) {
@@ -141,13 +156,7 @@ void AddRecompute(graph::Graph& graph, const std::vector<Recompute>& by_block) {
 }
 
 std::vector<int64_t> KeptBytes(const graph::Graph& graph) {
-  std::vector<int> made_by(graph.values.size(), graph::kNoBlock);
-  for (const Op& op : graph.ops) {
-    if (op.phase != graph::Phase::kForward) continue;
-    for (const graph::Output& output : op.outputs) {
-      if (output.value != kNoValue) made_by[output.value] = op.block;
-    }
-  }
+  std::vector<int> made_by = MadeBy(graph);
   std::vector<int64_t> bytes(graph.blocks.size(), 0);
   for (const Op& op : graph.ops) {
     if (op.phase == graph::Phase::kForward) continue;

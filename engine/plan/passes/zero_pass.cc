@@ -221,7 +221,10 @@ class TrainingOps {
       op.flops += share * kNewtonSchulzSteps * 2 * (2 * elements * side + side * side * side);
       op.bytes += share * kNewtonSchulzSteps * (per_element * elements + per_square * side * side);
     }
-    if (options_.world == 1) return;
+    if (options_.world > 1) AddScatterUpdates(group);
+  }
+
+  void AddScatterUpdates(int group) {
     const double bytes = 4 * Padded(group);
     PlannedOp& scatter = Add(OpKind::kScatterUpdates, When::kUpdate, group);
     scatter.bytes = 2 * bytes;

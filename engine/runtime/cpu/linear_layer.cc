@@ -8,6 +8,19 @@ using graph::OpKind;
 using graph::ValueId;
 using kernels::MatmulSpec;
 
+namespace {
+
+// Whether `id` lies right behind `before`.
+bool Follows(const plan::Program& program, ValueId before, ValueId id) {
+  const graph::Value& value = program.graph.values[before];
+  const plan::Place& a = program.places[before];
+  const plan::Place& b = program.places[id];
+  return a.buffer == b.buffer &&
+         a.offset + graph::Elements(value.shape) * ByteSize(value.dtype) == b.offset;
+}
+
+}  // namespace
+
 LinearLayer::LinearLayer(const plan::Program& program, const graph::Op& op, bool with_biases)
     : transposed(op.attributes.transposed), gelu(op.attributes.gelu) {
   const graph::Graph& graph = program.graph;
@@ -38,18 +51,12 @@ LinearLayer::LinearLayer(const plan::Program& program, const graph::Op& op, bool
 }
 
 void LinearLayer::FindRuns(const plan::Program& program, bool with_biases) {
-  const auto follows = [&](ValueId before, ValueId id) {
-    const graph::Value& value = program.graph.values[before];
-    const plan::Place& a = program.places[before];
-    const plan::Place& b = program.places[id];
-    return a.buffer == b.buffer &&
-           a.offset + graph::Elements(value.shape) * ByteSize(value.dtype) == b.offset;
-  };
   int64_t column = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const int64_t columns = transposed ? program.graph.values[weights[i]].shape[0] : out;
-    const bool joins = i > 0 && follows(weights[i - 1], weights[i]) &&
-                       (!with_biases || biases.empty() || follows(biases[i - 1], biases[i]));
+    const bool joins =
+        i > 0 && Follows(program, weights[i - 1], weights[i]) &&
+        (!with_biases || biases.empty() || Follows(program, biases[i - 1], biases[i]));
     if (joins) {
       runs.back().columns += columns;
     } else {

@@ -37,6 +37,12 @@ T* ShardGradient(const OpBinding& b) {
   return BufferOf<T>(b, group.gradient_buffer) + ShardBegin(b);
 }
 
+// What the micro-steps' reduced gradients are summed in; null: they are not.
+inline float* SummedShard(const OpBinding& b) {
+  const bool sums = b.plan.options.ShardsGradients() && !b.plan.options.RoundsGradients();
+  return sums ? ShardGradient(b) : nullptr;
+}
+
 // This rank's shard of the parameters on the device.
 template <typename T>
 T* ShardParameters(const OpBinding& b) {

@@ -32,16 +32,7 @@ class Uring : public BlockIo {
   }
 
   absl::Status Submit(const BlockRequest& request) override {
-    io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-    MP_CHECK(entry != nullptr) << "more requests than the ring is deep";
-    const auto bytes = static_cast<unsigned>(request.bytes);
-    const auto offset = static_cast<uint64_t>(request.offset);
-    if (request.write) {
-      io_uring_prep_write(entry, fd_, request.data, bytes, offset);
-    } else {
-      io_uring_prep_read(entry, fd_, request.data, bytes, offset);
-    }
-    io_uring_sqe_set_data64(entry, request.tag);
+    Prepare(request);
     int submitted = 0;
     do {
       submitted = io_uring_submit(&ring_);
@@ -69,6 +60,19 @@ class Uring : public BlockIo {
   }
 
  private:
+  void Prepare(const BlockRequest& request) {
+    io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+    MP_CHECK(entry != nullptr) << "more requests than the ring is deep";
+    const auto bytes = static_cast<unsigned>(request.bytes);
+    const auto offset = static_cast<uint64_t>(request.offset);
+    if (request.write) {
+      io_uring_prep_write(entry, fd_, request.data, bytes, offset);
+    } else {
+      io_uring_prep_read(entry, fd_, request.data, bytes, offset);
+    }
+    io_uring_sqe_set_data64(entry, request.tag);
+  }
+
   const int fd_;
   io_uring ring_ = {};
   bool open_ = false;

@@ -25,6 +25,10 @@ def _value(kind: Any, value: Any, record: Optional[type]) -> Any:
     return schema.enum_name(kind.enum_type, value) if kind.enum_type is not None else value
 
 
+def _may_lack(descriptor: Any, field: Any) -> bool:
+    return descriptor.message_type is not None or bool(field.metadata.get("optional"))
+
+
 def read(kind: Type[T], proto: Any) -> T:
     """A record of a message. What a record's field is of is its metadata's "record"."""
     values: Dict[str, Any] = {"proto": proto}
@@ -39,9 +43,7 @@ def read(kind: Type[T], proto: Any) -> T:
             values[one.name] = dict(value)
         elif schema.is_repeated(descriptor):
             values[one.name] = tuple(_value(descriptor, item, record) for item in value)
-        elif descriptor.message_type is not None and not proto.HasField(name):
-            values[one.name] = None
-        elif one.metadata.get("optional") and not proto.HasField(name):
+        elif _may_lack(descriptor, one) and not proto.HasField(name):
             values[one.name] = None
         else:
             values[one.name] = _value(descriptor, value, record)

@@ -89,6 +89,11 @@ def _drawn(
     return parts
 
 
+def _last(line: Line) -> str:
+    value = [y for y in line.ys if math.isfinite(y)][-1]
+    return f"{line.name} {value:.4f}" if abs(value) < 1e4 else f"{line.name} {value:.4g}"
+
+
 def curves_svg(lines: Sequence[Line]) -> str:
     """Over one pair of axes, with a legend that has the last values. Without a value: says so."""
     shown = [line for line in lines if any(math.isfinite(y) for y in line.ys)]
@@ -105,8 +110,7 @@ def curves_svg(lines: Sequence[Line]) -> str:
     for i, line in enumerate(shown):
         colour = _COLOURS[i % len(_COLOURS)]
         parts += _drawn(line, colour, xs, ys)
-        last = [y for y in line.ys if math.isfinite(y)][-1]
-        label = f"{line.name} {last:.4f}" if abs(last) < 1e4 else f"{line.name} {last:.4g}"
+        label = _last(line)
         parts.append(_text(left, 16, "start", label, colour))
         left += 7.0 * len(label) + 18
     return head + "".join(parts) + "</svg>"

@@ -1,7 +1,6 @@
 #include "engine/runtime/gpu/backend/cuda_step_engine.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,10 +22,10 @@
 #include "engine/runtime/gpu/backend/device_plan.h"
 #include "engine/runtime/gpu/backend/documents.h"
 #include "engine/runtime/gpu/backend/draw_values.h"
+#include "engine/runtime/gpu/backend/step_pieces.h"
 #include "engine/runtime/gpu/backend/tables_on_device.h"
 #include "engine/runtime/gpu/device/device_executor.h"
 #include "engine/runtime/gpu/device/host_mirror.h"
-#include "engine/runtime/gpu/device/piece_timer.h"
 #include "engine/runtime/gpu/device/staged_copy.h"
 #include "engine/runtime/offload/state_disk.h"
 
@@ -41,9 +40,6 @@ std::string DescribeOp(const plan::Program& program, int32_t index) {
 }
 
 using Range = HostMirror::Range;
-
-constexpr int64_t kTurnsOpByOp = 2;     // of a kind of micro-step, before it is captured
-constexpr int64_t kOpsTimedEvery = 16;  // turns that are op by op
 
 Range RangeOf(const plan::StepPlan& plan, plan::BufferId id) {
   const plan::Buffer& buffer = plan.buffers[id];
@@ -119,8 +115,8 @@ class CudaEngine : public StepEngine {
   absl::Status EvaluateBatch(const StepContext& context) override;
   absl::StatusOr<absl::Span<double>> FinishEvaluation() override;
 
-  StreamTimes stream_times() const override { return times_; }
-  std::vector<OpKindTime> Times() const override { return op_times_; }
+  StreamTimes stream_times() const override { return pieces_->stream_times(); }
+  std::vector<OpKindTime> Times() const override { return pieces_->op_times(); }
 
  private:
   // What the host fills for one micro-step.
@@ -131,20 +127,8 @@ class CudaEngine : public StepEngine {
     HostInputs evaluate;
     EventId copied = 0;
   };
-  // A section list as it is captured: of a kind of micro-step, or an evaluation's.
-  struct Piece {
-    std::optional<GraphId> graph;
-    int64_t turns = 0;                  // steps that had it; of an evaluation, batches
-    std::unique_ptr<PieceTimer> timer;  // null: an evaluation's
-    int64_t runs_to_read = 0;           // in this step, of which the timer was not read
-  };
 
   Device& device() const { return *parts_.device; }
-  struct UnderWay {
-    int64_t micro_step = 0;  // 0: a step's first, 2: its last, 1: between them
-    int32_t op = 0;
-  };
-  std::optional<UnderWay> FirstUnderWay() const;
   absl::Status Late() const;
   absl::Status WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait);
   absl::Status Synchronize() {
@@ -162,10 +146,7 @@ class CudaEngine : public StepEngine {
   std::vector<StagedCopy::Transfer> Transfers(const std::vector<plan::BufferId>& buffers,
                                               bool to_device) const;
   absl::Status CopySlot(const Inputs& inputs, const StepContext& context);
-  absl::Status RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
-                        const StepContext& context, Piece& piece);
   absl::StatusOr<absl::Span<double>> ReadScalars();
-  void ReadTimers();
 
   CudaEngineParts parts_;
   int rank_ = 0;
@@ -179,6 +160,7 @@ class CudaEngine : public StepEngine {
   CudaMemoryOfStep memory_;
   std::unique_ptr<DeviceExecutor> train_;
   std::unique_ptr<DeviceExecutor> evaluate_;
+  std::optional<StepPieces> pieces_;
 
   std::optional<Arena> host_arena_;  // pinned; where something is offloaded
   std::unique_ptr<StateDisk> disk_;  // where states are on disk
@@ -190,15 +172,9 @@ class CudaEngine : public StepEngine {
   Inputs evaluate_inputs_;
   std::vector<Slot> slots_;
   int64_t turn_ = 0;  // of the slots
-  // By first_micro_step + 2 last_micro_step + 4 many_documents + 8 many_targets.
-  std::array<Piece, 16> micro_steps_;
-  std::array<Piece, 2> evaluation_;  // by many_documents
   bool noted_documents_ = false;
   bool noted_pinning_ = false;
   bool updating_ = false;  // an update has been enqueued, and is not known to have been done
-  bool timed_ = true;
-  StreamTimes times_;
-  std::vector<OpKindTime> op_times_;
 };
 
 // Pinned memory is given up by the device, which must go before what is pinned; and first all that
@@ -310,9 +286,10 @@ absl::Status CudaEngine::Bind() {
       evaluate_,
       DeviceExecutor::Create(plan_, plan_.evaluate, &*backend_, parts_.device.get(), streams_,
                              memory_.arena, OffloadMemory{memory_.host_arena, rank_}));
-  for (Piece& piece : micro_steps_) {
-    piece.timer = std::make_unique<PieceTimer>(parts_.device.get(), &plan_.train);
-  }
+  pieces_.emplace(StepPiecesOptions{.device = parts_.device.get(),
+                                    .train = &plan_.train,
+                                    .capture = parts_.capture,
+                                    .note = parts_.note});
   return absl::OkStatus();
 }
 
@@ -345,30 +322,12 @@ absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const data::TrainingData& 
   return slot;
 }
 
-// Of this step's micro-steps, in program order; nothing where no stamp tells.
-std::optional<CudaEngine::UnderWay> CudaEngine::FirstUnderWay() const {
-  std::optional<UnderWay> first;
-  for (size_t kind = 0; kind < micro_steps_.size(); ++kind) {
-    if (micro_steps_[kind].runs_to_read == 0) continue;
-    const std::vector<int32_t> ops = micro_steps_[kind].timer->UnderWay();
-    if (ops.empty()) continue;
-    const UnderWay its{.micro_step = (kind & 2) != 0   ? 2
-                                     : (kind & 1) != 0 ? 0
-                                                       : 1,
-                       .op = ops.front()};
-    const bool earlier =
-        !first || std::pair(its.micro_step, its.op) < std::pair(first->micro_step, first->op);
-    if (earlier) first = its;
-  }
-  return first;
-}
-
 // Without peers it is the device that hangs. With them all are in one collective, but for those who
 // have not come to it.
 absl::Status CudaEngine::Late() const {
   std::string text =
       absl::StrCat("the GPU's work is not done after ", absl::FormatDuration(parts_.timeout));
-  const std::optional<UnderWay> now = FirstUnderWay();
+  const std::optional<StepPieces::UnderWay> now = pieces_->FirstUnderWay();
   if (now) absl::StrAppend(&text, "; under way: ", DescribeOp(plan_.train, now->op));
   if (host_communicator_->world() == 1) return DeviceFailure(absl::InternalError(text));
   const auto ops = static_cast<int64_t>(plan_.train.ops.size());
@@ -491,43 +450,17 @@ absl::Status CudaEngine::CopySlot(const Inputs& inputs, const StepContext& conte
   return device().Record(slot.copied, streams_.compute);
 }
 
-// The first turn loads what is loaded on first use, which a capture could not; the second shows
-// what ops take.
-absl::Status CudaEngine::RunPiece(DeviceExecutor& executor, absl::Span<const Section> sections,
-                                  const StepContext& context, Piece& piece) {
-  PieceTimer* timer = piece.timer.get();
-  if (timer == nullptr || piece.runs_to_read == 0) ++piece.turns;
-  ++piece.runs_to_read;
-  // Nor is what the first step alone does captured.
-  if (!parts_.capture || piece.turns <= kTurnsOpByOp || context.new_scalings) {
-    if (timer != nullptr) timer->Restart(/*by_op=*/piece.turns % kOpsTimedEvery == 2);
-    for (const Section section : sections) {
-      MP_RETURN_IF_ERROR(executor.Run(section, context, timer));
-    }
-    return absl::OkStatus();
-  }
-  if (!piece.graph.has_value()) {
-    if (timer != nullptr) timer->Restart(/*by_op=*/false);
-    MP_ASSIGN_OR_RETURN(piece.graph, executor.Capture(sections, context, timer));
-  }
-  return executor.Launch(*piece.graph);
-}
-
 absl::StatusOr<const HostInputs*> CudaEngine::NextInputs() {
   MP_ASSIGN_OR_RETURN(Slot * slot, NextSlot());
   return &slot->train;
 }
 
 absl::Status CudaEngine::MicroStep(const StepContext& context) {
-  constexpr Section kSections[] = {Section::kMicroStep, Section::kReduce, Section::kUpdate};
   MP_RETURN_IF_ERROR(CopySlot(train_inputs_, context));
-  const absl::Span<const Section> sections(kSections, context.last_micro_step ? 3 : 1);
-  const int kind = (context.first_micro_step ? 1 : 0) + (context.last_micro_step ? 2 : 0) +
-                   (context.many_documents ? 4 : 0) + (context.many_targets ? 8 : 0);
   // The step before has been waited for.
   if (context.last_micro_step) train_->SetHostContext(context);
   updating_ = context.last_micro_step;
-  return RunPiece(*train_, sections, context, micro_steps_[kind]);
+  return pieces_->MicroStep(*train_, context);
 }
 
 // The update is part of the last micro-step already.
@@ -535,7 +468,7 @@ absl::StatusOr<absl::Span<const double>> CudaEngine::FinishStep(const StepContex
   MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, ReadScalars());
   if (disk_ != nullptr) MP_RETURN_IF_ERROR(disk_->AwaitAll());
   updating_ = false;
-  ReadTimers();
+  pieces_->ReadTimers();
   return absl::Span<const double>(scalars);
 }
 
@@ -547,19 +480,6 @@ absl::StatusOr<absl::Span<double>> CudaEngine::ReadScalars() {
   if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
   return absl::Span<double>(reinterpret_cast<double*>(scalars_->data()),
                             static_cast<size_t>(range.end - range.begin) / sizeof(double));
-}
-
-// The host has just waited for all of the step. No training ends because its times are not known.
-void CudaEngine::ReadTimers() {
-  for (Piece& piece : micro_steps_) {
-    const int64_t runs = std::exchange(piece.runs_to_read, 0);
-    if (runs == 0 || !timed_) continue;
-    const absl::Status status = piece.timer->Read(runs, &times_, &op_times_);
-    if (status.ok()) continue;
-    timed_ = false;
-    parts_.note(absl::StrCat("where the GPU's time goes is not known from here on: ",
-                             std::string(status.message())));
-  }
 }
 
 absl::Status CudaEngine::BeginEvaluation() {
@@ -576,9 +496,8 @@ absl::StatusOr<const HostInputs*> CudaEngine::NextEvaluationInputs() {
 }
 
 absl::Status CudaEngine::EvaluateBatch(const StepContext& context) {
-  constexpr Section kSections[] = {Section::kMicroStep};
   MP_RETURN_IF_ERROR(CopySlot(evaluate_inputs_, context));
-  return RunPiece(*evaluate_, kSections, context, evaluation_[context.many_documents ? 1 : 0]);
+  return pieces_->EvaluateBatch(*evaluate_, context);
 }
 
 absl::StatusOr<absl::Span<double>> CudaEngine::FinishEvaluation() { return ReadScalars(); }

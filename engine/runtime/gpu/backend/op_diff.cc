@@ -117,6 +117,13 @@ std::string PlaceText(const graph::Shape& shape, int64_t element) {
   return absl::StrCat("[", absl::StrJoin(place, ","), "]");
 }
 
+std::string OperandText(const OpDiff::Operand& operand) {
+  const Statistics& s = operand.statistics;
+  return absl::StrFormat(
+      "  reads  %s  %g to %g, mean %g, rms %g%s\n", TensorText(operand.tensor), s.least, s.most,
+      s.mean, s.rms, s.not_numbers == 0 ? "" : absl::StrCat(", ", s.not_numbers, " no numbers"));
+}
+
 }  // namespace
 
 Statistics StatisticsOf(DType dtype, const void* data, int64_t elements) {
@@ -214,13 +221,7 @@ std::string Describe(const OpDiff& op) {
   std::string text =
       absl::StrFormat("step %d, micro-step %d, op %d: %s (%s)\n", op.step, op.micro_step, op.index,
                       graph::Name(op.kind), PhaseName(op.phase));
-  for (const OpDiff::Operand& operand : op.operands) {
-    const Statistics& s = operand.statistics;
-    absl::StrAppendFormat(
-        &text, "  reads  %s  %g to %g, mean %g, rms %g%s\n", TensorText(operand.tensor), s.least,
-        s.most, s.mean, s.rms,
-        s.not_numbers == 0 ? "" : absl::StrCat(", ", s.not_numbers, " no numbers"));
-  }
+  for (const OpDiff::Operand& operand : op.operands) text += OperandText(operand);
   for (const OpDiff::Result& result : op.results) {
     absl::StrAppendFormat(
         &text,

@@ -71,6 +71,15 @@ HostStagedCommunicator::~HostStagedCommunicator() {
   thread_.join();
 }
 
+absl::Status HostStagedCommunicator::HandOver(Item* item) {
+  const std::lock_guard lock(mutex_);
+  MP_RETURN_IF_ERROR(failure_);
+  item->number = ++last_;
+  queue_.push_back(*item);
+  changed_.notify_all();
+  return absl::OkStatus();
+}
+
 // The number is taken, and known to the thread, before anything is put on the stream: putting may
 // block until the device has room, for which the thread may have to go on, so no lock is held.
 absl::Status HostStagedCommunicator::Enqueue(const Collective& call, char* arena, void*,
@@ -80,13 +89,7 @@ absl::Status HostStagedCommunicator::Enqueue(const Collective& call, char* arena
                                             pinned_.staging_bytes));
   }
   Item item = {.call = call};
-  {
-    const std::lock_guard lock(mutex_);
-    MP_RETURN_IF_ERROR(failure_);
-    item.number = ++last_;
-    queue_.push_back(item);
-    changed_.notify_all();
-  }
+  MP_RETURN_IF_ERROR(HandOver(&item));
   const absl::Status status = EnqueueOn(item, arena, stream);
   if (status.ok()) return status;
   ranks_.Abort(status.message());

@@ -94,6 +94,8 @@ class HostStagedCommunicator : public DeviceCommunicator {
     uint32_t number = 0;
   };
 
+  // Numbers the item, and hands it to the thread.
+  absl::Status HandOver(Item* item);
   absl::Status EnqueueOn(const Item& item, char* arena, cudaStream_t stream);
   void Run();
   bool AwaitReady(uint32_t number);

@@ -252,11 +252,10 @@ absl::StatusOr<NcclCommunicator::Link*> NcclCommunicator::LinkOf(const comm::Ran
 absl::Status NcclCommunicator::Enqueue(const Collective& call, char* arena, void* scratch,
                                        cudaStream_t stream) {
   MP_ASSIGN_OR_RETURN(Link * link, LinkOf(call.among));
-  if (call.kind != Kind::kAllReduce || call.rounded) {
-    if (call.elements % call.among.count != 0) {
-      return absl::InternalError(
-          absl::StrCat(call.elements, " elements among ", call.among.count, " ranks"));
-    }
+  const bool shared_out = call.kind != Kind::kAllReduce || call.rounded;
+  if (shared_out && call.elements % call.among.count != 0) {
+    return absl::InternalError(
+        absl::StrCat(call.elements, " elements among ", call.among.count, " ranks"));
   }
   const Bound bound = {.call = call,
                        .link = *link,
