@@ -124,6 +124,8 @@ int Main(int argc, char** argv) {
       ->required();
   std::vector<std::string> cgroup_folders;
   train->add_option("--cgroup", cgroup_folders, "folder of a control group for a script");
+  std::string container;
+  train->add_option("--container", container, "name of a script's container");
   GenerateRequest request;
   CLI::App* generate =
       app.add_subcommand("generate", "print text that a checkpoint's model writes");
@@ -164,14 +166,17 @@ int Main(int argc, char** argv) {
   if (serve->parsed()) return RunServe(served, window);
   if (check->parsed()) return RunCheck(device);
   if (measure->parsed()) return RunMeasure(device, name, measured_threads, disk_folder);
-  return RunRank(MessageChannel(UniqueFd(channel_fd)), [&](v1::TrainerStart start,
-                                                           MessageChannel* channel) {
-    if (!start.start().spec().has_script()) {
-      return Train(std::move(start), channel, device);
-    }
-    return EndRank(RunScript(start, channel, HeldDescriptor(), Cgroup(std::move(cgroup_folders))),
-                   channel);
-  });
+  return RunRank(MessageChannel(UniqueFd(channel_fd)),
+                 [&](v1::TrainerStart start, MessageChannel* channel) {
+                   if (!start.start().spec().has_script()) {
+                     return Train(std::move(start), channel, device);
+                   }
+                   return EndRank(RunScript(start, channel,
+                                            {.held = HeldDescriptor(),
+                                             .container = container,
+                                             .cgroup = Cgroup(std::move(cgroup_folders))}),
+                                  channel);
+                 });
 }
 
 }  // namespace

@@ -1,6 +1,32 @@
 #include "common/spec/paths.h"
 
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/spec/container.h"
+
 namespace milepost {
+namespace {
+
+void VisitContainer(v1::ContainerSpec* container, PathVisitor visit) {
+  if (std::string path(PathOfImage(container->image())); !path.empty()) {
+    const std::string kind = container->image().substr(0, container->image().size() - path.size());
+    visit("script.container.image", PathUse::kRead, &path);
+    container->set_image(absl::StrCat(kind, path));
+  }
+  // "/data:/mnt/data:ro": the path of the host comes first.
+  for (std::string& mount : *container->mutable_mounts()) {
+    const size_t end = std::min(mount.find(':'), mount.size());
+    std::string path = mount.substr(0, end);
+    const PathUse use = absl::EndsWith(mount, ":ro") ? PathUse::kRead : PathUse::kWrite;
+    visit("script.container.mounts", use, &path);
+    mount.replace(0, end, path);
+  }
+}
+
+}  // namespace
 
 void ForEachPath(v1::JobSpec* spec, PathVisitor visit) {
   const auto read = [&](absl::string_view field, std::string* path) {
@@ -35,6 +61,9 @@ void ForEachPath(v1::JobSpec* spec, PathVisitor visit) {
     read("script.folder", spec->mutable_script()->mutable_folder());
     read("script.wheels", spec->mutable_script()->mutable_wheels());
     read("script.files", spec->mutable_script()->mutable_files());
+    if (spec->script().has_container()) {
+      VisitContainer(spec->mutable_script()->mutable_container(), visit);
+    }
   }
   if (spec->has_report()) {
     write("report.tensorboard", spec->mutable_report()->mutable_tensorboard());

@@ -160,6 +160,7 @@ void CheckScript(const v1::JobSpec& spec, Checker* check) {
   if (!wheels.empty()) CheckPath("script.wheels", wheels, check);
   CheckFiles(spec.script(), check);
   CheckRequirements(spec.script(), check);
+  CheckContainer(spec.script(), check);
 }
 
 }  // namespace milepost

@@ -125,9 +125,10 @@ ALLOWED = {
     "worker/gpu": {"common"},
     "worker/gpu/testing": {"common", "worker/gpu"},
     "worker/cgroup": {"common"},
-    "worker/doctor": {"common", "worker/gpu"},
+    "worker/container": {"common", "common/spec"},
+    "worker/doctor": {"common", "worker/container", "worker/gpu"},
     "worker/agent": {"common", "common/pki", "common/rpc", "common/spec", "worker/cgroup",
-                     "worker/gpu"},
+                     "worker/container", "worker/gpu"},
     # The coordinator for its tests alone, which ask one.
     "worker/join": {"common", "common/pki", "common/rpc", "coordinator/rpc"},
     "worker/metrics": {"common", "common/http", "common/pki", "common/rpc", "worker/agent"},
@@ -140,7 +141,7 @@ ALLOWED = {
     "worker/script/position": {"common"},
     "worker/script": {"common", "common/files", "common/http", "common/pki", "common/spec",
                       "common/rpc", "engine/comm", "engine/state", "worker/cgroup",
-                      "worker/script/position", "worker/trainer"},
+                      "worker/container", "worker/script/position", "worker/trainer"},
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
                "common/systemd", "worker/gpu", "worker/cgroup", "worker/doctor", "worker/agent",

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/scripts.h"
 #include "worker/cgroup/cgroup_tree.h"
 
 namespace milepost::e2e {
@@ -274,24 +275,6 @@ TEST_F(ScriptTest, NothingOutlivesItsRank) {
 // What control groups add, where workers can make them.
 class LimitedScriptTest : public ScriptTest {
  protected:
-  // Of a worker that may be skipped: it says when it starts whether it can.
-  static std::string LogOfWorker(const std::string& folder) {
-    std::ifstream file(folder + "/worker-0.log");
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-  bool HasLimits() const {
-    const absl::Time give_up = absl::Now() + absl::Minutes(1);
-    while (absl::Now() < give_up) {
-      const std::string log = LogOfWorker(folder_);
-      if (absl::StrContains(log, "scripts run without limits")) return false;
-      if (absl::StrContains(log, "in a control group below")) return true;
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    ADD_FAILURE() << "the worker said nothing of control groups";
-    return false;
-  }
   // Of the rank's groups, from what its script has seen in /proc/self/cgroup.
   static bool GroupIsGone(const std::string& memberships) {
     const size_t begin = memberships.find("milepost-");
@@ -318,7 +301,7 @@ TEST_F(LimitedScriptTest, MoreMemoryThanItsSlotHasIsNamedWithTheFigures) {
                             .slots = 1,
                             .worker_flags = {"--allow-scripts", "--memory-bytes", "67108864"}});
   cluster.Start();
-  if (!HasLimits()) GTEST_SKIP() << LogOfWorker(folder_);
+  if (!HasLimits(folder_)) GTEST_SKIP() << LogOfWorker(folder_);
   // Of the script only a child is killed, and the script ends as it likes.
   const std::string job = cluster.Submit(
       Shell("cat /proc/self/cgroup > group; head -c 300000000 /dev/zero | tail -c 200000000 > "
@@ -362,7 +345,7 @@ TEST_F(LimitedScriptTest, AForkBombEndsWithItsRankAndTheWorkerGoesOn) {
       folder_,
       {.workers = 1, .slots = 1, .worker_flags = {"--allow-scripts", "--script-processes", "64"}});
   cluster.Start();
-  if (!HasLimits()) GTEST_SKIP() << LogOfWorker(folder_);
+  if (!HasLimits(folder_)) GTEST_SKIP() << LogOfWorker(folder_);
   std::ofstream(folder_ + "/bomb.py") << kForkBomb;
   const std::string job = cluster.Submit(Shell("exec python3 bomb.py", 1, /*max_failures=*/0));
   const v1::Failure failure = cluster.Await(job, IsTerminal).first_failure();
@@ -380,7 +363,7 @@ TEST_F(LimitedScriptTest, AForkBombEndsWithItsRankAndTheWorkerGoesOn) {
 TEST_F(LimitedScriptTest, WhatHasLeftItsSessionEndsWhoeverWasKilled) {
   Cluster cluster(folder_, {.workers = 1, .slots = 1, .worker_flags = {"--allow-scripts"}});
   cluster.Start();
-  if (!HasLimits()) GTEST_SKIP() << LogOfWorker(folder_);
+  if (!HasLimits(folder_)) GTEST_SKIP() << LogOfWorker(folder_);
   const std::string text =
       "[ $MILEPOST_ATTEMPT = 1 ] || exit 0; cat /proc/self/cgroup > group; "
       "setsid sh -c 'trap \"\" TERM HUP; sleep 1000 & echo $! > child; wait' & "
@@ -406,52 +389,10 @@ TEST_F(LimitedScriptTest, WhatHasLeftItsSessionEndsWhoeverWasKilled) {
   EXPECT_EQ(cluster.Await(next, IsTerminal).state(), v1::JOB_STATE_SUCCEEDED);
 }
 
-// Trains in lockstep, as ranks that reduce gradients do. The sum depends on every step, once.
-constexpr char kTrain[] = R"(
-import os, time
-from array import array
-import milepost
-
-here, steps = milepost.job(), 400
-total, step = array('d', [0.0] * 100), 0
-start = milepost.checkpoint.load()
-if start is not None:
-    total, step = start.state['total'], start.step
-    assert start.state['name'] == ('sum', 1, None), start.state
-    assert start.per_rank in (None, {'rank': here.rank, 'own': total}), start.per_rank
-    with open('starts', 'a') as file: file.write(f'{here.rank} of {here.world_size} at {step}\n')
-def meet(turn):
-    # Rank 0 says whether another step is made: before the file `go` is there, none after 300.
-    mine = f'at.{here.attempt}.{turn}.'
-    with open('.' + mine + str(here.rank), 'w') as file:
-        file.write(str(int(step < 300 or os.path.exists('go'))))
-    os.rename(file.name, mine + str(here.rank))
-    while not all(os.path.exists(mine + str(i)) for i in range(here.world_size)): time.sleep(0.0005)
-    with open(mine + '0') as file: return file.read() == '1'
-turn = 0
-while step < steps:
-    turn += 1
-    if meet(turn):
-        step += 1
-        for i in range(100): total[i] = total[i] * 1.0001 + step + i
-        milepost.report(step, steps, loss=1 / step)
-    stop = milepost.should_stop()
-    if stop or step % 50 == 0 and step != 300:
-        state = {'total': total, 'name': ('sum', 1, None)}
-        milepost.checkpoint.save(state, step, per_rank={'rank': here.rank, 'own': total})
-    if stop: break
-    if step == 220 and here.attempt == 1 and here.rank == 1 and os.path.exists('fail'):
-        milepost.checkpoint.wait()
-        os._exit(3)
-    if step >= 10 and here.rank == 1: open('runs', 'w').write('yes\n')
-if here.rank == 0 and step == steps:
-    with open('result', 'w') as file: file.write(f'{total[7]:.6f}\n')
-)";
-
 class PythonScriptTest : public ScriptTest {
  protected:
   v1::JobSpec Train() const {
-    std::ofstream(folder_ + "/train.py") << kTrain;
+    std::ofstream(folder_ + "/train.py") << kTrainingScript;
     v1::JobSpec spec = Shell("exec python3 train.py", /*ranks=*/2);
     spec.mutable_checkpoint()->set_keep_last(2);
     return spec;

@@ -80,6 +80,7 @@ Agent::Agent(AgentOptions options, Endpoint coordinator, Identity identity, Slot
               [this](v1::HealthReport report) { outbox_.SetHealthReport(std::move(report)); }),
       memory_(options_.memory_dir, identity_.id()),
       leftovers_(options_.data_dir),
+      containers_(options_.data_dir),
       cgroups_(options_.data_dir) {}
 
 void Agent::RequestStop() {
@@ -186,7 +187,7 @@ void Agent::Run() {
       // It may have ended because its GPU did, which the next placement should know.
       if (ended && monitor_) monitor_->MeasureSoon();
       if (ended) leftovers_.Ended(it->first);
-      if (ended) cgroups_.Ended(it->first);
+      if (ended) CleanUpAfter(it->first);
       it = ended ? ranks_.erase(it) : std::next(it);
     }
     for (v1::RankReport& report : leftovers_.TakeEnded()) outbox_.SetReport(std::move(report));
@@ -196,6 +197,9 @@ void Agent::Run() {
     if (any_ended || SteadyNow() >= sweep_time_) SweepMemory(JobMemory::kKeep);
     if (any_ended || SteadyNow() >= sweep_cgroups_) {
       sweep_cgroups_ = cgroups_.Sweep(SteadyNow());
+    }
+    if (any_ended || SteadyNow() >= sweep_containers_) {
+      sweep_containers_ = containers_.Sweep(SteadyNow());
     }
     if (stop_requested_ && !leaving_) BeginLeaving();
     if (SteadyNow() >= abort_time_) {
@@ -241,8 +245,9 @@ void Agent::WaitForEvents() {
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0}};
   for (const auto& [key, rank] : ranks_) rank->AddPollEntries(entries);
   leftovers_.AddPollEntries(entries);
-  absl::Time next = std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, sweep_cgroups_,
-                              check_alive_, SteadyNow() + options_.longest_turn});
+  absl::Time next =
+      std::min({abort_time_, kill_time_, check_monitor_, sweep_time_, sweep_cgroups_,
+                sweep_containers_, check_alive_, SteadyNow() + options_.longest_turn});
   if (leftovers_.HasUnseen()) next = std::min(next, SteadyNow() + kLookForUnseen);
   poll(entries.data(), entries.size(), PollTimeoutMillis(next - SteadyNow()));
 }
@@ -340,12 +345,19 @@ absl::Status Agent::StartTrainer(const v1::StartRank& start) {
   MP_ASSIGN_OR_RETURN(const UniqueFd held, leftovers_.Hold(start));
   trainer.held = held.get();
   trainer.cgroup_folders = MakeCgroup(start, now.script_processes);
+  if (start.spec().script().has_container()) trainer.container = containers_.Make(KeyOf(start));
   auto rank = RankProcess::Start(start, trainer, &outbox_);
-  if (!rank.ok()) cgroups_.Ended(KeyOf(start));
+  if (!rank.ok()) CleanUpAfter(KeyOf(start));
   MP_RETURN_IF_ERROR(rank.status());
   leftovers_.Started(start, planned.slot.uuid(), (*rank)->pid());
   ranks_[KeyOf(start)] = *std::move(rank);
   return absl::OkStatus();
+}
+
+void Agent::CleanUpAfter(const RankKey& key) {
+  cgroups_.Ended(key);
+  containers_.Ended(key);
+  sweep_containers_ = absl::InfinitePast();
 }
 
 // A rank's cores need no limit: its trainer is bound to them, and what that starts inherits this.

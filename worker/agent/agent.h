@@ -32,6 +32,7 @@
 #include "worker/agent/leftovers.h"
 #include "worker/agent/outbox.h"
 #include "worker/agent/rank_cgroups.h"
+#include "worker/agent/rank_containers.h"
 #include "worker/agent/rank_process.h"
 #include "worker/agent/slots.h"
 #include "worker/agent/spot_watch.h"
@@ -142,6 +143,8 @@ class Agent {
   absl::Status CheckSlot(const v1::StartRank& start) const;
   absl::Status StartTrainer(const v1::StartRank& start);
   std::vector<std::string> MakeCgroup(const v1::StartRank& start, int64_t processes);
+  // Of a rank whose trainer has ended, or was not started.
+  void CleanUpAfter(const RankKey& key);
   void KillOlderRanks(const RankKey& key);
   void SweepMemory(absl::Duration keep, const std::string& starting = "");
   void RefuseStart(const v1::StartRank& start, v1::RankState state, const absl::Status& why);
@@ -168,9 +171,12 @@ class Agent {
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
   JobMemory memory_;
   Leftovers leftovers_;
+  // Their destructors run in turn: what is in a group is killed before its container is removed.
+  RankContainers containers_;
   RankCgroups cgroups_;
   absl::Time sweep_time_ = absl::InfinitePast();
   absl::Time sweep_cgroups_ = absl::InfinitePast();
+  absl::Time sweep_containers_ = absl::InfinitePast();
   bool leaving_ = false;
   absl::Time abort_time_ = absl::InfiniteFuture();
   absl::Time kill_time_ = absl::InfiniteFuture();

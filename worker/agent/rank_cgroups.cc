@@ -1,13 +1,11 @@
 #include "worker/agent/rank_cgroups.h"
 
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "common/steady_time.h"
+#include "worker/agent/rank_names.h"
 
 namespace milepost::worker {
 namespace {
@@ -15,22 +13,10 @@ namespace {
 constexpr absl::Duration kBetweenSweeps = absl::Milliseconds(100);
 constexpr absl::Duration kAtTheEnd = absl::Seconds(1);
 
-// No other folder of the host has the same numbers.
-std::string PrefixOf(const std::string& data_dir) {
-  struct stat status = {};
-  stat(data_dir.c_str(), &status);
-  return absl::StrCat("milepost-", status.st_dev, "-", status.st_ino, "-");
-}
-
-std::string NameOf(const RankKey& key) {
-  return absl::StrCat(absl::StrReplaceAll(key.job, {{"/", "-"}}), "-", key.generation, "-",
-                      key.rank);
-}
-
 }  // namespace
 
 RankCgroups::RankCgroups(const std::string& data_dir, const std::string& root)
-    : prefix_(PrefixOf(data_dir)), root_(root) {}
+    : prefix_(RankNamePrefix(data_dir)), root_(root) {}
 
 RankCgroups::~RankCgroups() {
   for (auto& [key, group] : running_) ending_.push_back(std::move(group));
@@ -71,7 +57,7 @@ void RankCgroups::Prepare() {
 std::vector<std::string> RankCgroups::Make(const RankKey& key, const CgroupLimits& limits) {
   Prepare();
   if (!tree_) return {};
-  absl::StatusOr<Cgroup> group = tree_->Make(NameOf(key), limits);
+  absl::StatusOr<Cgroup> group = tree_->Make(RankName(key), limits);
   if (!group.ok()) {
     if (!std::exchange(failed_, true)) {
       spdlog::warn("a script runs without limits of memory and processes: {}",

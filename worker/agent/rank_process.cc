@@ -63,6 +63,9 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(const v1::StartR
   for (const std::string& folder : options.cgroup_folders) {
     spawn.argv.insert(spawn.argv.end(), {"--cgroup", folder});
   }
+  if (!options.container.empty()) {
+    spawn.argv.insert(spawn.argv.end(), {"--container", options.container});
+  }
   spawn.env = ShortOpenMpSpins();
   spawn.env.emplace_back("OMP_NUM_THREADS", absl::StrCat(options.threads));
   // Empty hides them all: a CPU rank takes no GPU's memory.

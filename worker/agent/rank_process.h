@@ -35,6 +35,7 @@ struct TrainerOptions {
   PathRoots path_roots;       // likewise
   bool scripts_allowed = false;             // likewise
   std::vector<std::string> cgroup_folders;  // of the processes of a script; empty: no limits
+  std::string container;                    // the name of a script's container; empty: it has none
   absl::Duration hang_time;  // of v1::TrainerStart; zero: a hang or silence does not end it
   absl::Duration silence;    // longest time without a sign of life; then it is killed
 };

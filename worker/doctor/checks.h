@@ -34,6 +34,14 @@ Findings CheckLibraries(int cuda_driver, bool cuda_trainer);
 // what only GPUs need. `root` is put before /proc and /sys.
 Findings CheckHost(bool gpus, const std::string& root = "");
 
+// ---- container_checks.cc ----
+// Asks podman, where it is installed, whether it works for this user and can run ranks in
+// containers. With `gpus` it also looks for CDI's description of them. `root` is put before /etc
+// and /run.
+Findings CheckContainers(bool gpus, const std::string& root = "");
+// What `podman info` said, as JSON.
+Findings PodmanFindings(const std::string& info, bool root_user);
+
 // ---- network_checks.cc ----
 // Checks whether the coordinator answers, and over which interface (`coordinator`: host:port;
 // empty: not checked). Also checks whether `nccl_interfaces`, the value of NCCL_SOCKET_IFNAME,

@@ -78,6 +78,8 @@ Findings RunDoctor(const DoctorOptions& options) {
            &findings);
   }
   Append(Bounded("host", options.patience, [=] { return CheckHost(known.any); }), &findings);
+  Append(Bounded("podman", options.patience, [=] { return CheckContainers(known.any); }),
+         &findings);
   Append(Bounded("network", options.patience,
                  [options] { return CheckNetwork(options.coordinator, options.nccl_interfaces); }),
          &findings);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -53,6 +54,40 @@ TEST(FindingTest, TextAndJson) {
   EXPECT_EQ(json["worst"], "fail");
   EXPECT_EQ(json["findings"][1]["level"], "warn");
   EXPECT_EQ(json["findings"][1]["advice"], "hurry");
+}
+
+TEST(ContainerChecksTest, WhatPodmanSaysOfItself) {
+  const auto info = [](const std::string& ranges) {
+    return absl::StrCat(R"({"version": {"Version": "4.3.1"}, "store": {"graphRoot": "/s", )",
+                        R"("graphDriverName": "overlay"}, "host": {"idMappings": {"uidmap": )",
+                        ranges, "}}}");
+  };
+  const std::string own = R"([{"size": 1}])", more = R"([{"size": 1}, {"size": 65536}])";
+  EXPECT_EQ(FindingsText(PodmanFindings(info(more), /*root_user=*/false)),
+            "ok    podman           4.3.1, images in /s (overlay): can run scripts in containers\n"
+            "1 checks, 0 failed, 0 warnings\n");
+  EXPECT_EQ(Worst(PodmanFindings(info("null"), /*root_user=*/true)), Level::kOk);
+  EXPECT_THAT(FindingsText(PodmanFindings(info(own), /*root_user=*/false)),
+              AllOf(HasSubstr("/etc/subuid has no range"), HasSubstr("usermod --add-subuids")));
+  for (const char* garbage : {"", "7", "[]", "[{"}) {
+    EXPECT_EQ(Worst(PodmanFindings(garbage, /*root_user=*/false)), Level::kWarn) << garbage;
+  }
+  EXPECT_EQ(Worst(PodmanFindings(R"({"host": 7, "version": null})", true)), Level::kOk);
+}
+
+TEST(ContainerChecksTest, APodmanThatFailsAndGpusThatNothingDescribes) {
+  const std::string folder = testing::TempDir() + absl::StrCat("podman-", getpid());
+  std::filesystem::create_directories(folder + "/etc/cdi");
+  setenv("PATH", folder.c_str(), 1);
+  EXPECT_EQ(Worst(CheckContainers(/*gpus=*/false)), Level::kOk) << "not everybody needs it";
+  std::ofstream(folder + "/podman") << "#!/bin/sh\necho 'Error: no newuidmap' >&2\nexit 125\n";
+  std::filesystem::permissions(folder + "/podman", std::filesystem::perms::owner_all);
+  EXPECT_THAT(FindingsText(CheckContainers(/*gpus=*/false)),
+              AllOf(HasSubstr("warn  podman           no newuidmap"), HasSubstr("`podman info`")));
+  EXPECT_THAT(FindingsText(CheckContainers(/*gpus=*/true, folder)), HasSubstr("nvidia-ctk cdi"));
+  std::ofstream(folder + "/etc/cdi/nvidia.yaml") << "kind: nvidia.com/gpu\n- name: GPU-1\n";
+  EXPECT_THAT(FindingsText(CheckContainers(/*gpus=*/true, folder)), Not(HasSubstr("nvidia-ctk")));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(GpuChecksTest, NoDriverIsAFactAndABrokenOneAFailure) {

@@ -177,7 +177,8 @@ absl::StatusOr<Upload> ScriptCheckpoints::MakeUpload(const std::string& body) {
   const absl::StatusOr<SaveRequest> parsed = ParseSaveRequest(body);
   const auto own = [&]() -> absl::StatusOr<RankState> {
     MP_RETURN_IF_ERROR(parsed.status());
-    MP_ASSIGN_OR_RETURN(memory_, SharedMemory::Map(parsed->memory, /*write=*/false, &memory_));
+    MP_ASSIGN_OR_RETURN(memory_, SharedMemory::Map(parsed->memory, options_.processes(),
+                                                   /*write=*/false, &memory_));
     return StateOf(*parsed);
   }();
   const bool alone = parsed.ok() && parsed->alone;
@@ -236,7 +237,8 @@ absl::Status ScriptCheckpoints::Read(const std::string& body) {
   MP_ASSIGN_OR_RETURN(const state::StateLayout layout,
                       state::StateLayout::FromProto(manifest_->tensors()));
   MP_ASSIGN_OR_RETURN(const ReadRequest request, ParseReadRequest(body, layout));
-  MP_ASSIGN_OR_RETURN(const SharedMemory memory, SharedMemory::Map(request.memory, /*write=*/true));
+  MP_ASSIGN_OR_RETURN(const SharedMemory memory,
+                      SharedMemory::Map(request.memory, options_.processes(), /*write=*/true));
   std::vector<runtime::StateInterval> targets;
   for (const MemoryPiece& piece : request.pieces) {
     targets.push_back({piece.interval.tensor, piece.interval.begin, piece.interval.end,

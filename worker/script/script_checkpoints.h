@@ -43,6 +43,8 @@ class ScriptCheckpoints {
     // Connects the ranks of the job, before the first save of several ranks. Blocks.
     std::function<absl::StatusOr<std::unique_ptr<comm::Communicator>>()> connect;
     std::function<bool()> give_up;  // reading ends when it returns true
+    // Where the script's processes are, by the numbers that it gives them.
+    std::function<std::string()> processes = [] { return "/proc"; };
   };
 
   ScriptCheckpoints(const Endpoint& coordinator, Options options);

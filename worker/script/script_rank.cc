@@ -24,6 +24,7 @@
 #include "common/spec/path_roots.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
+#include "common/subprocess.h"
 #include "engine/comm/tcp.h"
 #include "worker/script/files_fetch.h"
 #include "worker/script/position/rank_position.h"
@@ -31,6 +32,7 @@
 #include "worker/script/rank_endpoint.h"
 #include "worker/script/scratch_folder.h"
 #include "worker/script/script_checkpoints.h"
+#include "worker/script/script_container.h"
 #include "worker/script/script_environment.h"
 #include "worker/script/script_layout.h"
 #include "worker/script/script_limits.h"
@@ -55,6 +57,8 @@ constexpr absl::Duration kSignOfLife = absl::Seconds(1);
 constexpr absl::Duration kBetweenReports = absl::Milliseconds(500);  // however often it reports
 constexpr absl::Duration kEnding = absl::Seconds(10);
 constexpr absl::Duration kPositionTime = absl::Seconds(1);  // to learn where a rank is
+// For a container to begin: the first one of an image may copy all of it.
+constexpr absl::Duration kContainerTime = absl::Minutes(10);
 constexpr size_t kMostErrorFileBytes = 1 << 20;
 
 absl::Time Now() { return Clock::Real()->Now(); }
@@ -84,24 +88,17 @@ std::string PackageFolder() {
 
 // What the script has already, with that folder after it. Before it goes the one that Python must
 // look into when it starts.
-std::string PythonPath(const v1::ScriptSpec& spec) {
+std::string PythonPath(const v1::ScriptSpec& spec, const std::string& inherited) {
   const auto own = spec.environment().find("PYTHONPATH");
-  const char* inherited = std::getenv("PYTHONPATH");
-  std::string path = own != spec.environment().end() ? own->second
-                     : inherited != nullptr          ? inherited
-                                                     : "";
+  const std::string path = own != spec.environment().end() ? own->second : inherited;
   const std::string package = PackageFolder();
   if (package.empty()) return path;
   return absl::StrCat(package, "/at_start:", path, path.empty() ? "" : ":", package);
 }
 
-// Without what of PyTorch's the worker's own environment has.
-std::vector<std::pair<std::string, std::string>> NotSetYet(
-    std::vector<std::pair<std::string, std::string>> variables) {
-  std::erase_if(variables, [](const auto& one) {
-    return absl::StartsWith(one.first, "TORCH_") && std::getenv(one.first.c_str()) != nullptr;
-  });
-  return variables;
+std::string OwnVariable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? "" : value;
 }
 
 // Without the folder that is only for workers which know of no files that are sent along.
@@ -113,12 +110,13 @@ v1::StartRank OwnStart(v1::StartRank start) {
 
 class ScriptRank {
  public:
-  ScriptRank(const v1::TrainerStart& start, MessageChannel* channel, int held, Cgroup cgroup)
+  ScriptRank(const v1::TrainerStart& start, MessageChannel* channel, ScriptRankOptions options)
       : message_(start),
         start_(OwnStart(start.start())),
         channel_(channel),
-        held_(held),
-        cgroup_(std::move(cgroup)) {}
+        held_(options.held),
+        container_name_(std::move(options.container)),
+        cgroup_(std::move(options.cgroup)) {}
 
   TrainerExit Run() {
     const std::jthread alive([this](const std::stop_token& ends) { SayAlive(ends); });
@@ -139,11 +137,15 @@ class ScriptRank {
     if (!script.ok()) return NotStarted(script.status());
     SayProgress();
     const int64_t oom_kills = CgroupOomKills();
-    const ExitResult end = Await(*script);
+    const ExitResult process_end = Await(*script);
+    const ContainedEnd end =
+        container_ ? container_->End(process_end) : ContainedEnd{.result = process_end};
     SayProgress();
     const CgroupRecord used = cgroup_.Read();
+    if (container_) container_->Kill();
     cgroup_.End(kEnding);
-    if (const int left = ScriptProcess::EndDescendants(kEnding); left > 0) {
+    // Those of podman are none that the script has left.
+    if (const int left = ScriptProcess::EndDescendants(kEnding); left > 0 && !container_) {
       spdlog::warn("the script left {} processes behind, which were killed", left);
     }
     cgroup_.Remove();  // at once, since the worker may be killed; otherwise the worker does it
@@ -222,7 +224,23 @@ class ScriptRank {
           {.coordinator = coordinator_, .temporary_files = TemporaryFiles(), .give_up = MustLeave},
           folder_));
     }
+    if (start_.spec().script().has_container()) return MakeContainer(scratch.path());
     return start_.spec().script().requirements().empty() ? absl::OkStatus() : MakePython();
+  }
+
+  absl::Status MakeContainer(const std::string& scratch) {
+    const v1::ScriptSpec& script = start_.spec().script();
+    MP_ASSIGN_OR_RETURN(ScriptContainer container,
+                        ScriptContainer::Prepare(script, {.name = container_name_,
+                                                          .init = SiblingBinary("container-init"),
+                                                          .package = PackageFolder(),
+                                                          .temporary_files = TemporaryFiles(),
+                                                          .scratch = scratch,
+                                                          .folder = folder_,
+                                                          .read_only = script.has_sent_files(),
+                                                          .give_up = MustLeave}));
+    container_.emplace(std::move(container));
+    return absl::OkStatus();
   }
 
   static bool MustLeave() { return StopRequested() || AbortRequested(); }
@@ -250,6 +268,7 @@ class ScriptRank {
     absl::Duration patience = kMeetingTime;
     if (script.has_sent_files()) patience += kFetchPatience;
     if (!script.requirements().empty()) patience += kEnvironmentPatience;
+    if (script.has_container()) patience += kImagePatience;
     RendezvousStore store(coordinator_, start_.job(), start_.generation(), MustLeave);
     // The worker has hidden all others from this process.
     const char* gpu = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -298,6 +317,7 @@ class ScriptRank {
     options.connect = [this, give_up = options.give_up] {
       return Connect("checkpoint", kSavingTime, give_up);
     };
+    options.processes = [this] { return ProcessFolder(); };
     checkpoints_ = std::make_unique<ScriptCheckpoints>(coordinator_, std::move(options));
     MP_ASSIGN_OR_RETURN(endpoint_,
                         RankEndpoint::Start(folder, [this](const auto& path, const auto& body) {
@@ -313,16 +333,34 @@ class ScriptRank {
                                  .url = endpoint_->url(),
                                  .token_file = endpoint_->token_file(),
                                  .stop_file = page_->path(),
-                                 .python_path = PythonPath(spec),
-                                 .position = NotSetYet(positions_->Environment()),
+                                 .python_path = PythonPath(spec, Inherited("PYTHONPATH")),
+                                 .position = PositionVariables(),
                                  .python = PythonVariables()};
     ScriptOptions options = {.command = {spec.command().begin(), spec.command().end()},
                              .environment = ScriptEnvironment(start_, layout_, places),
                              .folder = folder_,
                              .held = held_,
                              .cgroup = cgroup_};
+    if (container_) {
+      MP_ASSIGN_OR_RETURN(options, container_->Options(std::move(options), layout_.local_gpus));
+    }
     return ScriptProcess::Start(std::move(options));
   }
+
+  // What the script would have without anything of Milepost's or the spec's.
+  std::string Inherited(const std::string& name) const {
+    return container_ ? container_->Variable(name) : OwnVariable(name);
+  }
+
+  std::vector<std::pair<std::string, std::string>> PositionVariables() const {
+    auto variables = positions_->Environment();
+    std::erase_if(variables, [this](const auto& one) {
+      return absl::StartsWith(one.first, "TORCH_") && !Inherited(one.first).empty();
+    });
+    return variables;
+  }
+
+  std::string ProcessFolder() const { return container_ ? container_->ProcessFolder() : "/proc"; }
 
   std::vector<std::pair<std::string, std::string>> PythonVariables() const {
     if (!python_.has_value()) return {};
@@ -332,6 +370,7 @@ class ScriptRank {
 
   ExitResult Await(ScriptProcess& script) {
     bool told = false, killed = false;
+    const absl::Time late = SteadyNow() + kContainerTime;
     absl::Time next = SteadyNow() + kBetweenReports;
     while (true) {
       const absl::StatusOr<ExitResult> end = script.Wait(Now() + kLook);
@@ -344,6 +383,11 @@ class ScriptRank {
       if ((fenced_ || AbortRequested()) && !std::exchange(killed, true)) {
         if (!fenced_) NotePosition();
         script.Signal(SIGKILL).IgnoreError();
+      } else if (container_ && SteadyNow() >= late && !container_->Started() &&
+                 !std::exchange(killed, true)) {
+        spdlog::error("podman has not begun the container for {}: it is killed",
+                      absl::FormatDuration(kContainerTime));
+        script.Signal(SIGKILL).IgnoreError();
       } else if (StopRequested() && !std::exchange(told, true)) {
         TellToStop(script);
       }
@@ -352,7 +396,7 @@ class ScriptRank {
 
   // Where it was when another rank failed.
   void NotePosition() {
-    asked_ = positions_->Ask(kPositionTime);
+    asked_ = positions_->Ask(ProcessFolder(), kPositionTime);
     if (asked_.place().empty()) return;  // it is only beginning, or ending
     const std::vector<std::string> lines = positions_->StackLines();
     spdlog::info("another rank failed; this one's program was here:");
@@ -365,6 +409,7 @@ class ScriptRank {
       agreement_->Stop();
     } else {
       spdlog::info("told to stop: the script gets SIGTERM");
+      if (container_) return container_->Signal(SIGTERM);
       script.Signal(SIGTERM).IgnoreError();
     }
   }
@@ -397,13 +442,15 @@ class ScriptRank {
                          std::string(last.message()))};
   }
 
-  static TrainerExit ExitOf(const ExitResult& end, bool out_of_memory,
+  static TrainerExit ExitOf(const ContainedEnd& contained, bool out_of_memory,
                             const std::string& error_file) {
+    const ExitResult& end = contained.result;
     if (AbortRequested()) return Aborted();
     if (StopRequested()) {
       spdlog::info("stopped as told: the script ended with {}", end.ToString());
       return {.code = kExitStopped};
     }
+    if (contained.failure.has_value()) return *contained.failure;
     if (end.success()) return {};
     const std::string what = absl::StrCat("the script ended: ", end.ToString());
     if (end.signal == SIGKILL && out_of_memory) {
@@ -464,6 +511,7 @@ class ScriptRank {
   const v1::StartRank start_;
   MessageChannel* const channel_;
   const int held_;
+  const std::string container_name_;
   const Cgroup cgroup_;
   Endpoint coordinator_;
   std::string folder_;   // where it runs
@@ -474,6 +522,7 @@ class ScriptRank {
   v1::Progress progress_;     // as last told
   std::string said_problem_;  // of checkpoints
   std::optional<PythonEnvironment> python_;
+  std::optional<ScriptContainer> container_;
   std::optional<RankPositions> positions_;
   v1::RankPosition asked_;  // while it ran
   std::optional<StopPage> page_;
@@ -484,9 +533,9 @@ class ScriptRank {
 
 }  // namespace
 
-TrainerExit RunScript(const v1::TrainerStart& start, MessageChannel* channel, int held,
-                      Cgroup cgroup) {
-  return ScriptRank(start, channel, held, std::move(cgroup)).Run();
+TrainerExit RunScript(const v1::TrainerStart& start, MessageChannel* channel,
+                      ScriptRankOptions options) {
+  return ScriptRank(start, channel, std::move(options)).Run();
 }
 
 }  // namespace milepost::worker

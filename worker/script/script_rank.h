@@ -4,6 +4,8 @@
 #ifndef MILEPOST_WORKER_SCRIPT_SCRIPT_RANK_H_
 #define MILEPOST_WORKER_SCRIPT_SCRIPT_RANK_H_
 
+#include <string>
+
 #include "common/message_channel.h"
 #include "milepost/v1/trainer.pb.h"
 #include "worker/cgroup/cgroup.h"
@@ -11,14 +13,20 @@
 
 namespace milepost::worker {
 
+struct ScriptRankOptions {
+  int held = -1;          // a descriptor for ScriptOptions; -1: none
+  std::string container;  // the name of its container, should the job have one
+  // That its processes join, whose limits may be why it failed. It is removed if it is empty then.
+  Cgroup cgroup;
+};
+
 // Meets the other ranks, starts the command with torchrun's environment, and waits for its end.
 // InstallTrainerSignals must have been called. A request to stop is passed on as SIGTERM to the
 // script's own process: a script that ends then, however it ends, has been stopped. A request to
 // abort ends it at once. Nothing that the script started outlives the call, save what waits in the
-// kernel. Blocks. `held`: a descriptor for ScriptOptions; -1: none. The script's processes
-// join `cgroup`, whose limits may be why it failed; it is removed if it is empty then.
-TrainerExit RunScript(const v1::TrainerStart& start, MessageChannel* channel, int held,
-                      Cgroup cgroup);
+// kernel. Blocks.
+TrainerExit RunScript(const v1::TrainerStart& start, MessageChannel* channel,
+                      ScriptRankOptions options);
 
 }  // namespace milepost::worker
 

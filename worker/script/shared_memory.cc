@@ -12,10 +12,11 @@
 
 namespace milepost::worker {
 
-absl::StatusOr<SharedMemory> SharedMemory::Map(const ScriptMemory& memory, bool write,
+absl::StatusOr<SharedMemory> SharedMemory::Map(const ScriptMemory& memory,
+                                               const std::string& processes, bool write,
                                                SharedMemory* before) {
   if (memory.bytes == 0) return SharedMemory();
-  const std::string path = absl::StrCat("/proc/", memory.pid, "/fd/", memory.fd);
+  const std::string path = absl::StrCat(processes, "/", memory.pid, "/fd/", memory.fd);
   const UniqueFd fd(open(path.c_str(), (write ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK));
   if (!fd.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(

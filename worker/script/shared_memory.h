@@ -1,6 +1,7 @@
 // Memory of a script's process, mapped here: a sealed memfd, found by /proc/<pid>/fd/<fd>.
 //
-//   MP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Map({pid, fd, bytes}, /*write=*/false));
+//   MP_ASSIGN_OR_RETURN(SharedMemory memory,
+//                       SharedMemory::Map({pid, fd, bytes}, "/proc", /*write=*/false));
 //   memory.data()[0];
 //
 // It stays valid when the script's process is gone. Movable. Not thread-safe.
@@ -10,6 +11,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -20,10 +22,11 @@ namespace milepost::worker {
 class SharedMemory {
  public:
   // INVALID_ARGUMENT: no such descriptor, or it is no memory of that size that cannot shrink: an
-  // access to it could kill this process. `before`, which it takes over if it is the same memory,
-  // spares unmapping and mapping: some 50 ms for each GiB.
-  static absl::StatusOr<SharedMemory> Map(const ScriptMemory& memory, bool write,
-                                          SharedMemory* before = nullptr);
+  // access to it could kill this process. `processes`: what has the process as /proc has it.
+  // `before`, which it takes over if it is the same memory, spares unmapping and mapping: some
+  // 50 ms for each GiB.
+  static absl::StatusOr<SharedMemory> Map(const ScriptMemory& memory, const std::string& processes,
+                                          bool write, SharedMemory* before = nullptr);
   SharedMemory() = default;
   SharedMemory(SharedMemory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),

@@ -23,7 +23,7 @@ UniqueFd MakeMemory(int64_t bytes, int seals) {
 TEST(SharedMemoryTest, IsTheSameMemoryAndStays) {
   UniqueFd fd = MakeMemory(8192, F_SEAL_SHRINK);
   ASSERT_EQ(pwrite(fd.get(), "hello", 5, 4096), 5);
-  auto memory = SharedMemory::Map({getpid(), fd.get(), 8192}, /*write=*/true);
+  auto memory = SharedMemory::Map({getpid(), fd.get(), 8192}, "/proc", /*write=*/true);
   ASSERT_TRUE(memory.ok()) << memory.status();
   EXPECT_EQ(std::string(memory->data() + 4096, 5), "hello");
   memory->data()[4096] = 'j';
@@ -37,29 +37,31 @@ TEST(SharedMemoryTest, IsTheSameMemoryAndStays) {
 TEST(SharedMemoryTest, TheSameMemoryIsNotMappedTwice) {
   const UniqueFd fd = MakeMemory(4096, F_SEAL_SHRINK);
   const UniqueFd other = MakeMemory(4096, F_SEAL_SHRINK);
-  auto memory = SharedMemory::Map({getpid(), fd.get(), 4096}, false);
+  auto memory = SharedMemory::Map({getpid(), fd.get(), 4096}, "/proc", false);
   ASSERT_TRUE(memory.ok()) << memory.status();
   const char* data = memory->data();
-  auto again = SharedMemory::Map({getpid(), fd.get(), 4096}, false, &*memory);
+  auto again = SharedMemory::Map({getpid(), fd.get(), 4096}, "/proc", false, &*memory);
   EXPECT_EQ(again->data(), data);
   EXPECT_EQ(memory->data(), nullptr) << "taken over";
-  EXPECT_NE(SharedMemory::Map({getpid(), other.get(), 4096}, false, &*again)->data(), data);
+  EXPECT_NE(SharedMemory::Map({getpid(), other.get(), 4096}, "/proc", false, &*again)->data(),
+            data);
   EXPECT_EQ(again->data(), data) << "left alone";
-  EXPECT_NE(SharedMemory::Map({getpid(), fd.get(), 2048}, false, &*again)->data(), data);
+  EXPECT_NE(SharedMemory::Map({getpid(), fd.get(), 2048}, "/proc", false, &*again)->data(), data);
 }
 
 // Reading past the end of a file kills who reads.
 TEST(SharedMemoryTest, WhatMayShrinkIsRefused) {
   const UniqueFd open_end = MakeMemory(4096, F_SEAL_GROW);
-  EXPECT_THAT(SharedMemory::Map({getpid(), open_end.get(), 4096}, false).status().message(),
-              HasSubstr("is not a memfd of 4096 bytes that is sealed from shrinking"));
+  EXPECT_THAT(
+      SharedMemory::Map({getpid(), open_end.get(), 4096}, "/proc", false).status().message(),
+      HasSubstr("is not a memfd of 4096 bytes that is sealed from shrinking"));
   const UniqueFd small = MakeMemory(4096, F_SEAL_SHRINK);
-  EXPECT_FALSE(SharedMemory::Map({getpid(), small.get(), 4097}, false).ok());
+  EXPECT_FALSE(SharedMemory::Map({getpid(), small.get(), 4097}, "/proc", false).ok());
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  EXPECT_FALSE(SharedMemory::Map({getpid(), null.get(), 1}, false).ok());
-  EXPECT_THAT(SharedMemory::Map({getpid(), 1 << 20, 1}, false).status().message(),
+  EXPECT_FALSE(SharedMemory::Map({getpid(), null.get(), 1}, "/proc", false).ok());
+  EXPECT_THAT(SharedMemory::Map({getpid(), 1 << 20, 1}, "/proc", false).status().message(),
               HasSubstr("cannot open /proc/"));
-  EXPECT_TRUE(SharedMemory::Map({0, 0, 0}, false).ok()) << "nothing needs no memory";
+  EXPECT_TRUE(SharedMemory::Map({0, 0, 0}, "/proc", false).ok()) << "nothing needs no memory";
 }
 
 }  // namespace

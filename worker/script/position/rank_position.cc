@@ -1,6 +1,8 @@
 #include "worker/script/position/rank_position.h"
 
 #include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -38,9 +40,10 @@ constexpr char kNccl[] = "nccl_";  // before the rank's number
 // Of each rank, in calls; a call takes less than 1 kB.
 constexpr char kRecordedCalls[] = "2000";
 
-// Whether the process runs and has a handler for the signal, which would end it otherwise.
-bool Catches(pid_t pid, int signal) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/status"));
+// Whether the process runs and has a handler for the signal, which would end it otherwise. It is
+// `process` that is in /proc, or in another such folder.
+bool Catches(const std::string& process, int signal) {
+  std::ifstream file(process + "/status");
   std::string line;
   while (std::getline(file, line)) {
     absl::string_view text = line;
@@ -49,6 +52,23 @@ bool Catches(pid_t pid, int signal) {
     uint64_t mask = 0;
     return absl::SimpleHexAtoi(absl::StripAsciiWhitespace(text), &mask) &&
            (mask >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
+// A process of a container has another number here.
+bool Send(const std::string& process, int signal) {
+  const UniqueFd folder(open(process.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return folder.ok() && syscall(SYS_pidfd_send_signal, folder.get(), signal, nullptr, 0) == 0;
+}
+
+// A program may have closed all descriptors that it did not know. Its stacks would go elsewhere.
+bool HasOpen(const std::string& process, const std::string& file) {
+  std::error_code error;
+  for (fs::directory_iterator entry(process + "/fd", error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code gone;
+    if (fs::equivalent(entry->path(), file, gone)) return true;
   }
   return false;
 }
@@ -127,34 +147,25 @@ bool RankPositions::HasAnswered(pid_t pid, const Written& before) const {
          (!asked_for_calls || now.collectives != before.collectives);
 }
 
-// A program may have closed all descriptors that it did not know. Its stacks would go elsewhere.
-bool RankPositions::HasOpen(pid_t pid, const std::string& file) const {
-  std::error_code error;
-  for (fs::directory_iterator entry(absl::StrCat("/proc/", pid, "/fd"), error), end;
-       !error && entry != end; entry.increment(error)) {
-    std::error_code gone;
-    if (fs::equivalent(entry->path(), file, gone)) return true;
-  }
-  return false;
-}
-
-v1::RankPosition RankPositions::Ask(absl::Duration patience) {
+v1::RankPosition RankPositions::Ask(const std::string& processes, absl::Duration patience) {
   const absl::Time deadline = SteadyNow() + patience;
+  const auto process_of = [&](pid_t pid) { return absl::StrCat(processes, "/", pid); };
   before_.clear();
   for (const pid_t pid : Processes()) {
     if (before_.size() >= kMostProcesses) break;
     const std::string stacks = FileOf(pid, kStacks);
-    if (!Catches(pid, StacksSignal()) || !HasOpen(pid, stacks)) continue;
+    const std::string process = process_of(pid);
+    if (!Catches(process, StacksSignal()) || !HasOpen(process, stacks)) continue;
     // What is there stays: the process may be ending, and have said all that it will.
     const Written before = WrittenBy(pid);
     Wake(FileOf(pid, kAsk));
-    if (kill(pid, StacksSignal()) == 0) before_[pid] = before;
+    if (Send(process, StacksSignal())) before_[pid] = before;
   }
   std::map<pid_t, Written> awaited = before_;
   while (!awaited.empty() && SteadyNow() < deadline) {
     absl::SleepFor(kBetweenLooks);
-    std::erase_if(awaited, [this](const auto& one) {
-      return HasAnswered(one.first, one.second) || !Catches(one.first, StacksSignal());
+    std::erase_if(awaited, [&](const auto& one) {
+      return HasAnswered(one.first, one.second) || !Catches(process_of(one.first), StacksSignal());
     });
   }
   std::vector<pid_t> asked;

@@ -4,7 +4,7 @@
 //
 //   MP_ASSIGN_OR_RETURN(RankPositions positions, RankPositions::Make(scratch, folder));
 //   for (auto& [name, value] : positions.Environment()) ...      // of the script
-//   const v1::RankPosition now = positions.Ask(absl::Seconds(1));  // while it runs
+//   const v1::RankPosition now = positions.Ask("/proc", absl::Seconds(1));  // while it runs
 //   const v1::RankPosition last = positions.AtEnd();               // after it has ended
 //
 // What a program that is not Python does, or one that is stopped, stays unknown: the position is
@@ -38,8 +38,9 @@ class RankPositions {
   // What its processes must find in their environment.
   std::vector<std::pair<std::string, std::string>> Environment() const;
 
-  // Of the processes that run. Blocks until they have answered, or `patience` has passed.
-  v1::RankPosition Ask(absl::Duration patience);
+  // Of the processes that run, which `processes` has as /proc does, by the numbers that they know.
+  // Blocks until they have answered, or `patience` has passed.
+  v1::RankPosition Ask(const std::string& processes, absl::Duration patience);
   // Of a program that an exception or PyTorch has ended.
   v1::RankPosition AtEnd() const { return Read(Processes()); }
   // The stacks that Ask got, a line each and at most 100, for the log.
@@ -52,7 +53,6 @@ class RankPositions {
   std::string TextOf(pid_t pid, const char* kind) const;
   std::vector<pid_t> Processes() const;
   v1::RankPosition Read(const std::vector<pid_t>& pids) const;
-  bool HasOpen(pid_t pid, const std::string& file) const;
   std::vector<v1::CollectivePosition> WrittenByNccl() const;
   struct Written {
     size_t stacks = 0;  // bytes

@@ -90,7 +90,7 @@ TEST_F(RankPositionTest, OfAProgramThatRuns) {
   Subprocess process = Spawn(positions, {"/usr/bin/env", "python3", "-B", "data.py"});
   AwaitFile("ready");
   for (int i = 0; i < 2; ++i) {
-    const v1::RankPosition position = positions.Ask(absl::Minutes(1));
+    const v1::RankPosition position = positions.Ask("/proc", absl::Minutes(1));
     EXPECT_EQ(position.place(), "data.py:4 (batches)");
     ASSERT_EQ(position.collectives_size(), 1) << "the thread that tells of them has not answered";
     EXPECT_EQ(position.collectives(0).call(), "barrier");
@@ -102,7 +102,8 @@ TEST_F(RankPositionTest, OfAProgramThatRuns) {
   EXPECT_TRUE(Runs(process));
   process.Signal(SIGKILL).IgnoreError();
   ASSERT_TRUE(process.Wait().ok());
-  EXPECT_EQ(positions.Ask(absl::Minutes(1)).ByteSizeLong(), 0u) << "nobody is there to be asked";
+  EXPECT_EQ(positions.Ask("/proc", absl::Minutes(1)).ByteSizeLong(), 0u)
+      << "nobody is there to be asked";
   EXPECT_EQ(positions.AtEnd().place(), "data.py:4 (batches)") << "as last seen";
 }
 
@@ -135,7 +136,7 @@ TEST_F(RankPositionTest, OtherProgramsAreLeftAlone) {
   RankPositions positions = Positions();
   Subprocess process = Spawn(positions, {"/bin/sh", "-c", "exec sleep 1000"});
   Write(absl::StrCat("position/", process.pid(), ".stacks"), "");  // it pretends
-  EXPECT_EQ(positions.Ask(absl::Minutes(1)).ByteSizeLong(), 0u);
+  EXPECT_EQ(positions.Ask("/proc", absl::Minutes(1)).ByteSizeLong(), 0u);
   EXPECT_TRUE(Runs(process));
   process.Signal(SIGKILL).IgnoreError();
 }
@@ -151,7 +152,7 @@ TEST_F(RankPositionTest, AProgramThatClosedAllItsDescriptorsIsNotAsked) {
   RankPositions positions = Positions();
   Subprocess process = Spawn(positions, {"/usr/bin/env", "python3", "-B", "daemon.py"});
   AwaitFile("ready");
-  EXPECT_EQ(positions.Ask(absl::Seconds(1)).ByteSizeLong(), 0u);
+  EXPECT_EQ(positions.Ask("/proc", absl::Seconds(1)).ByteSizeLong(), 0u);
   process.Signal(SIGKILL).IgnoreError();
   for (int i = 0; i < 10; ++i) {
     EXPECT_EQ(fs::file_size(absl::StrCat(folder_, "/data", i)), 0u) << i;
@@ -165,7 +166,7 @@ TEST_F(RankPositionTest, NobodyWaitsForAProgramThatDoesNotAnswer) {
   Subprocess process = Spawn(positions, {"/usr/bin/env", "python3", "-B", "data.py"});
   AwaitFile("ready");
   ASSERT_TRUE(process.Signal(SIGSTOP).ok());
-  EXPECT_EQ(positions.Ask(absl::Milliseconds(30)).place(), "");
+  EXPECT_EQ(positions.Ask("/proc", absl::Milliseconds(30)).place(), "");
   process.Signal(SIGKILL).IgnoreError();
 }
 
@@ -192,7 +193,7 @@ TEST_F(RankPositionTest, OtherThingsInTheFolderDoNoHarm) {
   Write("position/nccl_", "x");
   fs::create_symlink("/dev/zero", folder_ + "/position/nccl_0");
   fs::create_symlink("/dev/zero", folder_ + "/position/99999999.stacks");
-  EXPECT_EQ(positions.Ask(absl::Milliseconds(1)).ByteSizeLong(), 0u);
+  EXPECT_EQ(positions.Ask("/proc", absl::Milliseconds(1)).ByteSizeLong(), 0u);
 }
 
 }  // namespace
