@@ -73,6 +73,7 @@ void SetAdapters(const StepFlags& flags, v1::JobSpec* spec) {
   v1::LoraSpec* lora = spec->mutable_model()->mutable_lora();
   lora->set_rank(flags.lora);
   if (flags.nf4) lora->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
+  lora->set_dora(flags.dora);
   spec->mutable_train()->set_init_from("nowhere");  // not read: they begin at random
   if (!flags.dpo) return;
   spec->mutable_train()->mutable_dpo();
@@ -161,6 +162,7 @@ void AddStepFlags(CLI::App& app, StepFlags* flags) {
   CLI::Option* lora = app.add_option("--lora", flags->lora, "rank of adapters, which train alone");
   lora->check(CLI::PositiveNumber);
   app.add_flag("--nf4", flags->nf4, "the adapted matrices in 4 bits")->needs(lora);
+  app.add_flag("--dora", flags->dora, "adapters with magnitudes")->needs(lora);
   app.add_flag("--dpo", flags->dpo, "the loss of preferences, of one pair to a sample")
       ->needs(lora);
 }

@@ -38,6 +38,7 @@ struct StepFlags {
   int64_t recompute_budget = 0;  // bytes; 0: nothing is recomputed
   int64_t lora = 0;              // rank of adapters of all layers; 0: none
   bool nf4 = false;              // the adapted matrices in 4 bits
+  bool dora = false;             // adapters with magnitudes
   bool dpo = false;              // of pairs: two answers to a sample
 };
 

@@ -1,31 +1,19 @@
 #include "client/cli/adapter_merge.h"
 
-#include <algorithm>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "client/cli/adapted_base.h"
 #include "client/cli/weight_bytes.h"
-#include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
-#include "engine/data/fingerprint.h"
-#include "engine/models/hugging_face.h"
 #include "engine/models/lora.h"
-#include "engine/models/model.h"
-#include "engine/state/resized_tensor.h"
 #include "engine/state/safetensors.h"
 
 namespace milepost::client {
 namespace {
-
-using Place = state::SafetensorsFolder::Place;
-
-constexpr char kNameIt[] = "the model that was adapted (--base FOLDER names it)";
-constexpr int64_t kPieceElements = 1 << 18;
 
 std::vector<float> Transposed(const std::vector<float>& from, int64_t rows, int64_t columns) {
   std::vector<float> to(from.size());
@@ -54,24 +42,19 @@ struct Adapter {
 
 class Merger {
  public:
-  explicit Merger(const MergeSettings& settings) : settings_(settings) {}
+  Merger(const MergeSettings& settings, const AdaptedBase& base)
+      : settings_(settings),
+        base_(base),
+        scale_(static_cast<float>(models::LoraScale(settings.model.lora()))) {}
 
   absl::StatusOr<MergeReport> Run(const std::string& folder) {
-    absl::Status found = models::CheckHfFolder(settings_.model, settings_.base);
-    if (!found.ok()) return Annotate(found, kNameIt);
-    auto base = state::SafetensorsFolder::Open(settings_.base);
-    if (!base.ok()) return Annotate(base.status(), kNameIt);
-    base_ = *std::move(base);
     MP_ASSIGN_OR_RETURN(adapters_, state::SafetensorsFile::Open(settings_.adapters));
-    MP_ASSIGN_OR_RETURN(const graph::Graph graph,
-                        models::BuildModel(settings_.model, {.mode = models::Mode::kEvaluation}));
-    MP_RETURN_IF_ERROR(FindSources(graph));
-    MP_RETURN_IF_ERROR(CheckFingerprint());
+    MP_RETURN_IF_ERROR(FindSources());
     std::vector<state::SafetensorsTensor> tensors;
     for (const Source& source : sources_) {
       tensors.push_back({.name = source.name,
                          .dtype = Name(settings_.dtype),
-                         .shape = {source.shape.begin(), source.shape.end()}});
+                         .shape = {source.weight.shape.begin(), source.weight.shape.end()}});
     }
     MP_ASSIGN_OR_RETURN(const auto writer, state::SafetensorsWriter::Create(
                                                folder, tensors, settings_.max_shard_bytes));
@@ -87,53 +70,25 @@ class Merger {
  private:
   struct Source {
     std::string name;
-    graph::Shape shape;
-    bool base;
-    std::shared_ptr<const state::SafetensorsFile> file = nullptr;
-    std::shared_ptr<const state::SafetensorsTensor> tensor = nullptr;
-    std::optional<state::ResizedTensor> resized = std::nullopt;
+    StoredWeight weight;
   };
 
-  absl::Status FindSources(const graph::Graph& graph) {
-    for (const graph::Parameter& parameter : graph.parameters) {
-      const graph::Value& value = graph.values[parameter.value];
+  absl::Status FindSources() {
+    for (const graph::Parameter& parameter : base_.graph().parameters) {
+      const graph::Value& value = base_.graph().values[parameter.value];
       if (!models::AdaptedLayer(value.name).empty()) continue;
-      Source source = {value.name, value.shape, parameter.base};
-      if (parameter.base) {
-        MP_RETURN_IF_ERROR(FindInBase(source));
-      } else {
-        source.file = adapters_;
-        MP_ASSIGN_OR_RETURN(const auto* trained, Trained(value.name));
-        source.tensor = {adapters_, trained};
+      const StoredWeight* of_base = base_.Find(value.name);
+      if (of_base != nullptr) {
+        sources_.push_back({value.name, *of_base});
+        continue;
       }
-      const std::vector<int64_t> shape(source.shape.begin(), source.shape.end());
-      const bool words = source.base && shape[0] == SizesOf(settings_.model).vocabulary;
-      if (words && state::GrowsTo(source.tensor->shape, shape)) {
-        MP_ASSIGN_OR_RETURN(source.resized,
-                            state::ResizedTensor::Open(source.file, *source.tensor, shape[0]));
-      } else if (shape != source.tensor->shape) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(source.file->path(), ": tensor ", source.tensor->name, " has the shape [",
-                         absl::StrJoin(source.tensor->shape, ", "), "], the model's is [",
-                         absl::StrJoin(source.shape, ", "), "]"));
-      }
-      sources_.push_back(std::move(source));
+      MP_ASSIGN_OR_RETURN(const auto* trained, Trained(value.name));
+      const StoredWeight weight = {
+          .shape = value.shape, .file = adapters_, .tensor = {adapters_, trained}};
+      MP_RETURN_IF_ERROR(CheckStoredShape(weight));
+      sources_.push_back({value.name, weight});
     }
     return absl::OkStatus();
-  }
-
-  absl::Status FindInBase(Source& source) const {
-    const std::vector<models::HfPlace> places = models::HfPlaces(settings_.model, source.name);
-    for (const models::HfPlace& place : places) {
-      const Place* found = base_->Find(place.tensor);
-      if (found == nullptr || (place.of > 0 && !found->HasRows(place.of))) continue;
-      const Place used = place.of == 0 ? *found : found->Rows(place.begin, place.rows);
-      source.file = used.file;
-      source.tensor = used.tensor;
-      return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat(settings_.base, " holds no tensor ", models::ShowHfPlaces(places)));
   }
 
   absl::StatusOr<const state::SafetensorsTensor*> Trained(absl::string_view name) const {
@@ -142,77 +97,94 @@ class Merger {
     return absl::InvalidArgumentError(absl::StrCat("the checkpoint holds no tensor ", name));
   }
 
-  absl::Status CheckFingerprint() const {
-    std::vector<data::TensorBytes> tensors;
-    for (const Source& source : sources_) {
-      if (!source.base) continue;
-      tensors.push_back({source.name, source.tensor->dtype, source.file->Bytes(*source.tensor)});
+  // Of an adapter, whole.
+  absl::StatusOr<std::vector<float>> Part(const std::string& name,
+                                          const std::vector<int64_t>& shape) const {
+    MP_ASSIGN_OR_RETURN(const auto* tensor, Trained(name));
+    if (tensor->shape != shape) {
+      return absl::DataLossError(
+          absl::StrCat("the checkpoint's ", name, " has another shape than the spec's"));
     }
-    if (settings_.fingerprint == 0 || settings_.fingerprint == data::FingerprintOf(tensors)) {
-      return absl::OkStatus();
-    }
-    return absl::FailedPreconditionError(absl::StrCat(
-        settings_.base, " holds another model than the one that the checkpoint adapts: name that ",
-        "one's folder with --base"));
-  }
-
-  absl::StatusOr<std::vector<float>> Whole(const state::SafetensorsTensor& tensor) const {
-    std::vector<float> values(static_cast<size_t>(tensor.shape[0] * tensor.shape[1]));
-    MP_RETURN_IF_ERROR(
-        adapters_->ReadF32(tensor, 0, static_cast<int64_t>(values.size()), values.data()));
+    int64_t elements = 1;
+    for (const int64_t dimension : shape) elements *= dimension;
+    std::vector<float> values(static_cast<size_t>(elements));
+    MP_RETURN_IF_ERROR(adapters_->ReadF32(*tensor, 0, elements, values.data()));
     return values;
   }
 
-  absl::StatusOr<Adapter> AdapterOf(const Source& source) const {
-    const absl::string_view layer = absl::StripSuffix(source.name, ".weight");
-    const std::string down = models::LoraDownName(layer);
-    if (adapters_->Find(down) == nullptr) return Adapter{};
-    MP_ASSIGN_OR_RETURN(const auto* a, Trained(down));
-    MP_ASSIGN_OR_RETURN(const auto* b, Trained(models::LoraUpName(layer)));
-    // GPT-2's weights are [in, out].
-    const bool turned = settings_.model.has_gpt2();
-    const int64_t in = source.shape[turned ? 0 : 1], out = source.shape[turned ? 1 : 0];
-    const int64_t rank = settings_.model.lora().rank();
-    if (a->shape != std::vector<int64_t>{rank, in} || b->shape != std::vector<int64_t>{out, rank}) {
-      return absl::DataLossError(
-          absl::StrCat("the checkpoint's adapters of ", layer, " have other shapes than the spec"));
-    }
-    MP_ASSIGN_OR_RETURN(std::vector<float> down_values, Whole(*a));
-    MP_ASSIGN_OR_RETURN(std::vector<float> up_values, Whole(*b));
-    if (!turned) return Adapter{rank, std::move(up_values), std::move(down_values)};
-    return Adapter{rank, Transposed(down_values, rank, in), Transposed(up_values, out, rank)};
+  int64_t Outputs(const StoredWeight& weight) const {
+    return base_.outputs_are_columns() ? weight.columns() : weight.rows();
   }
 
-  static absl::Status Read(const Source& source, int64_t begin, int64_t end, float* values) {
-    if (source.resized.has_value()) return source.resized->ReadF32(begin, end, values);
-    return source.file->ReadF32(*source.tensor, begin, end, values);
+  absl::StatusOr<Adapter> AdapterOf(absl::string_view layer, const StoredWeight& weight) const {
+    const std::string down = models::LoraDownName(layer);
+    if (adapters_->Find(down) == nullptr) return Adapter{};
+    const bool turned = base_.outputs_are_columns();
+    const int64_t out = Outputs(weight), in = turned ? weight.rows() : weight.columns();
+    const int64_t rank = settings_.model.lora().rank();
+    MP_ASSIGN_OR_RETURN(std::vector<float> a, Part(down, {rank, in}));
+    MP_ASSIGN_OR_RETURN(std::vector<float> b, Part(models::LoraUpName(layer), {out, rank}));
+    if (!turned) return Adapter{rank, std::move(b), std::move(a)};
+    return Adapter{rank, Transposed(a, rank, in), Transposed(b, out, rank)};
+  }
+
+  // With `dora`: what each output's weights are multiplied by, once the adapter is added.
+  absl::StatusOr<std::vector<float>> FactorsOf(absl::string_view layer, const StoredWeight& weight,
+                                               const Adapter& adapter) const {
+    if (adapter.rank == 0 || !settings_.model.lora().dora()) return std::vector<float>();
+    const int64_t outputs = Outputs(weight);
+    MP_ASSIGN_OR_RETURN(const std::vector<float> change,
+                        Part(models::MagnitudeChangeName(layer), {outputs}));
+    OutputSquares before(outputs, base_.outputs_are_columns()), after = before;
+    MP_RETURN_IF_ERROR(
+        ForPieces(weight, [&](int64_t first, int64_t count, std::vector<float>& values) {
+          MP_RETURN_IF_ERROR(CheckInterrupt());
+          before.Add(first, count, values);
+          adapter.AddTo(first, count, weight.columns(), scale_, values.data());
+          after.Add(first, count, values);
+          return absl::OkStatus();
+        }));
+    const std::vector<double> was = before.Norms(), is = after.Norms();
+    std::vector<float> factors(change.size(), 1.0F);
+    for (size_t o = 0; o < factors.size(); ++o) {
+      if (is[o] > 0) factors[o] = static_cast<float>((was[o] + change[o]) / is[o]);
+    }
+    return factors;
+  }
+
+  void Multiply(const std::vector<float>& factors, int64_t first_row, int64_t columns,
+                std::vector<float>& values) const {
+    for (size_t i = 0; !factors.empty() && i < values.size(); ++i) {
+      const auto column = static_cast<int64_t>(i) % columns;
+      const int64_t row = first_row + static_cast<int64_t>(i) / columns;
+      values[i] *= factors[static_cast<size_t>(base_.outputs_are_columns() ? column : row)];
+    }
+  }
+
+  absl::Status CheckInterrupt() const {
+    if (!settings_.interrupted || !settings_.interrupted()) return absl::OkStatus();
+    return absl::CancelledError("interrupted: nothing was written");
   }
 
   absl::Status Write(const Source& source, size_t index, state::SafetensorsWriter& writer) {
-    MP_ASSIGN_OR_RETURN(const Adapter adapter, AdapterOf(source));
-    const int64_t rows = source.shape[0];
-    const int64_t columns = graph::Elements(source.shape) / std::max<int64_t>(rows, 1);
-    const int64_t piece = std::max<int64_t>(1, kPieceElements / std::max<int64_t>(columns, 1));
-    const auto scale = static_cast<float>(models::LoraScale(settings_.model.lora()));
-    for (int64_t row = 0; row < rows; row += piece) {
-      if (settings_.interrupted && settings_.interrupted()) {
-        return absl::CancelledError("interrupted: nothing was written");
-      }
-      const int64_t count = std::min(piece, rows - row);
-      values_.resize(static_cast<size_t>(count * columns));
-      MP_RETURN_IF_ERROR(Read(source, row * columns, (row + count) * columns, values_.data()));
-      adapter.AddTo(row, count, columns, scale, values_.data());
-      EncodeWeights(values_, settings_.dtype, &bytes_);
-      MP_RETURN_IF_ERROR(writer.Write(index, row * columns * ByteSize(settings_.dtype), bytes_));
-    }
-    return absl::OkStatus();
+    const absl::string_view layer = absl::StripSuffix(source.name, ".weight");
+    const StoredWeight& weight = source.weight;
+    MP_ASSIGN_OR_RETURN(const Adapter adapter, AdapterOf(layer, weight));
+    MP_ASSIGN_OR_RETURN(const std::vector<float> factors, FactorsOf(layer, weight, adapter));
+    return ForPieces(weight, [&](int64_t first, int64_t count, std::vector<float>& values) {
+      MP_RETURN_IF_ERROR(CheckInterrupt());
+      adapter.AddTo(first, count, weight.columns(), scale_, values.data());
+      Multiply(factors, first, weight.columns(), values);
+      EncodeWeights(values, settings_.dtype, &bytes_);
+      return writer.Write(index, first * weight.columns() * ByteSize(settings_.dtype), bytes_);
+    });
   }
 
   const MergeSettings& settings_;
-  std::shared_ptr<const state::SafetensorsFolder> base_;
+  const AdaptedBase& base_;
+  const float scale_;
   std::shared_ptr<const state::SafetensorsFile> adapters_;
   std::vector<Source> sources_;
-  std::vector<float> values_;
   std::string bytes_;
 };
 
@@ -220,7 +192,9 @@ class Merger {
 
 absl::StatusOr<MergeReport> MergeAdapters(const MergeSettings& settings,
                                           const std::string& folder) {
-  return Merger(settings).Run(folder);
+  MP_ASSIGN_OR_RETURN(const AdaptedBase base,
+                      AdaptedBase::Open(settings.model, settings.base, settings.fingerprint));
+  return Merger(settings, base).Run(folder);
 }
 
 }  // namespace milepost::client

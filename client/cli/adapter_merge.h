@@ -1,4 +1,5 @@
 // Adds adapters to the model that they adapt: each layer's weight becomes W + scale B A, in fp32.
+// With `dora` each output's part of that is then given its magnitude.
 //
 //   MP_ASSIGN_OR_RETURN(MergeReport report, MergeAdapters({.model = spec, .base = "models/Qwen3",
 //                                                          .adapters = "a.safetensors"}, "out"));

@@ -38,6 +38,7 @@ TEST(MainTest, WrongCommandLinesSayWhatWasMeant) {
       {"run --job 2 --fresh", "--job excludes --fresh"},
       {"run --model a", "--model requires --data"},
       {"run a.yaml --lora", "--lora requires --model"},
+      {"run a.yaml --dora", "--dora requires --model"},
       {"run a.yaml b.yaml", "unexpected argument 'b.yaml'"},
       {"job delete", "jobs is required"},
       {"job wait", "Exactly 1 option from [jobs,--array] is required"},

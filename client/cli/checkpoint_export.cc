@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "client/cli/adapted_base.h"
 #include "client/cli/adapter_merge.h"
 #include "client/cli/new_folder.h"
 #include "client/cli/tokenizer_folder.h"
@@ -24,6 +25,7 @@
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
 #include "engine/models/hugging_face.h"
+#include "engine/models/lora.h"
 #include "engine/models/peft.h"
 #include "engine/state/layout.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -59,13 +61,15 @@ absl::StatusOr<std::string> WriteFiles(const std::string& folder,
 
 class Exporter {
  public:
-  // Of adapters `peft`: under PEFT's names.
+  // Of adapters `peft`: under PEFT's names. With `base`, magnitudes instead of what they have
+  // changed by.
   Exporter(const v1::CheckpointManifest& manifest, const ExportSettings& settings,
-           const std::string& folder, bool peft = false)
+           const std::string& folder, bool peft = false, const AdaptedBase* base = nullptr)
       : manifest_(manifest),
         settings_(settings),
         folder_(folder),
         peft_(peft),
+        base_(base),
         of_script_(IsOfScript(manifest)) {}
 
   // Writes the weights, and the other files by their names.
@@ -105,7 +109,8 @@ class Exporter {
       outputs_[static_cast<size_t>(i)] = static_cast<int64_t>(tensors.size());
       sources_.push_back(i);
       state::SafetensorsTensor& tensor = tensors.emplace_back();
-      tensor.name = absl::StrCat(peft_ ? models::kPeftPrefix : "", source.name);
+      tensor.name = peft_ ? models::PeftName(source.name) : source.name;
+      MP_RETURN_IF_ERROR(FindNorms(i));
       tensor.dtype = Name(as_it_is ? source.dtype : settings_.dtype);
       tensor.shape = source.shape;
       if (source.elements == 0) continue;
@@ -155,6 +160,16 @@ class Exporter {
                           chunk.begin() * element, Converted(chunk));
   }
 
+  // Of a magnitude's change: what has changed.
+  absl::Status FindNorms(int32_t tensor) {
+    const state::TensorSpec& source = layout_.tensor(tensor);
+    if (base_ == nullptr || !models::IsMagnitudeChange(source.name)) return absl::OkStatus();
+    MP_ASSIGN_OR_RETURN(norms_[tensor], base_->Norms(models::AdaptedLayer(source.name)));
+    if (static_cast<int64_t>(norms_[tensor].size()) == source.elements) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat(manifest_.checkpoint().name(), ": ", source.name,
+                                            " has another size than its layer"));
+  }
+
   // Running statistics keep their dtype: it is not the model's. So does all of a script.
   bool AsItIs(int32_t tensor) const {
     return of_script_ || layout_.tensor(tensor).kind == state::kStatisticKind;
@@ -163,9 +178,15 @@ class Exporter {
   // The chunk's bytes in the output's dtype.
   absl::string_view Converted(const v1::Chunk& chunk) {
     const DType from = layout_.tensor(chunk.tensor()).dtype;
-    if (AsItIs(chunk.tensor()) || from == settings_.dtype) return chunk.data();
+    const auto norms = norms_.find(chunk.tensor());
+    const bool magnitude = norms != norms_.end();
+    if (AsItIs(chunk.tensor()) || (from == settings_.dtype && !magnitude)) return chunk.data();
     values_.resize(static_cast<size_t>(chunk.end() - chunk.begin()));
     DecodeF32(chunk.data(), from, values_.data());
+    for (size_t i = 0; magnitude && i < values_.size(); ++i) {
+      const double norm = norms->second[static_cast<size_t>(chunk.begin()) + i];
+      values_[i] = static_cast<float>(norm + values_[i]);
+    }
     EncodeWeights(values_, settings_.dtype, &converted_);
     return converted_;
   }
@@ -189,6 +210,7 @@ class Exporter {
   const ExportSettings& settings_;
   const std::string folder_;
   const bool peft_;
+  const AdaptedBase* const base_;
   const bool of_script_;
   state::StateLayout layout_;
   std::vector<int32_t> sources_;  // the manifest's numbers of what is exported
@@ -197,6 +219,7 @@ class Exporter {
   v1::ReadChunksRequest request_;
   std::unique_ptr<state::SafetensorsWriter> writer_;
   std::set<state::Interval> received_;
+  std::map<int32_t, std::vector<double>> norms_;  // of magnitudes, by the manifest's number
   std::vector<float> values_;
   std::string converted_;
 };
@@ -315,6 +338,25 @@ absl::StatusOr<std::map<std::string, std::string>> ModelFiles(
   return FilesWithTokenizer(manifest, without);
 }
 
+// As PEFT has them. It has whole magnitudes, where the checkpoint has what changed.
+absl::StatusOr<ExportReport> ExportAdapters(const v1::CheckpointManifest& manifest,
+                                            const v1::ModelSpec& model, const ChunkReader& read,
+                                            const ExportSettings& settings,
+                                            const std::string& folder,
+                                            const std::map<std::string, std::string>& files) {
+  if (!model.lora().dora()) {
+    return Exporter(manifest, settings, folder, /*peft=*/true).Run(read, files);
+  }
+  if (settings.base.empty()) {
+    return absl::InvalidArgumentError(
+        "the magnitudes of model.lora.dora are those of the model that was adapted and what was "
+        "trained: name its folder with --base");
+  }
+  MP_ASSIGN_OR_RETURN(const AdaptedBase base,
+                      AdaptedBase::Open(model, settings.base, manifest.state().base()));
+  return Exporter(manifest, settings, folder, /*peft=*/true, &base).Run(read, files);
+}
+
 // The adapters go through a file, so that memory does not grow with them.
 absl::StatusOr<ExportReport> ExportMerged(const v1::CheckpointManifest& manifest,
                                           const v1::ModelSpec& model, const ChunkReader& read,
@@ -354,8 +396,10 @@ absl::StatusOr<ExportReport> ExportTo(const std::string& folder,
   if (!IsOfScript(manifest)) {
     MP_ASSIGN_OR_RETURN(model, ModelOf(manifest));
   }
-  if (!settings.merge)
-    return Exporter(manifest, settings, folder, model.has_lora()).Run(read, files);
+  if (!settings.merge && !model.has_lora()) {
+    return Exporter(manifest, settings, folder).Run(read, files);
+  }
+  if (!settings.merge) return ExportAdapters(manifest, model, read, settings, folder, files);
   if (!model.has_lora()) {
     return absl::InvalidArgumentError(absl::StrCat(
         manifest.checkpoint().name(), " has no adapters (model.lora): leave --merge out"));

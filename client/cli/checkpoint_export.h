@@ -41,7 +41,7 @@ struct ExportSettings {
   std::string tokenizer = {};
   bool tokenizer_if_readable = false;  // what is wrong with it is only reported
   // Of adapters: the folder of the model that they adapt. It is named in their config, and read
-  // only to merge.
+  // only to merge, and for magnitudes (model.lora.dora).
   std::string base = {};
   bool merge = false;                      // of adapters: the model with them, not the adapters
   std::function<bool()> interrupted = {};  // asked while it merges
@@ -56,10 +56,10 @@ struct ExportReport {
 };
 
 // ALREADY_EXISTS: the folder exists and is not empty. INVALID_ARGUMENT: the model has no Hugging
-// Face form, `tokenizer` has no tokenizer or one that is too large, or there is nothing to merge.
-// FAILED_PRECONDITION: `base` is not what was adapted. DATA_LOSS: chunks are missing, or one
-// (named) is not what was saved. RESOURCE_EXHAUSTED: the disk is full. Otherwise the reader's
-// errors.
+// Face form, `tokenizer` has no tokenizer or one that is too large, there is nothing to merge, or
+// `base` is needed and not given. FAILED_PRECONDITION: `base` is not what was adapted. DATA_LOSS:
+// chunks are missing, or one (named) is not what was saved. RESOURCE_EXHAUSTED: the disk is full.
+// Otherwise the reader's errors.
 absl::StatusOr<ExportReport> ExportCheckpoint(const v1::CheckpointManifest& manifest,
                                               const ChunkReader& read,
                                               const ExportSettings& settings);

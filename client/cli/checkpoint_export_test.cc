@@ -264,6 +264,96 @@ TEST_F(AdapterExportTest, AddsThemToWhatTheyAdapt) {
   EXPECT_FALSE(fs::exists(Out() + "/adapters"));
 }
 
+// With magnitudes of both layers.
+class DoraExportTest : public AdapterExportTest {
+ protected:
+  DoraExportTest() {
+    manifest_.set_model_yaml(absl::StrReplaceAll(kLora, {{"alpha: 3", "alpha: 3, dora: true"}}));
+    for (const auto& [layer, out] : {std::pair("attn.c_attn", 24), {"mlp.c_proj", 8}}) {
+      Add(absl::StrCat("transformer.h.0.", layer, ".lora_magnitude_change").c_str(), "master",
+          {out});
+      chunks_.push_back(ChunkOf(manifest_.tensors_size() - 1, 0, out));
+    }
+  }
+
+  // Of the MLP's second layer, W[in, out] with its adapter; before it for `adapted` false.
+  static double Norm(const std::vector<float>& weight, int64_t output, bool adapted) {
+    double squares = 0;
+    for (int64_t i = 0; i < 32; ++i) {
+      double sum = weight[static_cast<size_t>(i * 8 + output)];
+      for (int64_t k = 0; k < 2 && adapted; ++k) {
+        sum += 1.5 * double{ValueOf(2, k * 32 + i)} * double{ValueOf(3, output * 2 + k)};
+      }
+      squares += sum * sum;
+    }
+    return std::sqrt(squares);
+  }
+  static constexpr int kChange = 6;  // of that layer, among the manifest's tensors
+};
+
+TEST_F(DoraExportTest, WritesWholeMagnitudes) {
+  const std::string base = WriteBase();
+  const auto report = ExportCheckpoint(manifest_, Reader(chunks_), {.folder = Out(), .base = base});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->tensors, 7);
+  const auto from = state::SafetensorsFolder::Open(base);
+  const auto file = state::SafetensorsFile::Open(Out() + "/adapter_model.safetensors");
+  ASSERT_TRUE(from.ok() && file.ok()) << file.status();
+  const auto* magnitudes =
+      (*file)->Find("base_model.model.transformer.h.0.mlp.c_proj.lora_magnitude_vector");
+  ASSERT_NE(magnitudes, nullptr);
+  std::vector<float> values(8);
+  ASSERT_TRUE((*file)->ReadF32(*magnitudes, 0, 8, values.data()).ok());
+  const std::vector<float> weight = Read(**from, "transformer.h.0.mlp.c_proj.weight");
+  for (int64_t o = 0; o < 8; ++o) {
+    const double want = Norm(weight, o, false) + ValueOf(kChange, o);
+    EXPECT_NEAR(values[static_cast<size_t>(o)], want, 1e-6 * want);
+  }
+  std::ifstream config(Out() + "/adapter_config.json");
+  const std::string text{std::istreambuf_iterator<char>(config), {}};
+  EXPECT_THAT(text, HasSubstr("\"use_dora\": true"));
+}
+
+TEST_F(DoraExportTest, GivesMergedWeightsTheirMagnitudes) {
+  const std::string base = WriteBase();
+  const auto report =
+      ExportCheckpoint(manifest_, Reader(chunks_), {.folder = Out(), .base = base, .merge = true});
+  ASSERT_TRUE(report.ok()) << report.status();
+  const auto from = state::SafetensorsFolder::Open(base);
+  const auto to = state::SafetensorsFolder::Open(Out());
+  ASSERT_TRUE(from.ok() && to.ok()) << to.status();
+  EXPECT_EQ((*to)->tensors().size(), 16);
+  const std::vector<float> before = Read(**from, "transformer.h.0.mlp.c_proj.weight");
+  const std::vector<float> after = Read(**to, "transformer.h.0.mlp.c_proj.weight");
+  for (int64_t o = 0; o < 8; ++o) {
+    // The adapter gives it a direction, and the magnitude its length.
+    const double magnitude = Norm(before, o, false) + ValueOf(kChange, o);
+    EXPECT_NEAR(Norm(after, o, false), std::abs(magnitude), 1e-5 * std::abs(magnitude));
+    for (int64_t i = 0; i < 32; ++i) {
+      double sum = before[static_cast<size_t>(i * 8 + o)];
+      for (int64_t k = 0; k < 2; ++k) {
+        sum += 1.5 * double{ValueOf(2, k * 32 + i)} * double{ValueOf(3, o * 2 + k)};
+      }
+      const double want = sum * magnitude / Norm(before, o, true);
+      EXPECT_NEAR(after[static_cast<size_t>(i * 8 + o)], want, 1e-5 * (1 + std::abs(want)));
+    }
+  }
+}
+
+TEST_F(DoraExportTest, NeedsTheModelThatWasAdapted) {
+  const auto problem = [&](const std::string& base) {
+    return ExportCheckpoint(manifest_, Reader(chunks_), {.folder = Out(), .base = base}).status();
+  };
+  EXPECT_THAT(problem("").message(), HasSubstr("name its folder with --base"));
+  const std::string base = WriteBase();
+  manifest_.mutable_state()->set_base(5);
+  EXPECT_EQ(problem(base).code(), absl::StatusCode::kFailedPrecondition);
+  manifest_.mutable_state()->set_base(0);
+  manifest_.mutable_tensors(5)->set_name("transformer.h.7.attn.c_attn.lora_magnitude_change");
+  EXPECT_EQ(problem(base).code(), absl::StatusCode::kDataLoss);
+  EXPECT_FALSE(fs::exists(Out()));
+}
+
 // What is merged has the vocabulary that was trained, with the rows that it began with.
 TEST_F(AdapterExportTest, AddsThemToALargerVocabulary) {
   const std::string base = WriteBase();

@@ -55,6 +55,7 @@ void CommandTree::AddFineTuning(CLI::App* run, CLI::Option* spec, CLI::Option* j
                   "after both)")
       ->needs(model);
   run->add_flag("--lora", tuning.lora, "with --model: train adapters alone")->needs(model);
+  run->add_flag("--dora", tuning.dora, "the same, with a magnitude for each output")->needs(model);
   run->add_option("--sequence-length", tuning.sequence_length,
                   "with --model: tokens of a sample (default: 1024, or the model's context)")
       ->needs(model)

@@ -101,8 +101,12 @@ absl::StatusOr<std::string> MadeOf(const FineTuning& tuning, int64_t length) {
        it.increment(error)) {
     model.Add(it->path());
   }
-  std::string text = absl::StrCat(model.Line("model", tuning.model), "sequence length ", length,
-                                  "\nadapters ", tuning.lora ? "yes" : "no", "\n");
+  std::string text =
+      absl::StrCat(model.Line("model", tuning.model), "sequence length ", length, "\nadapters ",
+                   tuning.dora   ? "with magnitudes"
+                   : tuning.lora ? "yes"
+                                 : "no",
+                   "\n");
   for (const std::string& path : tuning.data) {
     if (!fs::exists(path, error)) {
       return absl::InvalidArgumentError(absl::StrCat("--data: there is no ", path));
@@ -219,7 +223,9 @@ std::string ModelLines(const TuningFacts& facts) {
     absl::StrAppend(&text, "  ", facts.family, ": {vocabulary: ", facts.tokens.vocabulary,
                     "}  # the tokenizer has more than the folder's ", facts.vocabulary, "\n");
   }
-  if (facts.lora) absl::StrAppend(&text, "  lora: {rank: 16, alpha: 32}\n");
+  if (facts.lora) {
+    absl::StrAppend(&text, "  lora: {rank: 16, alpha: 32", facts.dora ? ", dora: true" : "", "}\n");
+  }
   return text;
 }
 
@@ -279,7 +285,8 @@ absl::StatusOr<std::string> PrepareFineTuning(const FineTuning& tuning) {
                   .model = Absolute(tuning.model),
                   .family = std::string(sizes.family),
                   .vocabulary = sizes.vocabulary,
-                  .lora = tuning.lora || tokens.pairs,
+                  .lora = tuning.lora || tuning.dora || tokens.pairs,
+                  .dora = tuning.dora,
                   .sequence_length = length,
                   .tokens = tokens,
                   .gpus = CountGpus()}));

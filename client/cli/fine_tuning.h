@@ -21,6 +21,7 @@ struct FineTuning {
   std::vector<std::string> data;  // what `dataset tokenize` takes
   std::string folder;             // to be made; empty: "<model>-<first data file>" in this folder
   bool lora = false;
+  bool dora = false;            // adapters, with magnitudes
   int64_t sequence_length = 0;  // 0: 1024, or the model's context where that is less
 };
 
@@ -37,6 +38,7 @@ struct TuningFacts {
   std::string family;  // "llama"
   int64_t vocabulary = 0;
   bool lora = false;
+  bool dora = false;  // where there is lora
   int64_t sequence_length = 0;
   TokenizeResult tokens;
   int gpus = 0;  // of this host

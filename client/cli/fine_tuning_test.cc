@@ -80,6 +80,9 @@ TEST(TuningSpec, HasThreeEpochsAtUsualRates) {
   EXPECT_EQ(spec.train().precision(), v1::PRECISION_BF16);
   EXPECT_EQ(spec.resources().ranks(), 3);
   EXPECT_EQ(spec.train().batch().global(), 30);
+  EXPECT_FALSE(spec.model().lora().dora());
+  facts.dora = true;
+  EXPECT_TRUE(SpecFrom(facts).model().lora().dora());
 }
 
 TEST(TuningSpec, FollowsTheData) {

@@ -35,6 +35,8 @@ TEST(AdaptersTest, HaveDefaults) {
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
   EXPECT_EQ(spec.model().lora().alpha(), 8);
   EXPECT_FALSE(spec.model().lora().rank_stabilized());
+  EXPECT_TRUE(spec.model().lora().has_dora());
+  EXPECT_FALSE(spec.model().lora().dora());
   EXPECT_EQ(spec.train().dpo().beta(), 0.1);
   EXPECT_EQ(StateDigest(spec), StateDigest(WithLora([](JobSpec* s) {
               s->mutable_model()->mutable_lora()->set_dropout(0.1);
@@ -44,6 +46,9 @@ TEST(AdaptersTest, HaveDefaults) {
   EXPECT_NE(StateDigest(spec), StateDigest(WithLora([](JobSpec* s) {
               s->mutable_model()->mutable_lora()->add_targets("c_attn");
             })));
+  EXPECT_NE(StateDigest(spec), StateDigest(WithLora([](JobSpec* s) {
+              s->mutable_model()->mutable_lora()->set_dora(true);
+            })));
 }
 
 TEST(AdaptersTest, FindsEachBrokenRule) {
@@ -51,6 +56,11 @@ TEST(AdaptersTest, FindsEachBrokenRule) {
       {"model.lora.rank", [](auto* s) { s->mutable_model()->mutable_lora()->set_rank(1025); }},
       {"model.lora.alpha", [](auto* s) { s->mutable_model()->mutable_lora()->set_alpha(0); }},
       {"model.lora.dropout", [](auto* s) { s->mutable_model()->mutable_lora()->set_dropout(1); }},
+      {"model.lora.dropout",
+       [](auto* s) {
+         s->mutable_model()->mutable_lora()->set_dora(true);
+         s->mutable_model()->mutable_lora()->set_dropout(0.1);
+       }},
       {"model.lora.targets[0]",
        [](auto* s) { s->mutable_model()->mutable_lora()->add_targets(""); }},
       {"model.lora.also_train[0]",

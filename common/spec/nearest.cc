@@ -155,6 +155,7 @@ constexpr OtherName kOtherNames[] = {
     {"target_modules", "targets"},
     {"modules_to_save", "also_train"},
     {"use_rslora", "rank_stabilized"},
+    {"use_dora", "dora"},
     {"load_in_4bit", "quantize_base"},
     {"bnb_4bit_quant_type", "quantize_base"},
     {"quantization", "quantize_base"},

@@ -134,6 +134,7 @@ void NormalizeLora(v1::LoraSpec* lora) {
   MP_DEFAULT(lora, alpha, static_cast<double>(lora->rank()));
   MP_DEFAULT(lora, rank_stabilized, false);
   MP_DEFAULT(lora, dropout, 0.0);
+  MP_DEFAULT(lora, dora, false);
   MP_DEFAULT_ENUM(lora, quantize_base, v1::BASE_QUANTIZATION_NONE);
 }
 

@@ -188,6 +188,11 @@ void CheckLora(const v1::ModelSpec& model, Checker* check) {
   check->Required("model.lora.rank", lora.rank(), 1, 1024);
   check->Real("model.lora.alpha", lora.alpha(), 0, 1e6, "(]");
   check->Real("model.lora.dropout", lora.dropout(), 0, 1, "[)");
+  if (lora.dora() && lora.dropout() > 0) {
+    check->Add("model.lora.dropout",
+               "is not for model.lora.dora: magnitudes apply to what the layer and its adapters "
+               "make of one input; give 0");
+  }
   const auto patterns = [check](absl::string_view field, const auto& given) {
     for (int i = 0; i < given.size(); ++i) {
       if (!given[i].empty() && given[i].size() <= 256) continue;

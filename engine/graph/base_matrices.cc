@@ -3,6 +3,7 @@
 namespace milepost::graph {
 
 bool IsLayerWeight(const Op& op, size_t i) {
+  if (op.kind == OpKind::kDoraNorms) return i == 0;
   const bool layer = op.kind == OpKind::kLinear || op.kind == OpKind::kLinearBackwardInput;
   return layer && i >= 1 && i < 1 + static_cast<size_t>(op.attributes.parts);
 }

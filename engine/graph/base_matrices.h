@@ -1,6 +1,6 @@
 // Which parameters may be kept in fewer bits than the model computes in: of what adapters adapt
 // (Parameter::base), the matrices that linear layers of the model's blocks multiply and nothing
-// else reads. Not those of the last block, which has the heads.
+// but kDoraNorms reads besides. Not those of the last block, which has the heads.
 //
 //   const std::vector<bool> packed = graph::BaseMatrices(graph);  // by parameter
 //
@@ -17,7 +17,7 @@ namespace milepost::graph {
 
 std::vector<bool> BaseMatrices(const Graph& graph);
 
-// Whether input `i` of the op is a weight that a linear layer multiplies.
+// Whether input `i` of the op is a weight that a linear layer multiplies, or whose norms it takes.
 bool IsLayerWeight(const Op& op, size_t i);
 
 }  // namespace milepost::graph

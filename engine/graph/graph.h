@@ -123,7 +123,8 @@ struct ImageAttributes {
   std::array<double, kImageChannels> deviation = {};
 };
 
-// Of a layer's adapters (ops/lora/lora.h): one for each of its parts that has one.
+// Of a layer's adapters (ops/lora/lora.h): one for each of its parts that has one. Of kDora and its
+// backward: its parts, all of them.
 inline constexpr int64_t kMostAdapters = 3;
 struct LoraAttributes {
   int64_t adapters = 0;
@@ -138,7 +139,7 @@ struct Attributes {
   bool causal = true;       // kAttention*: a position sees no later one
   int64_t window = 0;       // kAttention*, kCachedAttention: positions that one sees; 0: all
   int64_t parts = 1;        // kLinear*: weights whose outputs lie side by side
-  bool transposed = false;  // kLinear*: weights are [M,K]
+  bool transposed = false;  // kLinear*, kDoraNorms: weights are [M,K]
   bool exact = false;       // kGelu*: the exact form, not the tanh form
   bool gelu = false;        // kLinear, kLinearBackwardInput: with the GELU behind or before it
   bool fp8 = false;         // kLinear*: computed with 8-bit codes
@@ -146,8 +147,8 @@ struct Attributes {
   bool never_fp8 = false;   // kLinear*
   RopeAttributes rope;      // kRopeTable
   ImageAttributes image;
-  LoraAttributes lora;  // kLora*
-  double scale = 1;     // kScale; kPreferenceLoss*: beta
+  LoraAttributes lora;  // kLora*, kDora, kDoraBackward
+  double scale = 1;     // kScale, kDoraNorms; kPreferenceLoss*: beta
   double dropout = 0;   // probability; 0: none
   uint32_t dropout_tag =
       0;  // the "tensor" of the counter-based mask; the same in forward and backward

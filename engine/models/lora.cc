@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
+#include "engine/ops/dora/dora.h"
 #include "engine/ops/dropout/dropout.h"
 #include "engine/ops/linear/linear.h"
 #include "engine/ops/lora/lora.h"
@@ -23,6 +24,7 @@ using graph::ValueId;
 
 constexpr absl::string_view kDown = ".lora_A.weight";
 constexpr absl::string_view kUp = ".lora_B.weight";
+constexpr absl::string_view kMagnitudeChange = ".lora_magnitude_change";
 
 // Heads are new in any case: nothing that was trained before has them.
 bool IsNew(absl::string_view parameter) {
@@ -45,7 +47,8 @@ double LoraScale(const v1::LoraSpec& lora) {
 }
 
 absl::string_view AdaptedLayer(absl::string_view parameter) {
-  if (absl::ConsumeSuffix(&parameter, kDown) || absl::ConsumeSuffix(&parameter, kUp)) {
+  if (absl::ConsumeSuffix(&parameter, kDown) || absl::ConsumeSuffix(&parameter, kUp) ||
+      absl::ConsumeSuffix(&parameter, kMagnitudeChange)) {
     return parameter;
   }
   return "";
@@ -53,6 +56,12 @@ absl::string_view AdaptedLayer(absl::string_view parameter) {
 
 std::string LoraDownName(absl::string_view layer) { return absl::StrCat(layer, kDown); }
 std::string LoraUpName(absl::string_view layer) { return absl::StrCat(layer, kUp); }
+std::string MagnitudeChangeName(absl::string_view layer) {
+  return absl::StrCat(layer, kMagnitudeChange);
+}
+bool IsMagnitudeChange(absl::string_view parameter) {
+  return absl::EndsWith(parameter, kMagnitudeChange);
+}
 
 LoraLayers::LoraLayers(const v1::ModelSpec& model, const ModelOptions& options, graph::Builder& b)
     : model_(model),
@@ -78,11 +87,23 @@ bool LoraLayers::IsTarget(const std::string& layer) {
                                 [&](const auto& pattern) { return pattern.Matches(weight); });
 }
 
+LoraLayers::Part LoraLayers::PartOf(ValueId weight, ValueId bias, int64_t column, bool transposed) {
+  const graph::Value& value = b_.ValueOf(weight);
+  Part part = {.layer = std::string(absl::StripSuffix(value.name, ".weight")),
+               .column = column,
+               .out = value.shape[transposed ? 0 : 1],
+               .weight = weight,
+               .bias = bias};
+  part.adapted = IsTarget(part.layer);
+  return part;
+}
+
 // They follow each other in their block: one product serves them all.
 std::vector<ValueId> LoraLayers::Down(const std::vector<Part>& parts, int64_t in) {
   std::vector<ValueId> weights;
   const double stddev = 1 / std::sqrt(3.0 * static_cast<double>(in));
   for (const Part& part : parts) {
+    if (!part.adapted) continue;
     weights.push_back(b_.Parameter(LoraDownName(part.layer), {model_.lora().rank(), in},
                                    Initializer::kUniform, stddev));
   }
@@ -92,6 +113,7 @@ std::vector<ValueId> LoraLayers::Down(const std::vector<Part>& parts, int64_t in
 std::vector<ValueId> LoraLayers::Up(const std::vector<Part>& parts) {
   std::vector<ValueId> weights;
   for (const Part& part : parts) {
+    if (!part.adapted) continue;
     weights.push_back(b_.Parameter(LoraUpName(part.layer), {part.out, model_.lora().rank()},
                                    Initializer::kZeros));
   }
@@ -99,8 +121,7 @@ std::vector<ValueId> LoraLayers::Up(const std::vector<Part>& parts) {
 }
 
 ValueId LoraLayers::Adapt(absl::string_view name, ValueId x, ValueId base,
-                          const std::vector<Part>& parts) {
-  if (parts.empty()) return base;
+                          const std::vector<Part>& parts, bool transposed) {
   const auto named = [&](absl::string_view suffix) { return absl::StrCat(name, ".lora", suffix); };
   if (dropout_ > 0) x = ops::Dropout(b_, named(".dropped"), x, dropout_);
   const std::vector<ValueId> down = Down(parts, b_.Dimension(name, "x", x, 1));
@@ -109,32 +130,57 @@ ValueId LoraLayers::Adapt(absl::string_view name, ValueId x, ValueId base,
   const double scale = LoraScale(model_.lora());
   if (scale != 1) h = ops::Scale(b_, named(".scaled"), h, scale);
   std::vector<int64_t> columns;
-  for (const Part& part : parts) columns.push_back(part.column);
-  return ops::Lora(b_, named(""), base, h, Up(parts), columns);
+  for (const Part& part : parts) {
+    if (part.adapted) columns.push_back(part.column);
+  }
+  const std::vector<ValueId> up = Up(parts);
+  const ValueId y = ops::Lora(b_, named(""), base, h, up, columns);
+  return model_.lora().dora() ? Magnify(name, y, parts, down, up, transposed) : y;
+}
+
+ValueId LoraLayers::Magnify(absl::string_view name, ValueId y, const std::vector<Part>& parts,
+                            const std::vector<ValueId>& down, const std::vector<ValueId>& up,
+                            bool transposed) {
+  std::vector<ops::DoraPart> magnified;
+  size_t adapter = 0;
+  for (const Part& part : parts) {
+    ops::DoraPart& to = magnified.emplace_back();
+    to.column = part.column;
+    to.bias = part.bias;
+    if (!part.adapted) continue;
+    to.norms = ops::DoraNorms(b_, absl::StrCat(name, ".norms", adapter), part.weight, down[adapter],
+                              up[adapter], LoraScale(model_.lora()), transposed);
+    to.change = b_.Parameter(MagnitudeChangeName(part.layer), {part.out}, Initializer::kZeros);
+    ++adapter;
+  }
+  return ops::Dora(b_, absl::StrCat(name, ".dora"), y, magnified);
 }
 
 ValueId LoraLayers::Linear(absl::string_view name, ValueId x, ValueId weight, ValueId bias) {
-  const ValueId base = ops::Linear(b_, name, x, weight, bias);
-  if (base == graph::kNoValue) return base;
-  const graph::Value& value = b_.ValueOf(weight);
-  Part part = {std::string(absl::StripSuffix(value.name, ".weight")), 0, value.shape[1]};
-  if (!IsTarget(part.layer)) return base;
-  return Adapt(name, x, base, {std::move(part)});
+  const Part part = PartOf(weight, bias, 0, /*transposed=*/false);
+  const bool apart = part.adapted && model_.lora().dora();
+  const ValueId base = ops::Linear(b_, name, x, weight, apart ? graph::kNoValue : bias);
+  if (base == graph::kNoValue || !part.adapted) return base;
+  return Adapt(name, x, base, {part}, /*transposed=*/false);
 }
 
 ValueId LoraLayers::LinearRows(absl::string_view name, ValueId x, absl::Span<const ValueId> weights,
                                absl::Span<const ValueId> biases) {
-  const ValueId base = ops::LinearRows(b_, name, x, weights, biases);
-  if (base == graph::kNoValue) return base;
   std::vector<Part> parts;
+  bool adapted = false;
   int64_t column = 0;
-  for (const ValueId weight : weights) {
-    const graph::Value& value = b_.ValueOf(weight);
-    Part part = {std::string(absl::StripSuffix(value.name, ".weight")), column, value.shape[0]};
-    column += part.out;
-    if (IsTarget(part.layer)) parts.push_back(std::move(part));
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const ValueId bias = i < biases.size() ? biases[i] : graph::kNoValue;
+    parts.push_back(PartOf(weights[i], bias, column, /*transposed=*/true));
+    column += parts.back().out;
+    adapted |= parts.back().adapted;
   }
-  return Adapt(name, x, base, parts);
+  // A magnitude is not the bias's: that is added behind it.
+  const bool apart = adapted && model_.lora().dora();
+  const ValueId base =
+      ops::LinearRows(b_, name, x, weights, apart ? absl::Span<const ValueId>() : biases);
+  if (base == graph::kNoValue || !adapted) return base;
+  return Adapt(name, x, base, parts, /*transposed=*/true);
 }
 
 absl::StatusOr<graph::Graph> LoraLayers::Finish(absl::StatusOr<graph::Graph> built) const {

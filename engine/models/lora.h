@@ -9,8 +9,9 @@
 // The adapters of the layer NAME.weight are NAME.lora_A.weight [rank, in], which starts as
 // torch's nn.Linear does, and NAME.lora_B.weight [out, rank], which starts at 0 (PEFT's names
 // behind "base_model.model.", and its initial values). A layer whose weight is trained in full has
-// none. Layers whose outputs lie side by side share the dropout of what goes into them. Not
-// thread-safe.
+// none. Layers whose outputs lie side by side share the dropout of what goes into them. With `dora`
+// there is NAME.lora_magnitude_change [out] too, which starts at 0: PEFT's magnitude vector is the
+// norms of W's rows plus this (ops/dora/dora.h). Not thread-safe.
 #ifndef MILEPOST_ENGINE_MODELS_LORA_H_
 #define MILEPOST_ENGINE_MODELS_LORA_H_
 
@@ -40,6 +41,9 @@ absl::string_view AdaptedLayer(absl::string_view parameter);
 // Of its adapters the first matrix, A, and the second, B.
 std::string LoraDownName(absl::string_view layer);
 std::string LoraUpName(absl::string_view layer);
+// With `dora`: what its magnitudes have changed by.
+std::string MagnitudeChangeName(absl::string_view layer);
+bool IsMagnitudeChange(absl::string_view parameter);
 
 class LoraLayers {
  public:
@@ -64,10 +68,19 @@ class LoraLayers {
     std::string layer;
     int64_t column;
     int64_t out;
+    graph::ValueId weight;
+    graph::ValueId bias;  // kNoValue: none
+    bool adapted = false;
   };
   bool IsTarget(const std::string& layer);
+  Part PartOf(graph::ValueId weight, graph::ValueId bias, int64_t column, bool transposed);
+  // Some of the parts are adapted. With `dora` the base is without biases. `transposed`: weights
+  // are [out, in].
   graph::ValueId Adapt(absl::string_view name, graph::ValueId x, graph::ValueId base,
-                       const std::vector<Part>& parts);
+                       const std::vector<Part>& parts, bool transposed);
+  graph::ValueId Magnify(absl::string_view name, graph::ValueId y, const std::vector<Part>& parts,
+                         const std::vector<graph::ValueId>& down,
+                         const std::vector<graph::ValueId>& up, bool transposed);
   std::vector<graph::ValueId> Down(const std::vector<Part>& parts, int64_t in);
   std::vector<graph::ValueId> Up(const std::vector<Part>& parts);
   absl::Status Trained(graph::Graph& graph) const;

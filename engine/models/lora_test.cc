@@ -3,8 +3,10 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/models/model.h"
 #include "engine/models/peft.h"
 #include "engine/ops/reference/gradient_check.h"
@@ -108,6 +110,67 @@ TEST(LoraLayers, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
+// The norms of magnitudes are constants to the backward: they are those of parameters that nothing
+// else reads. All others but these are checked.
+Graph WithConstantNorms(Graph graph) {
+  for (graph::Parameter& p : graph.parameters) p.base = false;
+  for (graph::Op& op : graph.ops) {
+    if (op.kind != OpKind::kDoraNorms) continue;
+    for (graph::ValueId& input : op.inputs) {
+      graph::Value copy = graph.values[input];
+      copy.name = absl::StrCat("constant ", copy.name);
+      input = static_cast<graph::ValueId>(graph.values.size());
+      graph.values.push_back(std::move(copy));
+      graph.parameters.push_back(
+          {.value = input, .initializer = graph::Initializer::kNormal, .base = true});
+    }
+  }
+  return graph;
+}
+
+// Of all layers; and where of the parts of a layer one has no adapter.
+TEST(LoraLayers, GradientsBesideMagnitudesAreThoseOfFiniteDifferences) {
+  struct Case {
+    v1::ModelSpec model;
+    std::vector<const char*> targets;
+  };
+  for (Case& c : std::vector<Case>{{Llama(), {"k_proj", "v_proj", "up_proj"}},
+                                   {Gpt2(), {"c_fc"}},
+                                   {Bert(), {"value", "query"}}}) {
+    v1::LoraSpec& lora = *c.model.mutable_lora();
+    lora.set_dora(true);
+    lora.set_alpha(5);
+    if (c.model.has_llama()) c.model.mutable_llama()->set_qkv_bias(true);
+    for (const bool some : {false, true}) {
+      for (const char* target : c.targets) {
+        if (some) lora.add_targets(target);
+      }
+      EXPECT_THAT(graph::GradientErrors(
+                      WithConstantNorms(Build(c.model)),
+                      {.vocabulary = kVocabulary, .elements_per_parameter = 6, .skips_base = true}),
+                  IsEmpty());
+    }
+  }
+}
+
+TEST(LoraLayers, MagnitudesAreOfEveryLayerThatIsAdapted) {
+  v1::ModelSpec model = Llama();
+  model.mutable_lora()->set_dora(true);
+  model.mutable_lora()->add_targets("q_proj");
+  int changes = 0;
+  const Graph graph = Build(model);
+  for (const graph::Parameter& p : graph.parameters) {
+    const graph::Value& value = graph.values[p.value];
+    if (!IsMagnitudeChange(value.name)) continue;
+    ++changes;
+    EXPECT_EQ(value.name, MagnitudeChangeName(AdaptedLayer(value.name)));
+    EXPECT_EQ(value.shape, (graph::Shape{16}));
+    EXPECT_EQ(p.initializer, graph::Initializer::kZeros);
+    EXPECT_FALSE(p.base || p.decay);
+  }
+  EXPECT_EQ(changes, 2);
+}
+
 TEST(LoraLayers, EveryLayerOfTheBlocksIsATarget) {
   EXPECT_EQ(Adapted(Build(Llama())).size(), 14u);
   EXPECT_THAT(Adapted(Build(Gpt2())),
@@ -144,6 +207,16 @@ TEST(LoraLayers, WhatIsTrainedInFullHasNoAdapters) {
   model.mutable_lora()->add_also_train("mlp.*");
   EXPECT_THAT(Adapted(Build(model)),
               testing::ElementsAre("transformer.h.0.attn.c_attn", "transformer.h.0.attn.c_proj"));
+}
+
+TEST(PeftConfig, NamesMagnitudesAsPeftDoes) {
+  EXPECT_EQ(PeftName("model.norm.weight"), "base_model.model.model.norm.weight");
+  EXPECT_EQ(PeftName(MagnitudeChangeName("model.layers.1.mlp.up_proj")),
+            "base_model.model.model.layers.1.mlp.up_proj.lora_magnitude_vector");
+  v1::ModelSpec model = Llama();
+  EXPECT_THAT(*PeftConfig(model, "/base"), HasSubstr("\"use_dora\": false"));
+  model.mutable_lora()->set_dora(true);
+  EXPECT_THAT(*PeftConfig(model, "/base"), HasSubstr("\"use_dora\": true"));
 }
 
 TEST(PeftConfig, HasNoPlaceForSomeOfWhatIsTrained) {

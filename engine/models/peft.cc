@@ -79,6 +79,12 @@ std::set<std::string> Targets(const Modules& modules) {
 
 }  // namespace
 
+std::string PeftName(absl::string_view parameter) {
+  constexpr absl::string_view kPrefix = "base_model.model.";
+  if (!IsMagnitudeChange(parameter)) return absl::StrCat(kPrefix, parameter);
+  return absl::StrCat(kPrefix, AdaptedLayer(parameter), ".lora_magnitude_vector");
+}
+
 absl::StatusOr<std::string> PeftConfig(const v1::ModelSpec& model, absl::string_view base) {
   if (!model.has_lora()) return absl::InvalidArgumentError("model.lora: there are no adapters");
   MP_ASSIGN_OR_RETURN(const graph::Graph graph, BuildModel(model, {.mode = Mode::kEvaluation}));
@@ -98,7 +104,7 @@ absl::StatusOr<std::string> PeftConfig(const v1::ModelSpec& model, absl::string_
       {"r", lora.rank()},
       {"target_modules", Targets(modules)},
       {"task_type", model.has_bert() ? HfJson(nullptr) : HfJson("CAUSAL_LM")},
-      {"use_dora", false},
+      {"use_dora", lora.dora()},
       {"use_rslora", lora.rank_stabilized()},
   };
   if (!modules.trained.empty()) config["modules_to_save"] = modules.trained;

@@ -1,7 +1,8 @@
 // Adapters in PEFT's terms (Hugging Face's library of adapters): adapter_config.json, and the names
-// of adapter_model.safetensors, which are ours behind kPeftPrefix.
+// of adapter_model.safetensors.
 //
 //   MP_ASSIGN_OR_RETURN(std::string json, models::PeftConfig(spec, "models/Qwen3-0.6B"));
+//   models::PeftName("lm_head.weight");   // "base_model.model.lm_head.weight"
 #ifndef MILEPOST_ENGINE_MODELS_PEFT_H_
 #define MILEPOST_ENGINE_MODELS_PEFT_H_
 
@@ -16,9 +17,11 @@ class ModelSpec;
 
 namespace milepost::models {
 
-inline constexpr absl::string_view kPeftPrefix = "base_model.model.";
 inline constexpr absl::string_view kPeftWeights = "adapter_model.safetensors";
 inline constexpr absl::string_view kPeftConfig = "adapter_config.json";
+
+// Ours behind "base_model.model."; of what a magnitude has changed by (lora.h) the magnitude's.
+std::string PeftName(absl::string_view parameter);
 
 // The text of adapter_config.json. `base`: the folder of what is adapted. Layers are named by the
 // last part of their names, where all layers with it are adapted; otherwise by their whole names.

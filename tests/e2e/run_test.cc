@@ -451,6 +451,7 @@ TEST_F(RunTest, AdaptersGoOnOverTheModelTheyAdapt) {
   spec.mutable_model()->Clear();
   spec.mutable_model()->set_hugging_face("model");
   spec.mutable_model()->mutable_lora()->set_rank(4);
+  spec.mutable_model()->mutable_lora()->set_dora(true);
   const auto run = [&](int64_t steps) {
     spec.mutable_train()->set_steps(steps);
     return Milepost({"run", Write("lora.yaml", spec)});

@@ -19,6 +19,7 @@ class LoraCurve : public GoldenCurve {
     lora.set_rank_stabilized(golden["lora"]["rank_stabilized"]);
     for (const json& target : golden["lora"]["targets"]) lora.add_targets(target);
     for (const json& name : golden["lora"]["also_train"]) lora.add_also_train(name);
+    lora.set_dora(golden["lora"].value("dora", false));
     if (golden["quantize_base"] == "nf4") lora.set_quantize_base(v1::BASE_QUANTIZATION_NF4);
     return spec;
   }
@@ -42,6 +43,10 @@ TEST_F(LoraCurve, EveryLayerOfALlama) { Expect("llama", "norm", 0, 8); }
 TEST_F(LoraCurve, RankStabilizedWithATrainedNorm) { Expect("qwen2", "norm", 3, 4); }
 
 TEST_F(LoraCurve, Gpt2sTurnedWeights) { Expect("gpt2", "ln_", 1, 2); }
+
+TEST_F(LoraCurve, WithMagnitudes) { Expect("dora", "norm", 2, 4); }
+
+TEST_F(LoraCurve, WithMagnitudesOfTurnedWeights) { Expect("dora_gpt2", "ln_", 3, 8); }
 
 TEST_F(LoraCurve, OfALlamaIn4Bits) { Expect("nf4", "norm", 3, 4); }
 

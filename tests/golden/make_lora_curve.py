@@ -6,7 +6,9 @@
 Needs torch, transformers, peft and bitsandbytes. Each case is a transformers model with PEFT's
 adapters: a Llama with adapters at every layer of its blocks; a Qwen2 with rank-stabilized ones of
 q and v, whose last norm is trained as well; GPT-2, whose weights are stored the other way round.
-Names are Milepost's: PEFT's without "base_model.model.", "base_layer." and "default.". Initial
+"dora" and "dora_gpt2" have magnitudes (DoRA) of layers with biases and without.
+Names are Milepost's: PEFT's without "base_model.model.", "base_layer." and "default.". Of a
+magnitude Milepost trains what it has changed by since it was the norm of its weights. Initial
 values, also of both matrices of an adapter, come from the integer formula of make_gpt2_curve.py,
 by the number of the parameter in lora_curve.json's list, which lora_curve_test.cc repeats. Every
 step trains on all samples. The last case has the loss of preferences (DPO, Rafailov et al. 2023),
@@ -45,6 +47,12 @@ CASES = {
              "peft": {"target_modules": ["attn.c_attn", "mlp.c_fc", "mlp.c_proj"],
                       "fan_in_fan_out": True}},
 }
+CASES["dora"] = {"model": make_llama_curve.CASES["qwen2"],
+                 "lora": {"rank": 4, "alpha": 8.0, "rank_stabilized": False, "targets": [],
+                          "also_train": [], "dora": True},
+                 "peft": {"target_modules": "all-linear", "use_dora": True}}
+CASES["dora_gpt2"] = {"model": GPT2, "lora": CASES["gpt2"]["lora"] | {"dora": True},
+                      "peft": CASES["gpt2"]["peft"] | {"use_dora": True}}
 CASES["nf4"] = CASES["llama"] | {"quantize_base": "nf4"}
 CASES["dpo"] = CASES["llama"] | {"dpo": {"beta": 0.1, "label_smoothing": 0.1, "separator": 5}}
 
@@ -65,7 +73,7 @@ def ours(name):
         return ""
     for part in ("base_model.model.", "base_layer.", "default.", "modules_to_save."):
         name = name.replace(part, "")
-    return name
+    return name.replace(".lora_magnitude_vector.weight", ".lora_magnitude_change")
 
 
 def set_weights(named):
@@ -87,6 +95,19 @@ def quantize(network):
         codes, state = functional.quantize_4bit(layer.weight.data.flatten(), blocksize=64,
                                                 quant_type="nf4", compress_statistics=False)
         layer.weight.data = functional.dequantize_4bit(codes, state).reshape(layer.weight.shape)
+
+
+def add_norms(network):
+    """Magnitudes so far are changes: they become those of the base's weights. Returns these."""
+    norms = {}
+    for name, layer in network.named_modules():
+        if not getattr(layer, "lora_magnitude_vector", None):
+            continue
+        inputs = 0 if layer.fan_in_fan_out else 1
+        norm = layer.get_base_layer().weight.detach().norm(dim=inputs)
+        layer.lora_magnitude_vector["default"].weight.data += norm
+        norms[ours(f"{name}.lora_magnitude_vector.default.weight")] = norm
+    return norms
 
 
 def pairs_of(tokens, targets, separator):
@@ -134,6 +155,7 @@ def train(case):
     set_weights(named)
     if case.get("quantize_base"):
         quantize(network)
+    norms = add_norms(network)
     trained = {name: weight for name, weight in named.items() if weight.requires_grad}
     length, vocabulary = model["context"], model["vocabulary"]
     stream = torch.tensor([(i * i + 3 * (i // 5)) % vocabulary
@@ -159,7 +181,8 @@ def train(case):
         curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
     return {"model": model, "lora": lora, "dpo": dpo,
             "quantize_base": case.get("quantize_base", "none"), "parameters": list(named),
-            "steps": curve, "final": final_state(trained)}
+            "steps": curve, "final": final_state({name: weight.detach() - norms.get(name, 0)
+                                                  for name, weight in trained.items()})}
 
 
 def main():

@@ -179,6 +179,14 @@ INSTANTIATE_TEST_SUITE_P(
                           .lora = 3,
                           .nf4 = true}},
                     Case{"LlamaLora", {.llama = true, .qkv_bias = true, .lora = 3}},
+                    Case{"Dora", {.lora = 4, .dora = true}},
+                    Case{"LlamaDora",
+                         {.recompute = v1::RECOMPUTE_SELECTIVE,
+                          .llama = true,
+                          .qkv_bias = true,
+                          .lora = 3,
+                          .nf4 = true,
+                          .dora = true}},
                     Case{"Recompute", {.recompute = v1::RECOMPUTE_FULL, .dropout = 0.1}}),
     [](const auto& info) { return info.param.name; });
 
@@ -608,7 +616,8 @@ TEST_P(Adapters, GoOnOverWhatTheyAdapt) {
                                        .layers = 1,
                                        .steps = 4,
                                        .lora = 4,
-                                       .nf4 = given && precision == v1::PRECISION_BF16});
+                                       .nf4 = given && precision == v1::PRECISION_BF16,
+                                       .dora = ranks == 2});
     for (const OptionsOfRank& options : {OptionsOfRank(OnCpu), OnDevice(4, true, ranks)}) {
       const Snapshot whole = TrainAdapters(spec, given, nullptr, 4, options);
       for (const v1::TensorInfo& tensor : whole.tensors) {

@@ -3,10 +3,12 @@
 // arena has exactly the planned bytes.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <ostream>
 #include <string>
 #include <vector>
 
+#include "engine/runtime/session/fill_interval.h"
 #include "engine/runtime/testing/tiny_images.h"
 #include "engine/runtime/testing/tiny_job.h"
 
@@ -60,6 +62,15 @@ v1::JobSpec LoraJob(const Cell& cell) {
   lora.set_dropout(0.1);
   for (const char* target : {"q_proj", "v_proj", "mlp.*"}) lora.add_targets(target);
   lora.add_also_train("lm_head.weight");
+  return spec;
+}
+
+// With magnitudes, of some layers, whose biases are trained too.
+v1::JobSpec DoraJob(const Cell& cell) {
+  v1::JobSpec spec = TextJob(cell, {.llama = true, .qkv_bias = true, .lora = 4, .dora = true});
+  v1::LoraSpec& lora = *spec.mutable_model()->mutable_lora();
+  for (const char* target : {"q_proj", "v_proj", "mlp.*"}) lora.add_targets(target);
+  lora.add_also_train("*.bias");
   return spec;
 }
 
@@ -136,6 +147,65 @@ std::vector<double> Train(const v1::JobSpec& spec) {
   return losses;
 }
 
+// Losses of one rank over a base whose values depend on their tensors' names alone: a parameter more
+// draws no others.
+std::vector<double> TrainOverNamedBase(const v1::JobSpec& spec) {
+  std::vector<double> losses;
+  RunRanks(spec, [&](int, TrainingSession& session) {
+    ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    ASSERT_EQ(session.FetchState(), absl::OkStatus());
+    for (const StateInterval& target : session.BaseTargets(/*part=*/0)) {
+      const v1::TensorInfo& tensor = session.base_tensors()[target.tensor];
+      double phase = 0;
+      for (const char c : tensor.name()) phase = 1.3 * phase + c;
+      const auto read = [&](int64_t begin, int64_t end, float* values) {
+        for (int64_t e = begin; e < end; ++e) {
+          values[e - begin] = static_cast<float>(0.1 * std::sin(phase + 0.7 * e * (1 + e % 3)));
+        }
+        return absl::OkStatus();
+      };
+      ASSERT_EQ(FillInterval(tensor, target, read), absl::OkStatus());
+    }
+    ASSERT_EQ(session.FinishRestore(session.trainer_state()), absl::OkStatus());
+    while (session.step() < spec.train().steps()) {
+      auto report = session.Step(false);
+      ASSERT_TRUE(report.ok()) << report.status();
+      losses.push_back(report->train_loss);
+    }
+  });
+  return losses;
+}
+
+// To the last bit: in the first step's loss, also of preferences, and of a base in 4 bits.
+TEST(Magnitudes, BeginAsTheModelItself) {
+  for (const Precision& precision : kPrecisions) {
+    for (TinyOptions options :
+         {TinyOptions{.llama = true, .lora = 4}, TinyOptions{.llama = true, .lora = 4, .nf4 = true},
+          TinyOptions{.llama = true, .documents = true, .lora = 4, .dpo = 0.5}}) {
+      std::vector<double> losses[2];
+      for (const bool dora : {false, true}) {
+        options.dora = dora;
+        losses[dora ? 1 : 0] =
+            TrainOverNamedBase(TextJob({{1, 0, 0}, v1::RECOMPUTE_NONE, precision.value}, options));
+      }
+      ASSERT_EQ(losses[1].size(), 10u);
+      EXPECT_EQ(losses[0][0], losses[1][0]) << precision.name;
+      EXPECT_NE(losses[0].back(), losses[1].back()) << precision.name;
+    }
+  }
+}
+
+TEST(Magnitudes, HaveTheSameBitsWhenTheyAreMadeAgain) {
+  for (const Precision& precision : kPrecisions) {
+    for (const Layout& layout : {Layout{1, 0, 0}, Layout{2, 3, 0}}) {
+      const std::vector<double> kept =
+          Train(DoraJob({layout, v1::RECOMPUTE_NONE, precision.value}));
+      EXPECT_EQ(Train(DoraJob({layout, v1::RECOMPUTE_SELECTIVE, precision.value})), kept);
+      EXPECT_EQ(Train(DoraJob({layout, v1::RECOMPUTE_FULL, precision.value})), kept);
+    }
+  }
+}
+
 struct Row {
   Family family;
   Precision precision;
@@ -146,7 +216,8 @@ std::vector<Row> Rows() {
   for (const Family& family :
        {Family{"Gpt2", Gpt2Job}, Family{"Llama", LlamaJob}, Family{"Gemma3", Gemma3Job},
         Family{"Bert", BertJob}, Family{"Heads", HeadsJob}, Family{"Lora", LoraJob},
-        Family{"Nf4", Nf4Job}, Family{"Dpo", DpoJob}, Family{"ResNet", ResNetJob}}) {
+        Family{"Dora", DoraJob}, Family{"Nf4", Nf4Job}, Family{"Dpo", DpoJob},
+        Family{"ResNet", ResNetJob}}) {
     for (const Precision& precision : kPrecisions) {
       const bool halves = precision.value == v1::PRECISION_FP16;
       if (family.name != "ResNet" || !halves) rows.push_back({family, precision});

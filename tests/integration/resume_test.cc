@@ -113,7 +113,8 @@ TEST(Resume, WhatAdaptersAdaptStaysAsItIs) {
                                            .steps = 3,
                                            .llama = true,
                                            .lora = 2,
-                                           .nf4 = nf4});
+                                           .nf4 = nf4,
+                                           .dora = ranks == 3});
         RunRanks(spec, [&](int, TrainingSession& session) {
           ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
           const auto bytes = [&] {

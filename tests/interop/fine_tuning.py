@@ -12,8 +12,9 @@ loads with its tokenizer and chat template, and `milepost generate` writes greed
 transformers' `generate` writes.
 
 Then the same with LoRA by PEFT, and with preferences by TRL's DPOTrainer and LoRA, from the same
-initial adapters. PEFT loads the exported adapters, and the merged export has the weights of its
-`merge_and_unload`.
+initial adapters; once with DoRA. PEFT loads the exported adapters, and the merged export has the
+weights of its `merge_and_unload`. (With DoRA there is no weight decay: transformers' trainer decays
+magnitudes too.)
 Passed with trl 1.16.0, peft 0.21.2, transformers 5.24.0, torch 2.15.0.
 """
 
@@ -39,7 +40,7 @@ import tiny_tokenizer  # noqa: E402
 from tiny_tokenizer import TEMPLATE  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
-STEPS, LENGTH, LIMIT = 20, 256, 1e-4
+STEPS, LENGTH, LIMIT, DECAY = 20, 256, 1e-4, 0.1
 WORDS = "alpha beta gamma delta the model train step loss spec field".split()
 SHAPE = dict(vocab_size=512, hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
              max_position_embeddings=LENGTH, eos_token_id=2, pad_token_id=0)
@@ -59,7 +60,7 @@ train:
   steps: {steps}
   precision: fp32{dpo}
   batch: {{global: {samples}, micro: 1}}
-  optimizer: {{lr: 1e-3, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1}}
+  optimizer: {{lr: 1e-3, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: {decay}}}
   schedule: {{type: constant, warmup_steps: 0}}
 resources: {{ranks: 1}}
 """
@@ -120,7 +121,7 @@ def save_with_adapters(network, folder, out):
          for name, weight in network.named_parameters()}, out / "model.safetensors")
 
 
-def losses_of_trl(folder, lines, work, lora=None, dpo=False, start=None):
+def losses_of_trl(folder, lines, work, lora=None, dpo=False, start=None, decay=DECAY):
     losses = []
 
     class Log(transformers.TrainerCallback):
@@ -131,7 +132,7 @@ def losses_of_trl(folder, lines, work, lora=None, dpo=False, start=None):
     data = datasets.load_dataset("json", data_files=str(lines), split="train")
     config = (trl.DPOConfig if dpo else trl.SFTConfig)(
         str(work / "trl"), max_steps=STEPS, per_device_train_batch_size=len(data),
-        learning_rate=1e-3, lr_scheduler_type="constant", adam_beta2=0.95, weight_decay=0.1,
+        learning_rate=1e-3, lr_scheduler_type="constant", adam_beta2=0.95, weight_decay=decay,
         max_grad_norm=1.0, logging_steps=1, report_to=[], use_cpu=True, bf16=False,
         max_length=LENGTH, save_strategy="no", disable_tqdm=True, gradient_checkpointing=False)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -152,14 +153,14 @@ def run(*command):
     return done.stdout
 
 
-def losses_here(milepost, folder, lines, work, lora="", dpo=""):
+def losses_here(milepost, folder, lines, work, lora="", dpo="", decay=DECAY):
     tokens = work / f"{folder.name}-{lines.stem}"
     run(milepost, "dataset", "tokenize", "--input", lines, "--tokenizer", folder,
         "--sequence-length", LENGTH, "--separator", "<|endoftext|>", "--output", f"{tokens}.npy")
     samples = len(numpy.load(f"{tokens}.npy")) // LENGTH
     spec = tokens.with_suffix(".yaml")
     spec.write_text(SPEC.format(model=folder, tokens=tokens, length=LENGTH, steps=STEPS,
-                                samples=samples, lora=lora, dpo=dpo))
+                                samples=samples, lora=lora, dpo=dpo, decay=decay))
     data = tokens.with_suffix(".data")
     run(milepost, "run", spec, "--data-dir", data)
     curves = json.loads(run(milepost, "job", "curves", "1", "--data-dir", data, "-o", "json"))
@@ -227,21 +228,25 @@ def compare(what, theirs, ours):
 def check_lora(milepost, family, work):
     """Adapters of every layer, and of some, tuned on answers and on preferences."""
     wrong = 0
-    for form, targets, scale in (("messages", "all-linear", ""), ("pairs", "all-linear", ""),
-                                 ("pairs", ["q_proj", "v_proj"], "rank_stabilized: true")):
-        some = targets != "all-linear"
-        config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=targets, use_rslora=some,
+    for form, targets, more in (("messages", "all-linear", ""), ("pairs", "all-linear", ""),
+                                ("pairs", ["q_proj", "v_proj"], ", rank_stabilized: true"),
+                                ("messages", ["q_proj", "v_proj"], ", dora: true"),
+                                ("messages", "all-linear", ", dora: true")):
+        some, dora, dpo = targets != "all-linear", "dora" in more, form == "pairs"
+        kind, decay = ("DoRA", 0.0) if dora else ("LoRA", DECAY)
+        config = peft.LoraConfig(r=8, lora_alpha=16, target_modules=targets,
+                                 use_rslora="rank_stabilized" in more, use_dora=dora,
                                  lora_dropout=0.0, bias="none", task_type="CAUSAL_LM")
-        named = ", targets: [q_proj, v_proj], " + scale if some else ""
-        start = work / f"{family}-lora-{form}-{some}"
-        dpo = form == "pairs"
-        theirs = losses_of_trl(work / family, work / f"{form}.jsonl", work, config, dpo, start)
+        named = (", targets: [q_proj, v_proj]" if some else "") + more
+        start = work / f"{family}-{kind}-{form}-{some}"
+        theirs = losses_of_trl(work / family, work / f"{form}.jsonl", work, config, dpo, start,
+                               decay)
         data, ours = losses_here(
             milepost, start, work / f"{form}.jsonl", work,
-            f", lora: {{rank: 8, alpha: 16{named}}}", "\n  dpo: {beta: 0.1}" if dpo else "")
-        wrong += compare(f"{family}, LoRA, {form}, {targets}", theirs, ours)
+            f", lora: {{rank: 8, alpha: 16{named}}}", "\n  dpo: {beta: 0.1}" if dpo else "", decay)
+        wrong += compare(f"{family}, {kind}, {form}, {targets}", theirs, ours)
         most = check_adapters(milepost, start, data, work)
-        print(f"ok   {family}, LoRA, {form}: PEFT's merged weights, to {most:.0e}", flush=True)
+        print(f"ok   {family}, {kind}, {form}: PEFT's merged weights, to {most:.0e}", flush=True)
     return wrong
 
 

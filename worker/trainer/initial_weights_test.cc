@@ -269,7 +269,8 @@ TEST(InitialWeightsTest, WhatAdaptersAdapt) {
   other.at("transformer.wpe.weight").back() += 1;
   WriteFolder(job.path("other"), whole, other, "F32");
   for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 3}}) {
-    const v1::JobSpec spec = job.Spec({.ranks = ranks, .stage = stage, .seed = 7, .lora = 2});
+    const v1::JobSpec spec =
+        job.Spec({.ranks = ranks, .stage = stage, .seed = 7, .lora = 2, .dora = ranks > 1});
     Weights read;
     std::mutex mutex;
     runtime::RunRanks(spec, [&](int, TrainingSession& session) {

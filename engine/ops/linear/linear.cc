@@ -113,11 +113,13 @@ ValueId Linear(Builder& b, absl::string_view name, ValueId x, ValueId weight, Va
   const int64_t out = b.Dimension(name, "weight", weight, 1);
   if (!b.Expect(name, "x", x, dtype, {b.rows(), in}) ||
       !b.Expect(name, "weight", weight, dtype, {in, out}) ||
-      !b.Expect(name, "bias", bias, dtype, {out})) {
+      (bias != kNoValue && !b.Expect(name, "bias", bias, dtype, {out}))) {
     return kNoValue;
   }
   const ValueId y = b.AddActivation(name, "", dtype, {b.rows(), out});
-  b.AddOp(OpKind::kLinear, {x, weight, bias}).outputs = {{.value = y}};
+  Op& op = b.AddOp(OpKind::kLinear, {x, weight});
+  if (bias != kNoValue) op.inputs.push_back(bias);
+  op.outputs = {{.value = y}};
   return y;
 }
 

@@ -2,7 +2,7 @@
 //
 //   const ValueId y = ops::Linear(b, "h.0.mlp.c_fc", x, weight, bias);
 //
-// kLinear:               x[N,K], w[K,M], bias[M] -> y[N,M] (Hugging Face's Conv1D layout)
+// kLinear:               x[N,K], w[K,M][, bias[M]] -> y[N,M] (Hugging Face's Conv1D layout)
 //                        transposed: x[N,K], `parts` weights w[Mi,K] (torch's nn.Linear layout),
 //                        then as many biases[Mi] or none -> y[N, sum of Mi], part beside part
 //                        gelu: -> y|kNoValue, gelu(y)[N,M]; of one part, the tanh form
@@ -23,6 +23,7 @@
 
 namespace milepost::ops {
 
+// `bias`: kNoValue for none.
 graph::ValueId Linear(graph::Builder& b, absl::string_view name, graph::ValueId x,
                       graph::ValueId weight, graph::ValueId bias);
 

@@ -1,6 +1,7 @@
 // What adapters cost: docs/use/job-spec.md tells it.
 #include <string>
 
+#include "absl/strings/match.h"
 #include "common/spec/validate.h"
 #include "engine/graph/base_matrices.h"
 #include "engine/plan/fit/required_bytes.h"
@@ -161,6 +162,35 @@ TEST(LoraPlan, EachProductOfAMatrixIn4BitsUnpacksIt) {
   EXPECT_EQ(unpacked, 2 * (4 + 4 + 3) - 1);
 }
 
+// Their norms read the matrices, in 4 bits too.
+TEST(LoraPlan, MagnitudesAreTrainedVectors) {
+  v1::JobSpec spec = Adapting(4);
+  spec.mutable_model()->mutable_lora()->set_dora(true);
+  for (const auto& [world, stage] : {std::pair(1, 0), std::pair(2, 1), std::pair(3, 3)}) {
+    for (const bool nf4 : {false, true}) {
+      PlanOptions options = LoraOptions(world, stage, DType::kBf16);
+      options.nf4_base = nf4;
+      const auto plan = PlanTraining(spec, options);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      int changes = 0;
+      for (const FlatGroup& group : plan->groups) {
+        for (const GroupParameter& p : group.parameters) {
+          if (!absl::EndsWith(p.name, ".lora_magnitude_change")) continue;
+          ++changes;
+          EXPECT_FALSE(group.base || plan->train.graph.parameters[p.parameter].decay);
+        }
+      }
+      EXPECT_EQ(changes, 8);
+      const std::vector<PlannedOp>& ops = plan->train.ops;
+      for (size_t i = 0; i < ops.size(); ++i) {
+        if (ops[i].op.kind != graph::OpKind::kDoraNorms || !nf4) continue;
+        ASSERT_EQ(ops[i - 1].op.kind, graph::OpKind::kUnpackNf4);
+        EXPECT_EQ(ops[i].op.inputs[0], ops[i - 1].op.outputs[0].value);
+      }
+    }
+  }
+}
+
 TEST(LoraPlan, BytesThatDoNotFitTheirMatrixAreRefused) {
   PlanOptions options = LoraOptions(2, 1, DType::kBf16);
   options.nf4_base = true;
@@ -191,14 +221,19 @@ TEST(LoraPlan, GroupsApplyToWhatIsTrained) {
               HasSubstr("matches only what the adapters of model.lora adapt (transformer.wte"));
 }
 
-// Only their second matrices are of no other op than products.
+// Only their second matrices are of no other op than products. Magnitudes are no matrices.
 TEST(LoraPlan, MuonUpdatesAdapters) {
   PlanOptions options = LoraOptions(2, 1, DType::kF32);
   options.optimizer = Optimizer::kMuon;
-  const auto plan = PlanTraining(Adapting(4), options);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  for (const FlatGroup& group : plan->groups) {
-    EXPECT_TRUE(group.base || group.optimizer == Optimizer::kMuon) << group.name;
+  v1::JobSpec spec = Adapting(4);
+  for (const bool dora : {false, true}) {
+    spec.mutable_model()->mutable_lora()->set_dora(dora);
+    const auto plan = PlanTraining(spec, options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    for (const FlatGroup& group : plan->groups) {
+      const bool vectors = group.parameters[0].shape.size() == 1;
+      EXPECT_TRUE(group.base || (group.optimizer == Optimizer::kMuon) != vectors) << group.name;
+    }
   }
 }
 

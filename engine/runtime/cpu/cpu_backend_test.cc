@@ -245,7 +245,8 @@ TEST_P(EveryOp, MatchesTheReference) {
   // Every forward and backward kind of the family.
   const TinyOptions& options = GetParam().options;
   const bool dropout_alone = options.bert && options.dropout > 0;
-  EXPECT_EQ(seen.size(), options.gemma3    ? 19u
+  EXPECT_EQ(seen.size(), options.dora      ? (options.llama ? 22u : 19u)
+                         : options.gemma3  ? 19u
                          : options.qk_norm ? 18u
                          : options.llama   ? 16u
                          : dropout_alone   ? 15u
@@ -293,6 +294,24 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.precision = v1::PRECISION_FP16, .llama = true, .qk_norm = true}, 2},
         Case{{.precision = v1::PRECISION_FP32, .llama = true, .gemma3 = true}, 2},
         Case{{.precision = v1::PRECISION_BF16, .llama = true, .kv_heads = 1, .gemma3 = true}, 1}));
+
+// Adapters of all layers with magnitudes: weights of either layout, with biases and without.
+INSTANTIATE_TEST_SUITE_P(
+    Dora, EveryOp,
+    ::testing::Values(
+        Case{{.precision = v1::PRECISION_FP32, .lora = 4, .dora = true}, 2},
+        Case{{.precision = v1::PRECISION_BF16, .lora = 3, .dora = true}, 1},
+        Case{{.precision = v1::PRECISION_FP32,
+              .width = 20,
+              .llama = true,
+              .kv_heads = 1,
+              .hidden = 13,
+              .qkv_bias = true,
+              .lora = 3,
+              .dora = true},
+             1},
+        Case{{.precision = v1::PRECISION_BF16, .llama = true, .lora = 4, .dora = true}, 2},
+        Case{{.precision = v1::PRECISION_FP16, .llama = true, .lora = 4, .dora = true}, 2}));
 
 INSTANTIATE_TEST_SUITE_P(
     Documents, EveryOp,

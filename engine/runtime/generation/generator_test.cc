@@ -155,6 +155,15 @@ TEST(Generator, LongPromptsComeInChunks) {
   }
 }
 
+TEST(Generator, AdaptersWithMagnitudesMakeTheReferencesText) {
+  for (v1::ModelSpec model : {Model(), LlamaModel()}) {
+    model.mutable_lora()->set_rank(2);
+    model.mutable_lora()->set_dora(true);
+    auto generator = MakeGenerator({}, true, model);
+    ExpectReferencesText(*generator, model, 5, kShortContext, kShortContext);
+  }
+}
+
 // Trained beside 4 bits, adapters go on beside what these are.
 TEST(Generator, WhatWasAdaptedIn4BitsIsRounded) {
   v1::ModelSpec model = LlamaModel();

@@ -57,6 +57,7 @@ struct TinyOptions {
   int64_t head_dim = 8;    // Llama's
   int64_t lora = 0;        // rank of adapters of all layers; 0: none
   bool nf4 = false;        // what they adapt is in 4 bits
+  bool dora = false;       // with magnitudes
   double dpo = 0;          // beta of preferences, with documents and lora; 0: next tokens
 };
 
@@ -102,6 +103,7 @@ class TinyJob {
         spec.mutable_model()->mutable_lora()->set_quantize_base(v1::BASE_QUANTIZATION_NF4);
       }
       spec.mutable_model()->mutable_lora()->set_alpha(static_cast<double>(3 * options.lora));
+      spec.mutable_model()->mutable_lora()->set_dora(options.dora);
       spec.mutable_train()->set_init_from(folder_);  // sessions do not read it
     }
     if (options.documents) spec.mutable_data()->set_document_separator(5);

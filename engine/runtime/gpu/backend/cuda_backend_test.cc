@@ -226,6 +226,25 @@ INSTANTIATE_TEST_SUITE_P(
               .qkv_bias = true}},
         Case{{.precision = v1::PRECISION_BF16, .layers = 1, .llama = true, .documents = true}}));
 
+// Adapters with magnitudes: weights of either layout.
+INSTANTIATE_TEST_SUITE_P(
+    Dora, EveryOp,
+    ::testing::Values(Case{{.precision = v1::PRECISION_FP32, .layers = 1, .lora = 4, .dora = true}},
+                      Case{{.precision = v1::PRECISION_BF16,
+                            .layers = 1,
+                            .llama = true,
+                            .qkv_bias = true,
+                            .lora = 8,
+                            .dora = true}},
+                      Case{{.precision = v1::PRECISION_FP16,
+                            .layers = 1,
+                            .width = 20,
+                            .llama = true,
+                            .kv_heads = 4,
+                            .hidden = 13,
+                            .lora = 3,
+                            .dora = true}}));
+
 // A head of few targets, in several chunks.
 INSTANTIATE_TEST_SUITE_P(Bert, EveryOp,
                          ::testing::Values(Case{{.precision = v1::PRECISION_FP32,
