@@ -107,6 +107,8 @@ constexpr OtherName kOtherNames[] = {
     {"d_model", "width"},
     {"hidden_size", "width"},
     {"embed_dim", "width"},
+    {"dim", "width"},
+    {"hidden_dim", "hidden"},
     {"n_head", "heads"},
     {"n_heads", "heads"},
     {"num_heads", "heads"},

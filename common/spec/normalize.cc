@@ -76,6 +76,8 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   if (!llama->norm_offset()) llama->clear_norm_offset();
   if (!llama->post_norms()) llama->clear_post_norms();
   if (!llama->scale_embedding()) llama->clear_scale_embedding();
+  if (llama->pre_norms()) llama->clear_pre_norms();
+  if (!llama->wide_qk_norm()) llama->clear_wide_qk_norm();
   if (!llama->has_window()) return;
   if (llama->window().full_every() == 0) llama->mutable_window()->clear_full_every();
   // One that no sequence leaves is none.

@@ -153,6 +153,8 @@ void CheckDocuments(const v1::JobSpec& spec, int64_t vocabulary, Checker* check)
   check->Int("data.segment_separator", data.segment_separator(), 0, vocabulary - 1);
   if (!spec.model().has_bert()) {
     check->Add("data.segment_separator", "only BERT has segments");
+  } else if (spec.model().bert().segments() == 0) {
+    check->Add("data.segment_separator", "this model has none, by model.bert.segments: 0");
   }
 }
 

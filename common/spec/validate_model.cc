@@ -121,6 +121,15 @@ void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
   if (llama.qk_norm() && llama.qkv_bias()) {
     check->Add("model.llama.qk_norm", "no model has both qk_norm and qkv_bias: leave one out");
   }
+  if (llama.wide_qk_norm() && (llama.qk_norm() || llama.qkv_bias())) {
+    check->Add("model.llama.wide_qk_norm",
+               absl::StrCat("no model has both wide_qk_norm and ",
+                            llama.qk_norm() ? "qk_norm" : "qkv_bias", ": leave one out"));
+  }
+  if (llama.has_pre_norms() && !llama.pre_norms() && !llama.post_norms()) {
+    check->Add("model.llama.pre_norms",
+               "without pre_norms nothing is normed: give post_norms: true");
+  }
 }
 
 // Normalising has given a depth its stages: others beside it are a contradiction.
@@ -175,7 +184,7 @@ void CheckBert(const v1::BertSpec& bert, Checker* check) {
   if (width) check->Int("model.bert.hidden", bert.hidden(), 1, 1 << 20);
   check->Required("model.bert.context", bert.context(), 1, 1 << 20);
   check->Required("model.bert.vocabulary", bert.vocabulary(), 2, 1 << 24);
-  check->Int("model.bert.segments", bert.segments(), 1, 1024);
+  check->Int("model.bert.segments", bert.segments(), 0, 1024);
   check->Real("model.bert.dropout", bert.dropout(), 0, 1, "[)");
   check->Real("model.bert.norm_epsilon", bert.norm_epsilon(), 0, 1, "(]");
 }

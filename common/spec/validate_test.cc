@@ -182,6 +182,7 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
       ElementsAre("milepost.v1.RopeScalingSpec.type", "milepost.v1.LlamaSpec.activation",
                   "milepost.v1.LlamaSpec.window", "milepost.v1.LlamaSpec.norm_offset",
                   "milepost.v1.LlamaSpec.post_norms", "milepost.v1.LlamaSpec.scale_embedding",
+                  "milepost.v1.LlamaSpec.pre_norms", "milepost.v1.LlamaSpec.wide_qk_norm",
                   "milepost.v1.ModelSpec.head_weight", "milepost.v1.ModelSpec.lora",
                   "milepost.v1.DataSpec.images", "milepost.v1.DataSpec.masking",
                   "milepost.v1.DataSpec.document_separator",
@@ -232,7 +233,8 @@ TEST(CheckTest, FindsEachBrokenRuleOfBertAndItsData) {
       {"model.bert.heads", [](auto* s) { s->mutable_model()->mutable_bert()->set_heads(5); }},
       {"model.bert.layers", [](auto* s) { s->mutable_model()->mutable_bert()->set_layers(0); }},
       {"model.bert.hidden", [](auto* s) { s->mutable_model()->mutable_bert()->set_hidden(-1); }},
-      {"model.bert.segments", [](auto* s) { s->mutable_model()->mutable_bert()->set_segments(0); }},
+      {"model.bert.segments",
+       [](auto* s) { s->mutable_model()->mutable_bert()->set_segments(-1); }},
       {"model.bert.dropout", [](auto* s) { s->mutable_model()->mutable_bert()->set_dropout(1); }},
       {"model.bert.norm_epsilon",
        [](auto* s) { s->mutable_model()->mutable_bert()->set_norm_epsilon(0); }},
@@ -247,6 +249,11 @@ TEST(CheckTest, FindsEachBrokenRuleOfBertAndItsData) {
        [](auto* s) { s->mutable_data()->mutable_masking()->add_special_tokens(-1); }},
       {"data.document_separator", [](auto* s) { s->mutable_data()->set_document_separator(256); }},
       {"data.segment_separator", [](auto* s) { s->mutable_data()->set_segment_separator(-1); }},
+      {"data.segment_separator",
+       [](auto* s) {
+         s->mutable_data()->set_segment_separator(3);
+         s->mutable_model()->mutable_bert()->set_segments(0);
+       }},
       {"data.padding", [](auto* s) { s->mutable_data()->set_padding(999); }},
   };
   for (const auto& [field, change] : cases) {
@@ -364,6 +371,11 @@ TEST(CheckTest, FindsEachBrokenRuleOfLlama) {
       {"model.llama.kv_heads", [](auto* m) { m->set_kv_heads(3); }},
       {"model.llama.kv_heads", [](auto* m) { m->set_kv_heads(0); }},
       {"model.llama.qk_norm", [](auto* m) { m->set_qk_norm(true), m->set_qkv_bias(true); }},
+      {"model.llama.wide_qk_norm",
+       [](auto* m) { m->set_wide_qk_norm(true), m->set_qk_norm(true); }},
+      {"model.llama.wide_qk_norm",
+       [](auto* m) { m->set_wide_qk_norm(true), m->set_qkv_bias(true); }},
+      {"model.llama.pre_norms", [](auto* m) { m->set_pre_norms(false); }},
       {"model.llama.window.positions", [](auto* m) { m->mutable_window(); }},
       {"model.llama.window.positions", [](auto* m) { m->mutable_window()->set_positions(-1); }},
       {"model.llama.window.full_every", [](auto* m) { WindowOf(m)->set_full_every(1); }},
@@ -742,7 +754,8 @@ TEST(DigestTest, ATrainerThatDoesNotKnowActivationsHasTheSame) {
   EXPECT_EQ(SpecDigest(spec), SpecDigest(WithLlama()));
   spec = WithLlama([](v1::LlamaSpec* llama) {
     llama->set_norm_offset(false), llama->set_post_norms(false);
-    llama->set_scale_embedding(false);
+    llama->set_scale_embedding(false), llama->set_wide_qk_norm(false);
+    llama->set_pre_norms(true);
   });
   EXPECT_EQ(SpecDigest(spec), SpecDigest(WithLlama()));
   EXPECT_NE(StateDigest(WithLlama([](auto* m) { WindowOf(m); })), StateDigest(WithLlama()));

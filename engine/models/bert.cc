@@ -33,9 +33,8 @@ absl::Status CheckSizes(const v1::BertSpec& spec, const ModelOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("model.bert.", field, ": ", message...));
   };
   const std::pair<const char*, int64_t> sizes[] = {
-      {"layers", spec.layers()},        {"width", spec.width()},     {"heads", spec.heads()},
-      {"hidden", spec.hidden()},        {"context", spec.context()}, {"segments", spec.segments()},
-      {"vocabulary", spec.vocabulary()}};
+      {"layers", spec.layers()}, {"width", spec.width()},     {"heads", spec.heads()},
+      {"hidden", spec.hidden()}, {"context", spec.context()}, {"vocabulary", spec.vocabulary()}};
   for (const auto& [field, value] : sizes) {
     if (value < 1) return invalid(field, value, " is not at least 1");
   }
@@ -54,11 +53,51 @@ struct LinearWeights {
   ValueId bias;
 };
 
+// What transformers calls the modules of a model; within a layer after the layer's own name.
+struct BertNames {
+  const char* embeddings;
+  const char* layers;
+  const char* qkv[3];
+  const char* attention_output;
+  const char* attention_norm;
+  const char* up;
+  const char* down;
+  const char* norm;
+  const char* transform;
+  const char* transform_norm;
+  const char* head;
+};
+constexpr BertNames kBertNames = {
+    .embeddings = "bert.embeddings.",
+    .layers = "bert.encoder.layer.",
+    .qkv = {".attention.self.query", ".attention.self.key", ".attention.self.value"},
+    .attention_output = ".attention.output.dense",
+    .attention_norm = ".attention.output.LayerNorm",
+    .up = ".intermediate.dense",
+    .down = ".output.dense",
+    .norm = ".output.LayerNorm",
+    .transform = "cls.predictions.transform.dense",
+    .transform_norm = "cls.predictions.transform.LayerNorm",
+    .head = "cls.predictions"};
+constexpr BertNames kDistilBertNames = {
+    .embeddings = "distilbert.embeddings.",
+    .layers = "distilbert.transformer.layer.",
+    .qkv = {".attention.q_lin", ".attention.k_lin", ".attention.v_lin"},
+    .attention_output = ".attention.out_lin",
+    .attention_norm = ".sa_layer_norm",
+    .up = ".ffn.lin1",
+    .down = ".ffn.lin2",
+    .norm = ".output_layer_norm",
+    .transform = "vocab_transform",
+    .transform_norm = "vocab_layer_norm",
+    .head = "vocab_projector"};
+
 class BertBuilder {
  public:
   BertBuilder(const v1::ModelSpec& model, const ModelOptions& options)
       : model_(model),
         spec_(model.bert()),
+        names_(spec_.segments() == 0 ? kDistilBertNames : kBertNames),
         options_(options),
         dropout_(options.mode == Mode::kTraining ? spec_.dropout() : 0),
         b_({.compute_dtype = options.compute_dtype,
@@ -93,12 +132,15 @@ class BertBuilder {
   }
 
   void Embed() {
-    const std::string hf = "bert.embeddings.";
+    const std::string hf = names_.embeddings;
     const int64_t width = spec_.width();
     b_.BeginBlock("embeddings");
     words_ = Weight(hf + "word_embeddings", spec_.vocabulary(), width);
     const ValueId positions = Weight(hf + "position_embeddings", spec_.context(), width);
-    const ValueId segments = Weight(hf + "token_type_embeddings", spec_.segments(), width);
+    ValueId segments = graph::kNoValue;
+    if (spec_.segments() > 0) {
+      segments = Weight(hf + "token_type_embeddings", spec_.segments(), width);
+    }
     const LinearWeights norm = Norm(hf + "LayerNorm");
     const ValueId sum = ops::Embedding(
         b_, "embeddings.sum", b_.Tokens(), words_,
@@ -109,8 +151,8 @@ class BertBuilder {
   }
 
   // y_ = LayerNorm(y_ + dropout(delta)).
-  void AddAndNorm(const std::string& hf, const std::string& name, ValueId delta) {
-    const LinearWeights norm = Norm(hf + ".output.LayerNorm");
+  void AddAndNorm(const std::string& hf_norm, const std::string& name, ValueId delta) {
+    const LinearWeights norm = Norm(hf_norm);
     y_ = ops::ResidualLayerNorm(b_, name, y_, delta, norm.weight, norm.bias, dropout_,
                                 spec_.norm_epsilon())
              .y;
@@ -118,24 +160,20 @@ class BertBuilder {
 
   void Layer(int64_t layer) {
     const std::string name = absl::StrCat("layer.", layer);
-    const std::string hf = absl::StrCat("bert.encoder.", name);
+    const std::string hf = absl::StrCat(names_.layers, layer);
     b_.BeginBlock(name);
-    AddAndNorm(hf + ".attention", name + ".attn.norm", Attend(hf + ".attention", name + ".attn"));
-    AddAndNorm(hf, name + ".mlp.norm", FeedForward(hf, name + ".mlp"));
+    AddAndNorm(hf + names_.attention_norm, name + ".attn.norm", Attend(hf, name + ".attn"));
+    AddAndNorm(hf + names_.norm, name + ".mlp.norm", FeedForward(hf, name + ".mlp"));
   }
 
   ValueId Attend(const std::string& hf, const std::string& name) {
     const int64_t width = spec_.width();
     std::vector<ValueId> weights;
     std::vector<ValueId> biases;
-    for (const char* part : {".self.query", ".self.key", ".self.value"}) {
-      weights.push_back(Weight(hf + part, width, width));
-    }
-    for (const char* part : {".self.query", ".self.key", ".self.value"}) {
-      biases.push_back(Bias(hf + part, width));
-    }
-    const ValueId weight = Weight(hf + ".output.dense", width, width);
-    const ValueId bias = Bias(hf + ".output.dense", width);
+    for (const char* part : names_.qkv) weights.push_back(Weight(hf + part, width, width));
+    for (const char* part : names_.qkv) biases.push_back(Bias(hf + part, width));
+    const ValueId weight = Weight(hf + names_.attention_output, width, width);
+    const ValueId bias = Bias(hf + names_.attention_output, width);
     const ValueId qkv = linear_.LinearRows(name + ".qkv", y_, weights, biases);
     const ValueId out = ops::Attention(
         b_, name + ".out", qkv, {.heads = spec_.heads(), .causal = false, .documents = documents_});
@@ -143,23 +181,22 @@ class BertBuilder {
   }
 
   ValueId FeedForward(const std::string& hf, const std::string& name) {
-    const ValueId up = Weight(hf + ".intermediate.dense", spec_.hidden(), spec_.width());
-    const ValueId up_bias = Bias(hf + ".intermediate.dense", spec_.hidden());
-    const ValueId down = Weight(hf + ".output.dense", spec_.width(), spec_.hidden());
-    const ValueId down_bias = Bias(hf + ".output.dense", spec_.width());
+    const ValueId up = Weight(hf + names_.up, spec_.hidden(), spec_.width());
+    const ValueId up_bias = Bias(hf + names_.up, spec_.hidden());
+    const ValueId down = Weight(hf + names_.down, spec_.width(), spec_.hidden());
+    const ValueId down_bias = Bias(hf + names_.down, spec_.width());
     const ValueId hidden = linear_.LinearRows(name + ".fc", y_, {up}, {up_bias});
     const ValueId active = ops::Gelu(b_, name + ".gelu", hidden, /*exact=*/true);
     return linear_.LinearRows(name + ".delta", active, {down}, {down_bias});
   }
 
   void Head() {
-    const std::string hf = "cls.predictions";
     const int64_t width = spec_.width();
     b_.BeginBlock("head");
-    const ValueId bias = Bias(hf, spec_.vocabulary());
-    const ValueId dense = Weight(hf + ".transform.dense", width, width);
-    const ValueId dense_bias = Bias(hf + ".transform.dense", width);
-    const LinearWeights norm = Norm(hf + ".transform.LayerNorm");
+    const ValueId bias = Bias(names_.head, spec_.vocabulary());
+    const ValueId dense = Weight(names_.transform, width, width);
+    const ValueId dense_bias = Bias(names_.transform, width);
+    const LinearWeights norm = Norm(names_.transform_norm);
     const ValueId x = ops::LinearRows(b_, "head.fc", y_, {dense}, {dense_bias});
     const ValueId active = ops::Gelu(b_, "head.gelu", x, /*exact=*/true);
     const ValueId y =
@@ -183,6 +220,7 @@ class BertBuilder {
 
   const v1::ModelSpec& model_;
   const v1::BertSpec& spec_;
+  const BertNames& names_;
   const ModelOptions& options_;
   double dropout_;
   Builder b_;

@@ -1,5 +1,6 @@
-// BERT: post-norm encoder, learned positions and segments, masked-language-model head with a
-// decoder tied to the token embedding; GELU by the error function. No pooler. Forward only.
+// BERT and DistilBERT: post-norm encoder, learned positions and segments (DistilBERT has no
+// segments), masked-language-model head with a decoder tied to the token embedding; GELU by the
+// error function. No pooler. Forward only.
 //
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph,
 //                       models::BuildBert(model, {.mode = Mode::kTraining, ...}));
@@ -7,7 +8,9 @@
 // Parameters have the names and shapes of Hugging Face's BertForMaskedLM state dict. Weights of
 // linear layers have the output first: "bert.embeddings.word_embeddings.weight" [V,C], ...,
 // "bert.encoder.layer.0.attention.self.query.weight" [C,C], ..., "cls.predictions.bias" [V]. The
-// decoder is the word embeddings and has no entry of its own.
+// decoder is the word embeddings and has no entry of its own. Without segments they have those of
+// DistilBertForMaskedLM: "distilbert.transformer.layer.0.attention.q_lin.weight" [C,C], ...,
+// "vocab_projector.bias" [V].
 //
 // The head makes logits only where there is a target (ops::MaskedLmHeadLoss). Generation mode gives
 // the logits of one position: which token the mask there may hide.

@@ -88,16 +88,52 @@ TEST(Bert, HasHuggingFacesParameters) {
   EXPECT_EQ(Parameters(Build(TinyBert(), {.sequence = 7})), HuggingFaces());
 }
 
+// DistilBertForMaskedLM(DistilBertConfig(...)).named_parameters().
+std::map<std::string, Shape> HuggingFacesDistilBert() {
+  std::map<std::string, Shape> expected;
+  const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
+    expected[name + ".weight"] = in == 0 ? Shape{out} : Shape{out, in};
+    expected[name + ".bias"] = {out};
+  };
+  expected["distilbert.embeddings.word_embeddings.weight"] = {11, 8};
+  expected["distilbert.embeddings.position_embeddings.weight"] = {7, 8};
+  linear("distilbert.embeddings.LayerNorm", 8, 0);
+  for (const std::string layer : {"0.", "1."}) {
+    const std::string prefix = "distilbert.transformer.layer." + layer;
+    for (const char* name : {"q_lin", "k_lin", "v_lin", "out_lin"}) {
+      linear(prefix + "attention." + name, 8, 8);
+    }
+    linear(prefix + "sa_layer_norm", 8, 0);
+    linear(prefix + "ffn.lin1", 12, 8);
+    linear(prefix + "ffn.lin2", 8, 12);
+    linear(prefix + "output_layer_norm", 8, 0);
+  }
+  linear("vocab_transform", 8, 8);
+  linear("vocab_layer_norm", 8, 0);
+  expected["vocab_projector.bias"] = {11};
+  return expected;
+}
+
+TEST(Bert, WithoutSegmentsHasDistilBertsParameters) {
+  v1::BertSpec spec = TinyBert();
+  spec.set_segments(0);
+  EXPECT_EQ(Parameters(Build(spec, {.sequence = 7})), HuggingFacesDistilBert());
+}
+
 TEST(Bert, GradientsAreThoseOfFiniteDifferences) {
   for (const double dropout : {0.0, 0.2}) {
-    v1::BertSpec spec = TinyBert();
-    spec.set_dropout(dropout);
-    ModelOptions options{.batch = 2, .sequence = 6, .lm_head_chunk_rows = 5};
-    options.documents = options.segments = dropout > 0;  // all zero: one document, one segment
-    EXPECT_THAT(
-        graph::GradientErrors(Build(spec, options),
-                              {.vocabulary = 11, .elements_per_parameter = 4, .micro_steps = 2}),
-        IsEmpty());
+    for (const int64_t segments : {3, 0}) {
+      v1::BertSpec spec = TinyBert();
+      spec.set_dropout(dropout);
+      spec.set_segments(segments);
+      ModelOptions options{.batch = 2, .sequence = 6, .lm_head_chunk_rows = 5};
+      options.documents = dropout > 0;  // all zero: one document, one segment
+      options.segments = dropout > 0 && segments > 0;
+      EXPECT_THAT(
+          graph::GradientErrors(Build(spec, options),
+                                {.vocabulary = 11, .elements_per_parameter = 4, .micro_steps = 2}),
+          IsEmpty());
+    }
   }
 }
 

@@ -71,6 +71,17 @@ v1::ModelSpec Gemma3() {
   return spec.model();
 }
 
+v1::ModelSpec Olmo2() {
+  v1::JobSpec spec;
+  *spec.mutable_model() = Llama(false);
+  v1::LlamaSpec* llama = spec.mutable_model()->mutable_llama();
+  llama->set_wide_qk_norm(true);
+  llama->set_pre_norms(false);
+  llama->set_post_norms(true);
+  NormalizeJobSpec(&spec);
+  return spec.model();
+}
+
 Graph Build(const v1::ModelSpec& model, int64_t rows, int64_t cached) {
   absl::StatusOr<Graph> graph =
       BuildModel(model, {.mode = Mode::kGeneration, .sequence = rows, .cached_positions = cached});
@@ -149,7 +160,7 @@ void ExpectSame(const std::vector<double>& got, const std::vector<double>& want)
 }
 
 TEST(Generation, LogitsFromACacheAreThoseOfTheWholeText) {
-  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true), Gemma3()}) {
+  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true), Gemma3(), Olmo2()}) {
     SCOPED_TRACE(model.ShortDebugString());
     const std::vector<std::vector<double>> whole = Whole(model);
     Piece chunk(model, 5), one(model, 1);

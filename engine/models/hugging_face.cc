@@ -53,7 +53,7 @@ std::string Difference(const HfField& field, const HfJson& config) {
   const HfJson& value = absent ? field.if_absent : *found;
   if (Fits(field, value)) return "";
   if (absl::string_view(field.key) == "model_type") {
-    const std::string needs = HfLlamaNeeds(value);
+    const std::string needs = HfNeeds(value);
     if (!needs.empty()) {
       return absl::StrCat("model_type is ", HfShown(value), ", which needs ", needs);
     }

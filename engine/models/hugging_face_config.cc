@@ -29,10 +29,13 @@ constexpr ModelType kModelTypes[] = {{"gpt2", "model.gpt2"},
                                      {"gemma", "model.llama"},
                                      {"gemma3_text", "model.llama"},
                                      {"mistral", "model.llama"},
+                                     {"olmo2", "model.llama"},
+                                     {"olmo3", "model.llama"},
                                      {"phi3", "model.llama", true},
                                      {"qwen2", "model.llama"},
                                      {"qwen3", "model.llama"},
                                      {"bert", "model.bert"},
+                                     {"distilbert", "model.bert"},
                                      {"roberta", "model.bert", true},
                                      {"xlm-roberta", "model.bert", true},
                                      {"camembert", "model.bert", true},
@@ -88,7 +91,7 @@ Json FullEvery(const Json& types) {
 }
 
 // Each kind of layer has rotary positions of its own.
-void UnifyGemma3(Json& config) {
+void UnifyRopeOfLayers(Json& config) {
   Json rope = config.value("rope_parameters", Json());
   if (rope.is_object() && (rope.contains("full_attention") || rope.contains("sliding_attention"))) {
     const Json local = rope.value("sliding_attention", Json::object());
@@ -98,20 +101,26 @@ void UnifyGemma3(Json& config) {
       if (local.contains("rope_theta")) config["rope_local_base_freq"] = local["rope_theta"];
       const Json type = local.value("rope_type", Json("default"));
       // Refused, as these have no stretching here.
-      if (type != Json("default")) config["rope_parameters"]["rope_type"] = type;
+      if (type != Json("default")) {
+        config["rope_parameters"]["rope_type"] = {{"sliding_attention", type}};
+      }
     }
   }
+}
+
+// Gemma 3's and OLMo 3's, whose default is that every so many-th layer is full.
+void UnifyLayerTypes(int64_t full_every, int64_t layers_if_absent, Json& config) {
   if (!config.contains("sliding_window")) config["sliding_window"] = 4096;
   const auto types = config.find("layer_types");
   if (types != config.end() && !types->is_null()) {
     config[kHfFullEvery] = FullEvery(*types);
     return;
   }
-  Json every = 6;
+  Json every = full_every;
   for (const char* key : {"_sliding_window_pattern", "sliding_window_pattern"}) {
     if (config.contains(key)) every = config[key];
   }
-  const Json layers = config.value("num_hidden_layers", Json(26));
+  const Json layers = config.value("num_hidden_layers", Json(layers_if_absent));
   const bool beyond = every.is_number() && layers.is_number() && every > layers;
   config[kHfFullEvery] = beyond ? Json(0) : every;
 }
@@ -139,14 +148,18 @@ constexpr LlamaDefaults kLlamaDefaults[] = {
 
 void UnifyLlama(absl::string_view type, Json& config) {
   config[kHfNotGiven] = Json::array();
-  if (type == "llama" || type == "gemma") config.erase("sliding_window");  // which they ignore
+  if (type == "llama" || type == "gemma" || type == "olmo2") {
+    config.erase("sliding_window");  // which they ignore
+  }
+  const auto set = [&config](const char* key, const Json& value) {
+    if (config.contains(key)) return;
+    config[key] = value;
+    config[kHfNotGiven].push_back(key);
+  };
+  if (type == "olmo3") set("rope_theta", 5e5), set("rope_local_base_freq", 5e5);
+  if (type == "phi3" || type == "olmo2" || type == "olmo3") set("rms_norm_eps", 1e-5);
   for (const LlamaDefaults& defaults : kLlamaDefaults) {
     if (type != defaults.type) continue;
-    const auto set = [&config](const char* key, const Json& value) {
-      if (config.contains(key)) return;
-      config[key] = value;
-      config[kHfNotGiven].push_back(key);
-    };
     set("num_key_value_heads", defaults.kv_heads);
     if (defaults.head_dim > 0) set("head_dim", defaults.head_dim);
     if (defaults.gemma) set("tie_word_embeddings", true);
@@ -157,7 +170,8 @@ void UnifyLlama(absl::string_view type, Json& config) {
 Json Unified(Json config) {
   const Json given_type = config.value("model_type", Json());
   const std::string type = given_type.is_string() ? given_type.get<std::string>() : "";
-  if (type == "gemma3_text") UnifyGemma3(config);
+  if (type == "gemma3_text") UnifyRopeOfLayers(config), UnifyLayerTypes(6, 26, config);
+  if (type == "olmo3") UnifyRopeOfLayers(config), UnifyLayerTypes(4, 32, config);
   if (type == "gemma" || type == "gemma3_text") UnifyGemma(config);
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const auto found = config.find(name);
@@ -179,7 +193,6 @@ Json Unified(Json config) {
   if (labels != config.end() && labels->is_object()) config["num_labels"] = labels->size();
   if (type == "mistral" && !config.contains("sliding_window")) config["sliding_window"] = 4096;
   if (type == "roberta" || type == "xlm-roberta" || type == "camembert") UnifyRoberta(type, config);
-  if (type == "phi3" && !config.contains("rms_norm_eps")) config["rms_norm_eps"] = 1e-5;
   return config;
 }
 

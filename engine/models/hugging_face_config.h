@@ -13,8 +13,8 @@ namespace milepost::models {
 
 using HfJson = nlohmann::ordered_json;
 
-// Which of Gemma 3's layers have no window, where they come at regular distances: every so many-th;
-// 0: all have one. Else the list of layers' types.
+// Which of Gemma 3's and OLMo 3's layers have no window, where they come at regular distances:
+// every so many-th; 0: all have one. Else the list of layers' types.
 inline constexpr char kHfFullEvery[] = "layer_types.full_every";
 
 // The keys of sizes that were not given, and have transformers' default.
@@ -31,7 +31,7 @@ absl::StatusOr<std::string> ReadHfConfig(const std::string& folder);
 // An object in one form for what transformers' versions write differently. rope_scaling's keys are
 // at the top as "rope_scaling.factor", wherever they, rope_theta and partial_rotary_factor were. A
 // window is there only where it is used. Llama's relatives have the sizes that transformers takes
-// where they give none. Gemma 3's rotary base of layers with a window is
+// where they give none. Gemma 3's and OLMo 3's rotary base of layers with a window is
 // "rope_local_base_freq", and kHfFullEvery says which these are. RoBERTa's positions are those that
 // a sequence may have. Its padding, which decides where they begin, is "roberta.pad_token_id".
 // INVALID_ARGUMENT: no JSON object, longer than 1 MiB or nested too deeply.

@@ -46,9 +46,41 @@ HfFamily Gpt2(const v1::Gpt2Spec& spec) {
           }};
 }
 
-HfFamily Bert(const v1::BertSpec& spec) {
+constexpr const char* kBertTypes[] = {"bert", "camembert", "roberta", "xlm-roberta"};
+
+HfFamily DistilBert(const v1::BertSpec& spec) {
   const auto field = [](absl::string_view name) { return absl::StrCat("model.bert.", name); };
   return {
+      .prefix = "distilbert.",
+      .fields = {
+          {"architectures", "", HfJson::array({"DistilBertForMaskedLM"}), nullptr, HfRule::kWrite},
+          {"model_type", "", "distilbert", HfRequired()},
+          {"n_layers", field("layers"), spec.layers(), 6},
+          {"dim", field("width"), spec.width(), 768},
+          {"n_heads", field("heads"), spec.heads(), 12},
+          {"hidden_dim", field("hidden"), spec.hidden(), 3072},
+          {"max_position_embeddings", field("context"), spec.context(), 512},
+          {"vocab_size", field("vocabulary"), spec.vocabulary(), 30522, HfRule::kAtMost},
+          {"activation", "", "gelu", "gelu"},
+          {"tie_word_embeddings", "", true, true},
+          // How positions begin, where no file has them.
+          {"sinusoidal_pos_embds", "", false, false, HfRule::kWrite},
+          {"dropout", "", spec.dropout(), 0.1, HfRule::kWrite},
+          {"attention_dropout", "", 0.0, 0.1, HfRule::kWrite},
+          {"initializer_range", "", 0.02, 0.02, HfRule::kWrite},
+      }};
+}
+
+absl::StatusOr<HfFamily> Bert(const v1::BertSpec& spec) {
+  const auto field = [](absl::string_view name) { return absl::StrCat("model.bert.", name); };
+  if (spec.segments() == 0) {
+    if (spec.norm_epsilon() == kDistilBertEpsilon) return DistilBert(spec);
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.bert.norm_epsilon: a model without segments is a DistilBERT, and "
+                     "transformers' has ",
+                     kDistilBertEpsilon, ", not ", spec.norm_epsilon()));
+  }
+  return HfFamily{
       .prefix = "bert.",
       .fields = {
           {"architectures", "", HfJson::array({"BertForMaskedLM"}), nullptr, HfRule::kWrite},
@@ -57,7 +89,7 @@ HfFamily Bert(const v1::BertSpec& spec) {
            "bert",
            HfRequired(),
            HfRule::kEqual,
-           {"camembert", "roberta", "xlm-roberta"}},
+           {std::begin(kBertTypes), std::end(kBertTypes)}},
           {"num_hidden_layers", field("layers"), spec.layers(), 12},
           {"hidden_size", field("width"), spec.width(), 768},
           {"num_attention_heads", field("heads"), spec.heads(), 12},
@@ -105,6 +137,14 @@ HfFamily ResNet(const v1::ResNetSpec& spec) {
 }
 
 }  // namespace
+
+std::string HfNeeds(const HfJson& model_type) {
+  if (model_type == HfJson("distilbert")) return "model.bert.segments: 0";
+  for (const char* type : kBertTypes) {
+    if (model_type == HfJson(type)) return "model.bert.segments of at least 1";
+  }
+  return HfLlamaNeeds(model_type);
+}
 
 absl::StatusOr<HfFamily> HfFamilyOf(const v1::ModelSpec& spec) {
   switch (spec.family_case()) {

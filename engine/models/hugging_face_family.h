@@ -42,6 +42,9 @@ inline HfJson HfRequired() { return HfJson(HfJson::value_t::discarded); }
 // The prefix of RoBERTa's names where BERT has "bert.".
 inline constexpr char kRobertaPrefix[] = "roberta.";
 
+// Of DistilBERT's norms; no config says it.
+inline constexpr double kDistilBertEpsilon = 1e-12;
+
 // INVALID_ARGUMENT: transformers has no such model.
 absl::StatusOr<HfFamily> HfFamilyOf(const v1::ModelSpec& spec);
 
@@ -49,8 +52,9 @@ absl::StatusOr<HfFamily> HfFamilyOf(const v1::ModelSpec& spec);
 absl::StatusOr<HfFamily> HfLlamaFamily(const v1::LlamaSpec& spec);
 
 // What the spec must have for a model_type that it does not have: "model.llama.qk_norm: true".
-// Empty: no relative of Llama.
-std::string HfLlamaNeeds(const HfJson& model_type);
+// Empty: no relative of Llama or BERT.
+std::string HfNeeds(const HfJson& model_type);
+std::string HfLlamaNeeds(const HfJson& model_type);  // of Llama alone
 
 }  // namespace milepost::models
 

@@ -6,6 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "engine/models/hugging_face_family.h"
 
 namespace milepost::models {
@@ -17,7 +19,9 @@ std::string InSpec(absl::string_view name) { return absl::StrCat("model.llama.",
 struct Traits {
   bool qkv_bias = false;
   bool qk_norm = false;
+  bool wide_qk_norm = false;
   bool norm_offset = false;
+  bool no_pre_norms = false;
   bool post_norms = false;
   bool scale_embedding = false;
   bool window = false;       // in some layer
@@ -30,7 +34,9 @@ struct Traits {
 Traits TraitsOf(const v1::LlamaSpec& spec) {
   return {.qkv_bias = spec.qkv_bias(),
           .qk_norm = spec.qk_norm(),
+          .wide_qk_norm = spec.wide_qk_norm(),
           .norm_offset = spec.norm_offset(),
+          .no_pre_norms = spec.has_pre_norms() && !spec.pre_norms(),
           .post_norms = spec.post_norms(),
           .scale_embedding = spec.scale_embedding(),
           .window = spec.has_window(),
@@ -45,7 +51,8 @@ struct Type {
   Traits traits;
 };
 
-constexpr char kPlain[] = "none of qk_norm, qkv_bias, norm_offset, post_norms and scale_embedding";
+constexpr char kPlain[] =
+    "none of qk_norm, wide_qk_norm, qkv_bias, norm_offset, post_norms and scale_embedding";
 constexpr Type kTypes[] = {
     {"llama", "LlamaForCausalLM", kPlain, {}},
     {"mistral", "MistralForCausalLM", kPlain, {.window = true}},
@@ -57,6 +64,14 @@ constexpr Type kTypes[] = {
      "Qwen3ForCausalLM",
      "model.llama.qk_norm: true, and nothing of Gemma's",
      {.qk_norm = true}},
+    {"olmo2",
+     "Olmo2ForCausalLM",
+     "wide_qk_norm, post_norms, pre_norms: false, and no window",
+     {.wide_qk_norm = true, .no_pre_norms = true, .post_norms = true}},
+    {"olmo3",
+     "Olmo3ForCausalLM",
+     "wide_qk_norm, post_norms, pre_norms: false, and a window",
+     {.wide_qk_norm = true, .no_pre_norms = true, .post_norms = true, .window = true}},
     {"gemma",
      "GemmaForCausalLM",
      "norm_offset, scale_embedding, activation: geglu, and neither qk_norm nor post_norms",
@@ -70,15 +85,19 @@ constexpr Type kTypes[] = {
       .scale_embedding = true,
       .geglu = true}}};
 
-bool IsGemma3(const Type& type) { return type.traits.post_norms; }
 bool IsGemma(const Type& type) { return type.traits.norm_offset; }
+bool IsGemma3(const Type& type) { return IsGemma(type) && type.traits.post_norms; }
+bool IsOlmo(const Type& type) { return type.traits.wide_qk_norm; }
+bool IsOlmo3(const Type& type) { return IsOlmo(type) && type.traits.window; }
 
 const Type* TypeOf(const v1::LlamaSpec& spec) {
   const Traits has = TraitsOf(spec);
   for (const Type& type : kTypes) {
     Traits wanted = type.traits;
-    // Of Gemma 3 any layers may have the window; transformers' Llama and its likes take any gate.
-    if (IsGemma3(type)) wanted.window = has.window, wanted.full_layers = has.full_layers;
+    // Of Gemma 3 and OLMo 3 any layers may have the window; transformers' Llama and its likes take
+    // any gate.
+    if (IsGemma3(type)) wanted.window = has.window;
+    if (IsGemma3(type) || IsOlmo3(type)) wanted.full_layers = has.full_layers;
     if (!IsGemma(type)) wanted.geglu = has.geglu;
     if (wanted == has) return &type;
   }
@@ -137,8 +156,17 @@ HfJson LayerTypes(const v1::LlamaSpec& spec) {
   return types;
 }
 
+// The rotary base of layers with a window.
+double LocalTheta(const v1::LlamaSpec& spec) {
+  return spec.window().has_rope_theta() ? spec.window().rope_theta() : spec.rope_theta();
+}
+
 void AddWindow(const v1::LlamaSpec& spec, const Type& type, std::vector<HfField>* fields) {
   const v1::AttentionWindowSpec& window = spec.window();
+  if (IsOlmo(type) && !spec.has_window()) {  // as is an OLMo 3 whose layers are all full
+    fields->push_back({kHfFullEvery, InSpec("window.full_every"), 1, 1, HfRule::kRead});
+    return;
+  }
   // A window that no sequence leaves makes no difference.
   if (!spec.has_window() && IsGemma3(type)) {
     fields->push_back({"sliding_window", "", spec.context(), nullptr, HfRule::kWrite});
@@ -152,22 +180,33 @@ void AddWindow(const v1::LlamaSpec& spec, const Type& type, std::vector<HfField>
   } else {
     fields->push_back({"sliding_window", InSpec("window.positions"), window.positions(), nullptr});
   }
-  if (!IsGemma3(type)) return;
+  if (!IsGemma3(type) && !IsOlmo3(type)) return;
   const int64_t period = window.full_every() > spec.layers() ? 0 : window.full_every();
   const HfJson every = spec.has_window() ? period : 1;
   fields->push_back({"layer_types", "", LayerTypes(spec), nullptr, HfRule::kWrite});
   fields->push_back(
       {kHfFullEvery, InSpec("window.full_every"), every, HfRequired(), HfRule::kRead});
   if (!spec.has_window()) return;
-  const double theta = window.has_rope_theta() ? window.rope_theta() : spec.rope_theta();
-  fields->push_back({"rope_local_base_freq", InSpec("window.rope_theta"), theta, 10000.0});
+  fields->push_back({"rope_local_base_freq", InSpec("window.rope_theta"), LocalTheta(spec), 10000.0,
+                     IsGemma3(type) ? HfRule::kEqual : HfRule::kRead});
+}
+
+// OLMo 3 has them by the layers' types.
+void AddRopeOfLayers(const v1::LlamaSpec& spec, std::vector<HfField>* fields) {
+  HfJson full = {{"rope_type", "default"}, {"rope_theta", spec.rope_theta()}};
+  for (const HfField& field : *fields) {
+    absl::string_view key = field.key;
+    if (!absl::ConsumePrefix(&key, "rope_scaling.") || field.value.is_null()) continue;
+    full[std::string(key)] = field.value;
+  }
+  const HfJson local = {{"rope_type", "default"}, {"rope_theta", LocalTheta(spec)}};
+  const HfJson both = {{"full_attention", full}, {"sliding_attention", local}};
+  fields->push_back({"rope_parameters", "", both, nullptr, HfRule::kWrite});
 }
 
 void AddGemma(const v1::LlamaSpec& spec, const Type& type, std::vector<HfField>* fields) {
   // Beside hidden_act: transformers' versions read one or the other.
   fields->push_back({"hidden_activation", "", "gelu_pytorch_tanh", "gelu_pytorch_tanh"});
-  // transformers' default is token 0, and PyTorch does not train the row of padding.
-  fields->push_back({"pad_token_id", "", nullptr, nullptr, HfRule::kWrite});
   const HfJson no = false, null = nullptr;
   fields->push_back({"use_bidirectional_attention", "", no, no, HfRule::kEqual, {null}});
   if (!IsGemma3(type)) return;
@@ -185,28 +224,34 @@ absl::StatusOr<HfFamily> HfLlamaFamily(const v1::LlamaSpec& spec) {
     for (const Type& each : kTypes) known.push_back(each.name);
     return absl::InvalidArgumentError(absl::StrCat(
         "model.llama: transformers has no model with this choice of qkv_bias, qk_norm, window, ",
-        "norm_offset, post_norms, scale_embedding and activation; there are ",
-        absl::StrJoin(known, ", ")));
+        "norm_offset, pre_norms, post_norms, wide_qk_norm, scale_embedding and activation; there ",
+        "are ", absl::StrJoin(known, ", ")));
   }
-  if (IsGemma3(*type) && spec.has_window() && spec.has_rope_scaling() &&
+  if ((IsGemma3(*type) || IsOlmo3(*type)) && spec.has_window() && spec.has_rope_scaling() &&
       !spec.window().has_rope_theta()) {
     return absl::InvalidArgumentError(
-        "model.llama.window.rope_theta: give it, as transformers' Gemma 3 has no rope_scaling in "
-        "layers with a window");
+        absl::StrCat("model.llama.window.rope_theta: give it, as transformers' ", type->name,
+                     " has no rope_scaling in layers with a window"));
   }
   HfFamily family{.prefix = "model."};
   std::vector<HfField>& fields = family.fields;
   const bool geglu = spec.activation() == v1::LlamaSpec::ACTIVATION_GEGLU;
   // A window that no sequence leaves may be left out: such a folder has one of these types, too.
-  const bool plain = !type->traits.qkv_bias && !type->traits.qk_norm && !IsGemma(*type);
-  const std::vector<HfJson> also =
-      plain ? std::vector<HfJson>{"llama", "mistral", "phi3"} : std::vector<HfJson>{};
+  const bool plain =
+      !type->traits.qkv_bias && !type->traits.qk_norm && !IsGemma(*type) && !IsOlmo(*type);
+  std::vector<HfJson> also;
+  if (plain) also = {"llama", "mistral", "phi3"};
+  if (IsOlmo(*type) && !IsOlmo3(*type)) also = {"olmo3"};
   fields = {{"architectures", "", HfJson::array({type->architecture}), nullptr, HfRule::kWrite},
             {"model_type", InSpec(type->traits.qk_norm ? "qk_norm" : "qkv_bias"), type->name,
              HfRequired(), HfRule::kEqual, also}};
   AddSizes(spec, &fields);
   AddWindow(spec, *type, &fields);
   if (IsGemma(*type)) AddGemma(spec, *type, &fields);
+  if (IsGemma(*type) || IsOlmo(*type)) {
+    // transformers' default is token 0 or 1, and PyTorch does not train the row of padding.
+    fields.push_back({"pad_token_id", "", nullptr, nullptr, HfRule::kWrite});
+  }
   const HfField fixed[] = {
       {"hidden_act", InSpec("activation"), geglu ? "gelu_pytorch_tanh" : "silu",
        IsGemma(*type) ? "gelu_pytorch_tanh" : "silu"},
@@ -219,6 +264,7 @@ absl::StatusOr<HfFamily> HfLlamaFamily(const v1::LlamaSpec& spec) {
       {"eos_token_id", "", nullptr, nullptr, HfRule::kWrite}};
   fields.insert(fields.end(), std::begin(fixed), std::end(fixed));
   AddRope(spec, &fields);
+  if (IsOlmo3(*type)) AddRopeOfLayers(spec, &fields);
   return family;
 }
 

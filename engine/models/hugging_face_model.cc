@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "engine/models/hugging_face.h"
 #include "engine/models/hugging_face_config.h"
+#include "engine/models/hugging_face_family.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -102,9 +103,10 @@ void ReadRope(ConfigReader* config, v1::LlamaSpec* spec) {
 // of their own.
 void ReadWindow(ConfigReader* config, v1::LlamaSpec* spec) {
   if (!config->Has("sliding_window")) return;
-  const bool gemma3 = config->Is("model_type", "gemma3_text");
+  const bool by_layer =
+      config->Is("model_type", "gemma3_text") || config->Is("model_type", "olmo3");
   const int64_t positions = config->Size("sliding_window");
-  if (!gemma3) {
+  if (!by_layer) {
     if (positions >= spec->context()) return;
     if (config->Is("model_type", "qwen2") || config->Is("model_type", "qwen3")) {
       return config->Expected("use_sliding_window", config->At("use_sliding_window"),
@@ -132,6 +134,13 @@ void ReadGemma(ConfigReader* config, v1::LlamaSpec* spec) {
   spec->set_qk_norm(true);
 }
 
+void ReadOlmo(ConfigReader* config, v1::LlamaSpec* spec) {
+  if (!config->Is("model_type", "olmo2") && !config->Is("model_type", "olmo3")) return;
+  spec->set_wide_qk_norm(true);
+  spec->set_pre_norms(false);
+  spec->set_post_norms(true);
+}
+
 void ReadLlama(ConfigReader* config, v1::LlamaSpec* spec) {
   spec->set_layers(config->Size("num_hidden_layers"));
   spec->set_width(config->Size("hidden_size"));
@@ -152,9 +161,22 @@ void ReadLlama(ConfigReader* config, v1::LlamaSpec* spec) {
     spec->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
   }
   ReadGemma(config, spec);
+  ReadOlmo(config, spec);
+}
+
+void ReadDistilBert(ConfigReader* config, v1::BertSpec* spec) {
+  spec->set_layers(config->Size("n_layers", 6));
+  spec->set_width(config->Size("dim", 768));
+  spec->set_heads(config->Size("n_heads", 12));
+  spec->set_hidden(config->Size("hidden_dim", 3072));
+  spec->set_context(config->Size("max_position_embeddings", 512));
+  spec->set_vocabulary(config->Size("vocab_size", 30522));
+  spec->set_segments(0);
+  spec->set_norm_epsilon(kDistilBertEpsilon);
 }
 
 void ReadBert(ConfigReader* config, v1::BertSpec* spec) {
+  if (config->Is("model_type", "distilbert")) return ReadDistilBert(config, spec);
   spec->set_layers(config->Size("num_hidden_layers", 12));
   spec->set_width(config->Size("hidden_size", 768));
   spec->set_heads(config->Size("num_attention_heads", 12));

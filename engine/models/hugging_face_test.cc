@@ -209,12 +209,13 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
             "of Gemma's");
   EXPECT_EQ(
       CheckHfConfig(model, plain).message(),
-      "model_type is \"llama\", which needs none of qk_norm, qkv_bias, norm_offset, post_norms "
-      "and scale_embedding");
+      "model_type is \"llama\", which needs none of qk_norm, wide_qk_norm, qkv_bias, norm_offset, "
+      "post_norms and scale_embedding");
   EXPECT_EQ(
       CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"gemma2\""}})).message(),
       "model_type is \"gemma2\", which is not supported; there are gpt2, llama, gemma, "
-      "gemma3_text, mistral, phi3, qwen2, qwen3, bert, roberta, xlm-roberta, camembert, resnet");
+      "gemma3_text, mistral, olmo2, olmo3, phi3, qwen2, qwen3, bert, distilbert, roberta, "
+      "xlm-roberta, camembert, resnet");
   EXPECT_EQ(CheckHfConfig(SmallGpt2(), plain).message(),
             "model_type is \"llama\", which is model.llama, and the spec has model.gpt2");
   // transformers' defaults, where a config leaves them out, are not the other families'.

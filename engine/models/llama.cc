@@ -14,6 +14,7 @@
 #include "engine/models/lora.h"
 #include "engine/models/task_heads.h"
 #include "engine/models/twin_stream.h"
+#include "engine/ops/add/add.h"
 #include "engine/ops/attention/attention.h"
 #include "engine/ops/embedding/embedding.h"
 #include "engine/ops/geglu/geglu.h"
@@ -23,6 +24,7 @@
 #include "engine/ops/rope/rope.h"
 #include "engine/ops/scale/scale.h"
 #include "engine/ops/swiglu/swiglu.h"
+#include "engine/ops/wide_qk_norm/wide_qk_norm.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -33,6 +35,9 @@ using graph::Initializer;
 using graph::ValueId;
 
 constexpr double kLlamaStddev = 0.02;
+
+// Absent: true (normalize.cc).
+bool HasPreNorms(const v1::LlamaSpec& spec) { return !spec.has_pre_norms() || spec.pre_norms(); }
 
 absl::Status CheckSizes(const v1::LlamaSpec& spec, const ModelOptions& options) {
   const auto invalid = [](absl::string_view field, const auto&... message) {
@@ -47,6 +52,9 @@ absl::Status CheckSizes(const v1::LlamaSpec& spec, const ModelOptions& options) 
   }
   if (spec.heads() % spec.kv_heads() != 0) {
     return invalid("kv_heads", spec.kv_heads(), " does not divide heads ", spec.heads());
+  }
+  if (!HasPreNorms(spec) && !spec.post_norms()) {
+    return invalid("pre_norms", "without them nothing is normed; post_norms are needed");
   }
   const int64_t positions = std::max(options.sequence, options.cached_positions);
   if (positions > spec.context()) {
@@ -169,27 +177,50 @@ class LlamaBuilder {
     s.y = result.y;
   }
 
-  // Normalises what a sub-layer leaves to the residual stream.
-  void PostNorm(absl::string_view parameter, absl::string_view name, LlamaStream& s) {
+  // Normalises what a sub-layer leaves to the residual stream. Without pre-norms it is added at
+  // once, as the next sub-layer reads the stream itself.
+  void PostNorm(absl::string_view parameter, const std::string& name, LlamaStream& s) {
     const ValueId gamma = NormWeight(parameter, spec_.width());
     s.delta =
         ops::RmsNorm(b_, twin_.Named(name), s.delta, gamma, spec_.norm_epsilon(), NormOffset()).y;
+    if (HasPreNorms(spec_)) return;
+    s.residual = ops::Add(b_, twin_.Named(name + ".sum"), s.residual, s.delta);
+    s.delta = graph::kNoValue;
+  }
+
+  // What a sub-layer reads: y.
+  void PreNorm(absl::string_view parameter, absl::string_view name, LlamaStream& s) {
+    if (HasPreNorms(spec_)) return Norm(parameter, name, s);
+    s.y = s.residual;
   }
 
   void Layer(int64_t layer, LlamaStream& s) {
     const std::string name = absl::StrCat("layers.", layer);
     const std::string hf = absl::StrCat("model.", name);
-    Norm(hf + ".input_layernorm", name + ".input_norm", s);
+    PreNorm(hf + ".input_layernorm", name + ".input_norm", s);
     Attend(layer, hf + ".self_attn", twin_.Named(name + ".attn"), s);
     if (spec_.post_norms()) {
       PostNorm(hf + ".post_attention_layernorm", name + ".attn_post_norm", s);
-      Norm(hf + ".pre_feedforward_layernorm", name + ".mlp_norm", s);
+      PreNorm(hf + ".pre_feedforward_layernorm", name + ".mlp_norm", s);
     } else {
-      Norm(hf + ".post_attention_layernorm", name + ".mlp_norm", s);
+      PreNorm(hf + ".post_attention_layernorm", name + ".mlp_norm", s);
     }
     FeedForward(hf + ".mlp", twin_.Named(name + ".mlp"), s);
-    if (spec_.post_norms())
+    if (spec_.post_norms()) {
       PostNorm(hf + ".post_feedforward_layernorm", name + ".mlp_post_norm", s);
+    }
+  }
+
+  // Of all heads at once, or of each.
+  ValueId NormQueriesAndKeys(const std::string& hf, const std::string& name, ValueId qkv) {
+    if (!spec_.qk_norm() && !spec_.wide_qk_norm()) return qkv;
+    const int64_t heads = spec_.wide_qk_norm() ? spec_.heads() : 1;
+    const int64_t kv_heads = spec_.wide_qk_norm() ? spec_.kv_heads() : 1;
+    const ValueId gamma_q = NormWeight(hf + ".q_norm", heads * spec_.head_dim());
+    const ValueId gamma_k = NormWeight(hf + ".k_norm", kv_heads * spec_.head_dim());
+    const auto norm = spec_.wide_qk_norm() ? ops::WideQkNorm : ops::QkNorm;
+    return norm(b_, name + ".normed", qkv, gamma_q, gamma_k, spec_.heads(), spec_.kv_heads(),
+                spec_.norm_epsilon(), NormOffset());
   }
 
   void Attend(int64_t layer, const std::string& hf, const std::string& name, LlamaStream& s) {
@@ -205,13 +236,8 @@ class LlamaBuilder {
                 Bias(hf + ".v_proj", keys)};
     }
     const ValueId output = Weight(hf + ".o_proj", width, queries, residual_stddev_);
-    ValueId qkv = linear_.LinearRows(name + ".qkv", s.y, weights, biases);
-    if (spec_.qk_norm()) {
-      const ValueId gamma_q = NormWeight(hf + ".q_norm", spec_.head_dim());
-      const ValueId gamma_k = NormWeight(hf + ".k_norm", spec_.head_dim());
-      qkv = ops::QkNorm(b_, name + ".normed", qkv, gamma_q, gamma_k, spec_.heads(),
-                        spec_.kv_heads(), spec_.norm_epsilon(), NormOffset());
-    }
+    const ValueId projected = linear_.LinearRows(name + ".qkv", s.y, weights, biases);
+    const ValueId qkv = NormQueriesAndKeys(hf, name, projected);
     const int64_t window = WindowOf(layer);
     const ValueId rotated = ops::Rope(b_, name + ".rotated", qkv, window > 0 ? window_rope_ : rope_,
                                       spec_.heads(), spec_.kv_heads(), positions_);

@@ -1,4 +1,4 @@
-// Llama 3, Mistral, Qwen2, Qwen3, Gemma and similar models: pre-norm with RMSNorm, rotary
+// Llama 3, Mistral, Qwen2, Qwen3, Gemma, OLMo 2 and similar models: norms are RMSNorm, rotary
 // positions, SwiGLU, grouped query attention, over a window or over all before, the head tied or
 // not. Forward only.
 //
@@ -9,11 +9,12 @@
 // linear layers have the output first: "model.embed_tokens.weight" [V,C],
 // "model.layers.0.input_layernorm.weight" [C], "model.layers.0.self_attn.q_proj.weight" [HD,C],
 // ..., "model.norm.weight" [C]. "lm_head.weight" [V,C] exists when the head is not tied. With
-// qk_norm there are "...self_attn.q_norm.weight" and "...k_norm.weight" [D]. With post_norms
-// "...post_attention_layernorm.weight" is of what attention gives, and the MLP's norms are
-// "...pre_feedforward_layernorm.weight" and "...post_feedforward_layernorm.weight". When several
-// layers read one input (q, k and v; gate and up), their weights follow each other in the block, so
-// that one product serves them.
+// qk_norm there are "...self_attn.q_norm.weight" and "...k_norm.weight" [D], with wide_qk_norm
+// these are [HD] and [GD]. With post_norms "...post_attention_layernorm.weight" is of what
+// attention gives, and the MLP's norms are "...pre_feedforward_layernorm.weight" and
+// "...post_feedforward_layernorm.weight". Without pre_norms there is neither the last but one nor
+// "...input_layernorm.weight". When several layers read one input (q, k and v; gate and up), their
+// weights follow each other in the block, so that one product serves them.
 //
 // Initial values: normal(0, 0.02); residual projections (o_proj, down_proj) normal(0,
 // 0.02 / sqrt(2 layers)); biases 0; norm weights 1, or 0 with norm_offset. Blocks:

@@ -141,6 +141,36 @@ TEST(Llama, GradientsOfGemma3AreThoseOfFiniteDifferences) {
       IsEmpty());
 }
 
+v1::LlamaSpec TinyOlmo2() {
+  v1::LlamaSpec spec = TinyLlama();
+  spec.set_wide_qk_norm(true);
+  spec.set_pre_norms(false);
+  spec.set_post_norms(true);
+  return spec;
+}
+
+TEST(Llama, GradientsOfOlmo2AreThoseOfFiniteDifferences) {
+  for (int64_t kv_heads : {1, 4}) {
+    v1::LlamaSpec spec = TinyOlmo2();
+    spec.set_kv_heads(kv_heads);
+    EXPECT_THAT(
+        graph::GradientErrors(Build(spec, {.batch = 2, .sequence = 6}),
+                              {.vocabulary = 11, .elements_per_parameter = 4, .micro_steps = 2}),
+        IsEmpty());
+  }
+}
+
+TEST(Llama, Olmo2sNormsAreWhereTransformersHasThem) {
+  std::map<std::string, Shape> expected = HuggingFaces(false, false);
+  for (const char* prefix : {"model.layers.0.", "model.layers.1."}) {
+    expected.erase(absl::StrCat(prefix, "input_layernorm.weight"));
+    expected[absl::StrCat(prefix, "post_feedforward_layernorm.weight")] = {16};
+    expected[absl::StrCat(prefix, "self_attn.q_norm.weight")] = {32};
+    expected[absl::StrCat(prefix, "self_attn.k_norm.weight")] = {16};
+  }
+  EXPECT_EQ(ShapesOf(Build(TinyOlmo2(), {.sequence = 7})), expected);
+}
+
 // Each layer's attention, in order.
 std::vector<int64_t> WindowsOf(const Graph& graph) {
   std::vector<int64_t> windows;
@@ -221,6 +251,8 @@ TEST(Llama, NamesTheFieldThatDoesNotFit) {
               HasSubstr("model.llama.hidden"));
   EXPECT_THAT(error(TinyLlama(), [](auto& s) { s.set_context(6); }),
               HasSubstr("model.llama.context"));
+  EXPECT_THAT(error(TinyLlama(), [](auto& s) { s.set_pre_norms(false); }),
+              HasSubstr("model.llama.pre_norms"));
 }
 
 }  // namespace

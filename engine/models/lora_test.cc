@@ -41,6 +41,14 @@ v1::ModelSpec Llama() {
   return model;
 }
 
+v1::ModelSpec Olmo2() {
+  v1::ModelSpec model = Llama();
+  model.mutable_llama()->set_wide_qk_norm(true);
+  model.mutable_llama()->set_pre_norms(false);
+  model.mutable_llama()->set_post_norms(true);
+  return model;
+}
+
 v1::ModelSpec Gpt2() {
   v1::ModelSpec model;
   v1::Gpt2Spec& gpt2 = *model.mutable_gpt2();
@@ -95,6 +103,7 @@ TEST(LoraLayers, GradientsAreThoseOfFiniteDifferences) {
     std::vector<const char*> targets;
   };
   for (Case& c : std::vector<Case>{{Llama(), {"q_proj", "v_proj", "down_proj", "gate_proj"}},
+                                   {Olmo2(), {"q_proj", "v_proj", "down_proj", "gate_proj"}},
                                    {Gpt2(), {"c_fc", "attn.c_proj"}},
                                    {Bert(), {"value", "*.dense"}}}) {
     v1::LoraSpec& lora = *c.model.mutable_lora();

@@ -57,7 +57,8 @@ absl::Status CheckModules(const v1::ModelSpec& model, const Modules& modules) {
   }
   const bool tied = model.has_gpt2() || model.has_bert() || model.llama().tied();
   for (const char* embedding :
-       {"transformer.wte", "model.embed_tokens", "bert.embeddings.word_embeddings"}) {
+       {"transformer.wte", "model.embed_tokens", "bert.embeddings.word_embeddings",
+        "distilbert.embeddings.word_embeddings"}) {
     if (!tied || !modules.trained.contains(embedding)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(embedding, " is trained, and is the head too", kInstead));

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/validate.h"
 #include "engine/comm/in_process.h"
@@ -71,6 +72,8 @@ class GoldenCurve : public testing::Test {
     }
     if (golden.value("norm_offset", false)) llama.set_norm_offset(true);
     if (golden.value("post_norms", false)) llama.set_post_norms(true);
+    if (golden.value("wide_qk_norm", false)) llama.set_wide_qk_norm(true);
+    if (!golden.value("pre_norms", true)) llama.set_pre_norms(false);
     if (golden.value("scale_embedding", false)) llama.set_scale_embedding(true);
     if (golden.contains("window")) {
       const json& window = golden["window"];
@@ -107,11 +110,12 @@ class GoldenCurve : public testing::Test {
     return static_cast<float>(mixed / 2147483648.0 - 1);
   }
 
-  // `norm` is a text that only the names of norms contain.
+  // `norm` is a text that only the names of norms contain, in small letters.
   static float InitialWeight(const std::string& name, const char* norm, int64_t parameter,
                              int64_t element) {
     const float value = Uniform(parameter, element) * 0.3f;
-    const bool norm_weight = name.find(norm) != std::string::npos && name.ends_with(".weight");
+    const std::string lower = absl::AsciiStrToLower(name);
+    const bool norm_weight = lower.find(norm) != std::string::npos && lower.ends_with(".weight");
     return norm_weight ? value + 1.0f : value;
   }
 

@@ -93,7 +93,7 @@ TEST_F(HeadsCurve, PackedBert) {
   for (const json& token : golden_["masking"]["special_tokens"]) masking.add_special_tokens(token);
   spec.mutable_train()->set_seed(golden_["seed"]);
   AddHeads(length, &model, &spec);
-  ExpectTheCurve(Spec(model, 2, 4, spec), golden_, "LayerNorm");
+  ExpectTheCurve(Spec(model, 2, 4, spec), golden_, "norm");
 }
 
 TEST_F(HeadsCurve, ResNet) {

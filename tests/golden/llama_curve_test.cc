@@ -34,6 +34,10 @@ TEST_F(LlamaCurve, Gemma) { Expect("gemma", 0, 8); }
 
 TEST_F(LlamaCurve, Gemma3sLayersOfTwoKinds) { Expect("gemma3", 3, 4); }
 
+TEST_F(LlamaCurve, Olmo2sNorms) { Expect("olmo2", 1, 4); }
+
+TEST_F(LlamaCurve, Olmo3sLayersOfTwoKinds) { Expect("olmo3", 3, 4); }
+
 TEST_F(LlamaCurve, GatedByGelu) { Expect("geglu", 2, 4); }
 
 TEST_F(LlamaCurve, EveryOptimizer) {

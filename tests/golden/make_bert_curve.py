@@ -12,7 +12,8 @@ are masked depends on the number. The masking is written out here, independently
 4x32-10 (Salmon et al. 2011), counter (position, 0, sample), key from (seed, stream).
 
 Case "bert": one document, segments. Case "documents": several, which do not see each other, with
-positions that begin anew, and padding.
+positions that begin anew, and padding. Case "distilbert": the same without segments, which is
+DistilBertForMaskedLM.
 
 Besides each step's loss and gradient norm: before the first step, the logits at some positions of
 the first masked sample and the norm of every parameter's gradient; after the last step, all
@@ -36,6 +37,7 @@ MASKING = {"probability": 0.25, "mask_token": 60, "special_tokens": [1, 2]}
 CASES = {
     "bert": {"segment_separator": 9},
     "documents": {"segment_separator": 9, "document_separator": 4, "padding": 5},
+    "distilbert": {"document_separator": 4, "padding": 5},
 }
 LOGITS_AT = [0, 17, 47]
 U32 = 2**32 - 1
@@ -101,12 +103,20 @@ def structure(case):
             padding is not None and (before == padding) != (now == padding))
         documents.append(documents[-1] + begins)
         positions.append(0 if begins else positions[-1] + 1)
-        after = segments[-1] + (before == case["segment_separator"])
+        after = segments[-1] + (before == case.get("segment_separator"))
         segments.append(0 if begins else min(after, MODEL["segments"] - 1))
     return documents, positions, segments
 
 
-def build():
+def distilbert():
+    return transformers.DistilBertForMaskedLM(transformers.DistilBertConfig(
+        n_layers=MODEL["layers"], dim=MODEL["width"], n_heads=MODEL["heads"],
+        hidden_dim=MODEL["hidden"], max_position_embeddings=MODEL["context"],
+        vocab_size=MODEL["vocabulary"], dropout=0.0, attention_dropout=0.0, pad_token_id=None,
+        attn_implementation="eager"))
+
+
+def bert():
     config = transformers.BertConfig(
         num_hidden_layers=MODEL["layers"], hidden_size=MODEL["width"],
         num_attention_heads=MODEL["heads"], intermediate_size=MODEL["hidden"],
@@ -114,11 +124,15 @@ def build():
         type_vocab_size=MODEL["segments"], layer_norm_eps=MODEL["norm_epsilon"],
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, pad_token_id=None,
         attn_implementation="eager")
-    network = transformers.BertForMaskedLM(config).float()
+    return transformers.BertForMaskedLM(config)
+
+
+def build(case):
+    network = (bert() if "segment_separator" in case else distilbert()).float()
     with torch.no_grad():
         for index, (name, weight) in enumerate(network.named_parameters()):
             values = uniform(index, weight.numel()).reshape(weight.shape) * 0.3
-            scales = "LayerNorm" in name and name.endswith(".weight")
+            scales = "norm" in name.lower() and name.endswith(".weight")
             weight.copy_(values + 1 if scales else values)
     return network
 
@@ -128,13 +142,13 @@ def forward(network, inputs, case):
     batch = inputs.shape[0]
     mask = (documents[:, None] == documents[None, :])[None, None].expand(batch, 1, -1, -1)
     additive = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+    types = {"token_type_ids": segments.expand(batch, -1)} if "segment_separator" in case else {}
     return network(input_ids=inputs, attention_mask=additive,
-                   position_ids=positions.expand(batch, -1),
-                   token_type_ids=segments.expand(batch, -1)).logits
+                   position_ids=positions.expand(batch, -1), **types).logits
 
 
 def train(case, kind):
-    network = build()
+    network = build(case)
     weights = dict(network.named_parameters())
     optimizer = make_optimizer(kind, weights, (".layer.", ".transform."))
     result = {"data": case, "parameters": list(weights), "steps": []}

@@ -7,8 +7,10 @@
 Needs torch and transformers. Each case is a transformers model: LlamaForCausalLM with grouped-query
 attention and Llama 3's rotary scaling, its head tied and not, and one whose MLP is gated by GELU;
 Qwen2ForCausalLM, which has biases on q, k and v; Qwen3ForCausalLM, which normalises the heads of q
-and k; MistralForCausalLM, whose attention has a window; GemmaForCausalLM; and Gemma3ForCausalLM,
-with a window in all but every third layer, rotary bases of its own there, and linear scaling.
+and k; MistralForCausalLM, whose attention has a window; GemmaForCausalLM; Gemma3ForCausalLM, with a
+window in all but every third layer, rotary bases of its own there, and linear scaling;
+Olmo2ForCausalLM, which normalises q and k as a whole, and what attention and the MLP give instead
+of what they read; and Olmo3ForCausalLM, which beside that has windows as Gemma 3.
 Initial weights and tokens come from the integer formulas of make_gpt2_curve.py, which
 llama_curve_test.cc repeats, so nothing but the figures needs to be stored. Every step trains on all
 samples, so the order in which a data loader visits them does not matter.
@@ -40,6 +42,12 @@ CASES = {
                        "activation": "geglu", "norm_offset": True, "scale_embedding": True,
                        "post_norms": True, "rope_scaling": {"type": "linear", "factor": 4.0},
                        "window": {"positions": 5, "full_every": 3, "rope_theta": 100.0}},
+    "olmo2": MODEL | {"tied": False, "qkv_bias": False, "wide_qk_norm": True, "pre_norms": False,
+                      "post_norms": True},
+    "olmo3": MODEL | {"layers": 4, "kv_heads": 1, "tied": True, "qkv_bias": False,
+                      "wide_qk_norm": True, "pre_norms": False, "post_norms": True,
+                      "rope_scaling": {"type": "linear", "factor": 4.0},
+                      "window": {"positions": 5, "full_every": 3, "rope_theta": 100.0}},
 }
 # Behind a norm of the heads some gradients of q's weights are nothing but rounding. With an epsilon
 # of 1e-8 these elements still take whole steps: fp32 and fp64 of this script end 1e-4 of the norm
@@ -69,17 +77,23 @@ def build(model):
                  pad_token_id=None,  # Gemma's default is token 0, which would get no gradient
                  hidden_act="gelu_pytorch_tanh" if model.get("activation") == "geglu" else "silu",
                  tie_word_embeddings=model["tied"], attn_implementation="eager", use_cache=False)
-    if model.get("post_norms"):
+    if "full_every" in model.get("window", {}):
         window = model["window"]
         kinds = ["full_attention" if layer % window["full_every"] == 0 else "sliding_attention"
                  for layer in range(1, model["layers"] + 1)]
-        del sizes["hidden_act"]
         sizes["rope_parameters"] = {
             "full_attention": rope,
             "sliding_attention": {"rope_type": "default", "rope_theta": window["rope_theta"]}}
+        sizes |= {"layer_types": kinds, "sliding_window": window["positions"]}
+    if model.get("wide_qk_norm"):
+        if "window" in model:
+            return transformers.Olmo3ForCausalLM(transformers.Olmo3Config(**sizes))
+        return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**sizes))
+    if model.get("post_norms"):
+        del sizes["hidden_act"]
         return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(
-            **sizes, hidden_activation="gelu_pytorch_tanh", layer_types=kinds,
-            sliding_window=window["positions"], query_pre_attn_scalar=model["head_dim"]))
+            **sizes, hidden_activation="gelu_pytorch_tanh",
+            query_pre_attn_scalar=model["head_dim"]))
     if model.get("norm_offset"):
         return transformers.GemmaForCausalLM(transformers.GemmaConfig(**sizes))
     if "window" in model:

@@ -46,6 +46,7 @@ v1::JobSpec TextJob(const Cell& cell, TinyOptions options) {
 v1::JobSpec Gpt2Job(const Cell& cell) { return TextJob(cell, {.dropout = 0.1}); }
 v1::JobSpec LlamaJob(const Cell& cell) { return TextJob(cell, {.llama = true, .qk_norm = true}); }
 v1::JobSpec Gemma3Job(const Cell& cell) { return TextJob(cell, {.llama = true, .gemma3 = true}); }
+v1::JobSpec Olmo3Job(const Cell& cell) { return TextJob(cell, {.llama = true, .olmo3 = true}); }
 v1::JobSpec BertJob(const Cell& cell) {
   return TextJob(cell, {.dropout = 0.1, .bert = true, .documents = true});
 }
@@ -215,9 +216,9 @@ std::vector<Row> Rows() {
   std::vector<Row> rows;
   for (const Family& family :
        {Family{"Gpt2", Gpt2Job}, Family{"Llama", LlamaJob}, Family{"Gemma3", Gemma3Job},
-        Family{"Bert", BertJob}, Family{"Heads", HeadsJob}, Family{"Lora", LoraJob},
-        Family{"Dora", DoraJob}, Family{"Nf4", Nf4Job}, Family{"Dpo", DpoJob},
-        Family{"ResNet", ResNetJob}}) {
+        Family{"Olmo3", Olmo3Job}, Family{"Bert", BertJob}, Family{"Heads", HeadsJob},
+        Family{"Lora", LoraJob}, Family{"Dora", DoraJob}, Family{"Nf4", Nf4Job},
+        Family{"Dpo", DpoJob}, Family{"ResNet", ResNetJob}}) {
     for (const Precision& precision : kPrecisions) {
       const bool halves = precision.value == v1::PRECISION_FP16;
       if (family.name != "ResNet" || !halves) rows.push_back({family, precision});

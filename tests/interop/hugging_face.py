@@ -119,6 +119,36 @@ FAMILIES = {
         "activation: geglu, norm_offset: true, post_norms: true, scale_embedding: true, "
         "rope_theta: 5000, rope_scaling: {type: linear, factor: 4}, "
         "window: {positions: 5, full_every: 3, rope_theta: 100}}"),
+    "olmo2": (
+        transformers.Olmo2Config(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                 num_key_value_heads=2, intermediate_size=96,
+                                 max_position_embeddings=T, vocab_size=VOCABULARY,
+                                 initializer_range=0.2, bos_token_id=None, eos_token_id=None,
+                                 pad_token_id=None),
+        f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, context: {T}, "
+        f"vocabulary: {VOCABULARY}, wide_qk_norm: true, pre_norms: false, post_norms: true}}"),
+    "olmo3": (
+        transformers.Olmo3Config(
+            num_hidden_layers=4, hidden_size=64, num_attention_heads=4, num_key_value_heads=1,
+            intermediate_size=96, max_position_embeddings=T, vocab_size=VOCABULARY,
+            initializer_range=0.2, sliding_window=5, tie_word_embeddings=True,
+            rope_parameters={
+                "full_attention": {
+                    "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0,
+                    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 16},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}},
+            bos_token_id=None, eos_token_id=None, pad_token_id=None),
+        f"llama: {{layers: 4, width: 64, heads: 4, kv_heads: 1, hidden: 96, context: {T}, "
+        f"vocabulary: {VOCABULARY}, tied: true, wide_qk_norm: true, pre_norms: false, "
+        "post_norms: true, rope_theta: 500, rope_scaling: {factor: 4, original_context: 16}, "
+        "window: {positions: 5, full_every: 4, rope_theta: 100}}"),
+    "distilbert": (
+        transformers.DistilBertConfig(n_layers=2, dim=64, n_heads=4, hidden_dim=96,
+                                      max_position_embeddings=T, vocab_size=VOCABULARY,
+                                      initializer_range=0.2, sinusoidal_pos_embds=True),
+        f"bert: {{layers: 2, width: 64, heads: 4, hidden: 96, context: {T}, segments: 0, "
+        f"vocabulary: {VOCABULARY}}}"),
     "bert": (
         transformers.BertConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
                                 intermediate_size=96, max_position_embeddings=T,
@@ -136,7 +166,7 @@ FAMILIES = {
 # What their exports are where it is another one.
 EXPORTED_AS = {"phi3": transformers.LlamaForCausalLM, "roberta": transformers.BertForMaskedLM}
 MASK = VOCABULARY - 1
-MASKED = ("bert", "roberta")
+MASKED = ("bert", "distilbert", "roberta")
 
 
 def auto_class(config):

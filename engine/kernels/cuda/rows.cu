@@ -13,6 +13,14 @@ absl::Status TakeRow(const T* x, int64_t batch, int64_t sequence, int64_t width,
 }
 
 template <typename T>
+absl::Status CopyColumns(const T* x, int64_t rows, int64_t width, int64_t stride, T* out,
+                         cudaStream_t stream) {
+  return RunCopyColumns(x, rows, width, stride, out, [&](const auto& kernel) {
+    return Launch(kernel, kernel.grid(), stream, "CopyColumns");
+  });
+}
+
+template <typename T>
 absl::Status AddBias(const T* bias, int64_t rows, int64_t width, float* x, cudaStream_t stream) {
   const AddBiasKernel<T> kernel = {bias, rows, width, x};
   return Launch(kernel, kernel.grid(), stream, "AddBias");
@@ -54,6 +62,7 @@ absl::Status ScatterRows(const T* x, const int32_t* order, int64_t count, int64_
                                    int32_t*, cudaStream_t);                                        \
   template absl::Status ScatterRows(const T*, const int32_t*, int64_t, int64_t, int64_t, const T*, \
                                     T*, cudaStream_t);                                             \
+  template absl::Status CopyColumns(const T*, int64_t, int64_t, int64_t, T*, cudaStream_t);        \
   template absl::Status AddBias(const T*, int64_t, int64_t, float*, cudaStream_t)
 MP_INSTANTIATE(float);
 MP_INSTANTIATE(bf16);

@@ -1,5 +1,5 @@
-// Rows of matrices: some picked out, put back, and a bias added to all. T in {float, bf16, f16};
-// device memory, aligned to its elements.
+// Rows of matrices: some picked out, put back, columns of all of them copied, and a bias added to
+// all. T in {float, bf16, f16}; device memory, aligned to its elements.
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_ROWS_H_
 #define MILEPOST_ENGINE_KERNELS_CUDA_ROWS_H_
 
@@ -30,6 +30,12 @@ absl::Status GatherRows(const T* x, const int32_t* order, int64_t count, int64_t
 template <typename T>
 absl::Status ScatterRows(const T* x, const int32_t* order, int64_t count, int64_t total,
                          int64_t width, const T* addend, T* out, cudaStream_t stream);
+
+// out[r, :] = x[r, :], r < rows, both of them columns of wider rows, from one of which to the next
+// there are `stride` elements.
+template <typename T>
+absl::Status CopyColumns(const T* x, int64_t rows, int64_t width, int64_t stride, T* out,
+                         cudaStream_t stream);
 
 // x[r, :] += bias[:], r < rows.
 template <typename T>

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
 
@@ -129,6 +130,36 @@ struct ScatterRowsKernel {
     c.Store(reinterpret_cast<Pack<T, kN>*>(out + to), pack);
   }
 };
+
+// A pack a thread.
+template <typename T, int kN>
+struct CopyColumnsKernel {
+  static constexpr int kThreads = 256;
+  const T* x;
+  int64_t rows, width, stride;
+  T* out;
+
+  Grid grid() const { return {.x = CeilDiv(rows * (width / kN), kThreads)}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const int64_t packs = width / kN, i = c.block() * kThreads + c.thread();
+    if (i >= rows * packs) return;
+    const int64_t at = i / packs * stride + i % packs * kN;
+    c.Store(reinterpret_cast<Pack<T, kN>*>(out + at),
+            c.Load(reinterpret_cast<const Pack<T, kN>*>(x + at)));
+  }
+};
+
+// run(kernel) launches it.
+template <typename T, typename Run>
+absl::Status RunCopyColumns(const T* x, int64_t rows, int64_t width, int64_t stride, T* out,
+                            const Run& run) {
+  const bool packs = width % kPack<T> == 0 && stride % kPack<T> == 0 &&
+                     reinterpret_cast<uintptr_t>(x) % 16 == 0 &&
+                     reinterpret_cast<uintptr_t>(out) % 16 == 0;
+  return packs ? run(CopyColumnsKernel<T, kPack<T>>{x, rows, width, stride, out})
+               : run(CopyColumnsKernel<T, 1>{x, rows, width, stride, out});
+}
 
 // An element a thread.
 template <typename T>

@@ -37,6 +37,27 @@ TEST(RowsKernels, TakeOneOfEachSequenceAndAddABias) {
   TestRows<f16>(2, 3, 301, 1);
 }
 
+template <typename T>
+void TestCopyColumns(int64_t rows, int64_t width, int64_t stride, int64_t first) {
+  const auto values = RandomVector<T>(rows * stride, 3), before = RandomVector<T>(rows * stride, 4);
+  HostArray<T> x(values), out(before);
+  const absl::Status ran =
+      RunCopyColumns(x.data() + first, rows, width, stride, out.data() + first,
+                     [](const auto& kernel) { return RunAnywhere(kernel, 7); });
+  ASSERT_TRUE(ran.ok()) << ran;
+  for (int64_t i = 0; i < rows * stride; ++i) {
+    const bool copied = i % stride >= first && i % stride < first + width;
+    EXPECT_EQ(ToFloat(out.data()[i]), ToFloat((copied ? values : before)[i])) << i;
+  }
+}
+
+TEST(RowsKernels, CopySomeColumns) {
+  TestCopyColumns<float>(5, 64, 192, 128);
+  TestCopyColumns<bf16>(33, 16, 64, 48);
+  TestCopyColumns<f16>(3, 16, 64, 5);
+  TestCopyColumns<bf16>(1, 7, 21, 14);
+}
+
 // Random targets, of which `share` of 10 are there.
 std::vector<int32_t> TargetsOf(int64_t rows, int share) {
   const auto draws = RandomVector<float>(rows, 5);

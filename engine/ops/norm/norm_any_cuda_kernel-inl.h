@@ -33,7 +33,8 @@ struct NormForwardAnyKernel {
     const int64_t row = c.block();
     const T* x = a.x;
     float sum = 0;
-    for (int64_t i = row * a.width + c.thread(); i < (row + 1) * a.width; i += kThreads) {
+    const int64_t begin = row * RowStride(a), end = begin + a.width;
+    for (int64_t i = begin + c.thread(); i < end; i += kThreads) {
       float value = Widen(c.Load(a.x + i));
       if (a.residual != nullptr) {
         const T stored = Narrow<T>(Widen(c.Load(a.residual + i)) + DropElement(c, mask, i, value));
@@ -46,14 +47,14 @@ struct NormForwardAnyKernel {
     float mean = 0;
     if constexpr (kLayer) mean = BlockSum<kThreads, 0>(c, sum) / static_cast<float>(a.width);
     float squares = 0;
-    for (int64_t i = row * a.width + c.thread(); i < (row + 1) * a.width; i += kThreads) {
+    for (int64_t i = begin + c.thread(); i < end; i += kThreads) {
       const float centred = Widen(c.Load(x + i)) - mean;
       squares = fmaf(centred, centred, squares);
     }
     const float variance = BlockSum<kThreads, 1>(c, squares) / static_cast<float>(a.width);
     const float rstd = 1.0f / sqrtf(variance + a.epsilon);
     for (int64_t column = c.thread(); column < a.width; column += kThreads) {
-      const int64_t i = row * a.width + column;
+      const int64_t i = begin + column;
       const float normal = (Widen(c.Load(x + i)) - mean) * rstd;
       float y = normal * Gamma(c, column);
       if constexpr (kLayer) y += Widen(c.Load(a.beta + column));
@@ -105,8 +106,9 @@ struct NormBackwardAnyKernel {
     float mean = 0;
     if constexpr (kLayer) mean = c.Load(a.mean + row);
     float sum_g = 0, sum_gx = 0;
+    const int64_t begin = row * RowStride(a);
     for (int64_t column = c.thread(); column < a.width; column += kThreads) {
-      const int64_t i = row * a.width + column;
+      const int64_t i = begin + column;
       const float xhat = (Widen(c.Load(a.x + i)) - mean) * rstd;
       const float dy = Widen(c.Load(a.dy + i));
       const float g = dy * Gamma(c, column);
@@ -120,7 +122,7 @@ struct NormBackwardAnyKernel {
     if constexpr (kLayer) mean_g = BlockSum<kThreads, 0>(c, sum_g) * scale;
     const float mean_gx = BlockSum<kThreads, 1>(c, sum_gx) * scale;
     for (int64_t column = c.thread(); column < a.width; column += kThreads) {
-      const int64_t i = row * a.width + column;
+      const int64_t i = begin + column;
       const float xhat = (Widen(c.Load(a.x + i)) - mean) * rstd;
       const float g = Widen(c.Load(a.dy + i)) * Gamma(c, column);
       float dx = rstd * fmaf(-xhat, mean_gx, g - mean_g);

@@ -15,6 +15,9 @@ struct RmsNormShape {
   int64_t width = 0;
   float epsilon = 1e-5f;
   float gamma_offset = 0;  // added to gamma, in fp32: Gemma's weights are what is beside 1
+  int64_t stride = 0;      // elements from a row to the next, where rows are columns of wider ones
+
+  int64_t RowStride() const { return stride == 0 ? width : stride; }
 };
 
 // ---- on the CPU, 64-byte aligned ----

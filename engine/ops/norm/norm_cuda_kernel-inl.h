@@ -16,6 +16,12 @@ namespace milepost::kernels::cuda {
 inline constexpr int kItemElements = 32;
 inline constexpr int64_t kMaxItemWidth = 512 * kItemElements;
 
+// Elements from a row to the next.
+template <typename Args>
+MP_DEVICE int64_t RowStride(const Args& a) {
+  return a.stride == 0 ? a.width : a.stride;
+}
+
 // A thread's share of a row.
 struct Item {
   float v[4][8];
@@ -81,7 +87,7 @@ struct NormForwardKernel {
     const int item = c.thread() % kPerRow;
     const bool active = item * kItemElements < a.width;
     const int64_t column = ItemBegin(item);
-    const int64_t at = row * a.width + column;
+    const int64_t at = row * RowStride(a) + column;
     Item v = {};
     if (active) v = Input(c, at);
     float mean = 0;
@@ -200,7 +206,7 @@ struct NormBackwardKernel {
   template <typename Context, typename Array>
   MP_DEVICE void Row(Context& c, Array& sums, int64_t row, int64_t column, bool active,
                      int parity) const {
-    const int64_t at = row * a.width + column;
+    const int64_t at = row * RowStride(a) + column;
     Item xhat = {}, g = {};
     Upstream upstream = {};
     float sum_g = 0, sum_gx = 0, rstd = 0, mean = 0;

@@ -1,8 +1,8 @@
 // LayerNorm and RMSNorm over the last dimension, alone or fused with the residual add and the
 // dropout before it; semantics of the CPU's (layernorm_cpu_kernel.h, rmsnorm_cpu_kernel.h). T in
 // {float, bf16, f16}; all device memory, 16-byte aligned. One pass over the row where width is a
-// multiple of 64, at most 16384 (LayerNorm's backward: 8192); other widths take slower kernels. The
-// same inputs give the same bits.
+// multiple of 64, at most 16384 (LayerNorm's backward: 8192), and the stride one of 8; others take
+// slower kernels, and need no alignment. The same inputs give the same bits.
 //
 //   NormForwardArgs<bf16> forward{.x = delta, .residual = residual, .gamma = gamma, ...};
 //   MP_RETURN_IF_ERROR(NormForward(forward, stream));
@@ -32,6 +32,7 @@ struct NormForwardArgs {
   float* rstd = nullptr;        // [rows]
   int64_t rows = 0;
   int64_t width = 0;
+  int64_t stride = 0;  // RMSNorm: as RmsNormShape's, of all that have [rows, width]
   float epsilon = 1e-5f;
   DropoutArgs dropout;  // elements_per_sample is a multiple of width
 };
@@ -56,6 +57,7 @@ struct NormBackwardArgs {
   bool accumulate = false;         // dgamma, dbeta: += instead of =
   int64_t rows = 0;
   int64_t width = 0;
+  int64_t stride = 0;   // as the forward's
   DropoutArgs dropout;  // the forward's; read only for d_delta
 };
 

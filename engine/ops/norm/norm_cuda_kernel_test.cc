@@ -196,6 +196,66 @@ TEST(WideNorms, OfBf16) {
   TestBackward<bf16, false>({2, 8256}, true);
 }
 
+// RMSNorm of columns of wider rows, in place, are the bits of the same rows alone; what lies beside
+// them stays. Width 64: by items, where the stride lets packs be aligned.
+template <typename T>
+void TestColumns(int64_t rows, int64_t width, int64_t beside) {
+  SCOPED_TRACE(testing::Message() << rows << " x " << width << " beside " << beside);
+  const int64_t stride = width + 2 * beside, n = rows * stride;
+  const auto x = RandomVector<T>(n, 1), dy = RandomVector<T>(n, 2);
+  const auto gamma = RandomVector<T>(width, 3);
+  const auto at = [&](int64_t i) { return i / width * stride + beside + i % width; };
+  std::vector<T> x_alone(rows * width), dy_alone(rows * width);
+  for (int64_t i = 0; i < rows * width; ++i) x_alone[i] = x[at(i)], dy_alone[i] = dy[at(i)];
+  HostArray<T> gammas(gamma), xs(x), dxs(dy), ys(x), alone(x_alone), gradient(dy_alone);
+  HostArray<T> y(rows * width), dx(rows * width);
+  HostArray<float> rstd(rows), rstds(rows), dgamma(width), dgammas(width);
+  HostArray<float> workspace(2 * rows * width);
+  NormForwardArgs<T> forward = {.x = alone.data(),
+                                .gamma = gammas.data(),
+                                .y = y.data(),
+                                .rstd = rstd.data(),
+                                .rows = rows,
+                                .width = width,
+                                .epsilon = kNormEpsilon};
+  ASSERT_TRUE(RunNormForward<false>(forward, kRunNorm).ok());
+  forward.x = forward.y = ys.data() + beside;
+  forward.rstd = rstds.data();
+  forward.stride = stride;
+  ASSERT_TRUE(RunNormForward<false>(forward, kRunNorm).ok());
+  NormBackwardArgs<T> backward = {.x = alone.data(),
+                                  .gamma = gammas.data(),
+                                  .rstd = rstd.data(),
+                                  .dy = gradient.data(),
+                                  .dx = dx.data(),
+                                  .dgamma = dgamma.data(),
+                                  .rows = rows,
+                                  .width = width};
+  ASSERT_TRUE(RunNormBackward<false>(backward, workspace.data(), kRunNorm).ok());
+  backward.x = xs.data() + beside;
+  backward.dy = backward.dx = dxs.data() + beside;
+  backward.dgamma = dgammas.data();
+  backward.stride = stride;
+  ASSERT_TRUE(RunNormBackward<false>(backward, workspace.data(), kRunNorm).ok());
+  std::vector<T> want_y = x, want_dx = dy;
+  for (int64_t i = 0; i < rows * width; ++i) {
+    want_y[at(i)] = y.data()[i], want_dx[at(i)] = dx.data()[i];
+  }
+  // Kernels of unlike widths add up in unlike orders.
+  const double bar = stride % 8 == 0 || width % 64 != 0 ? 0 : kRelative<T>;
+  ExpectNear(ys.values(), want_y, bar, bar, "y");
+  ExpectNear(dxs.values(), want_dx, bar, 2 * bar, "dx");
+  ExpectNear(rstds.values(), rstd.values(), bar, 0, "rstd");
+  ExpectNear(dgammas.values(), dgamma.values(), bar, 2 * bar, "dgamma");
+}
+
+TYPED_TEST(NormKernels, OfColumnsOfWiderRows) {
+  TestColumns<TypeParam>(5, 64, 8);
+  TestColumns<TypeParam>(3, 1088, 64);
+  TestColumns<TypeParam>(5, 64, 6);
+  TestColumns<TypeParam>(5, 40, 3);
+}
+
 // More rows than blocks: each block has several, the last ones fewer.
 TEST(ManyRows, OfAWarpAndOfABlock) {
   TestBackward<bf16, true>({kMaxNormBlocks * 4 + 6, 64}, false);

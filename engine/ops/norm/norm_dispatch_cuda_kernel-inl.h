@@ -13,9 +13,9 @@
 
 namespace milepost::kernels::cuda {
 
-// Groups of 64 elements of a row are groups of the mask's stream.
-inline bool InItems(int64_t width, const DropoutArgs& dropout) {
-  return width % 64 == 0 && width <= kMaxItemWidth &&
+// Groups of 64 elements of a row are groups of the mask's stream, and packs of them are aligned.
+inline bool InItems(int64_t width, int64_t stride, const DropoutArgs& dropout) {
+  return width % 64 == 0 && width <= kMaxItemWidth && stride % 8 == 0 &&
          (dropout.p <= 0 || dropout.elements_per_sample % 64 == 0);
 }
 
@@ -23,7 +23,7 @@ inline bool InItems(int64_t width, const DropoutArgs& dropout) {
 template <bool kLayer, typename T, typename Run>
 absl::Status RunNormForward(const NormForwardArgs<T>& a, const Run& run) {
   const DropoutMask mask = MaskOf(a.dropout);
-  if (!InItems(a.width, a.dropout)) return run(NormForwardAnyKernel<T, kLayer>{a, mask});
+  if (!InItems(a.width, a.stride, a.dropout)) return run(NormForwardAnyKernel<T, kLayer>{a, mask});
   if (a.width <= 32 * kItemElements) return run(NormForwardKernel<T, kLayer, 32>{a, mask});
   if (a.width <= 128 * kItemElements) return run(NormForwardKernel<T, kLayer, 128>{a, mask});
   if (a.width <= 256 * kItemElements) return run(NormForwardKernel<T, kLayer, 256>{a, mask});
@@ -47,7 +47,7 @@ absl::Status RunNormBackward(const NormBackwardArgs<T>& a, float* workspace, con
   const DropoutArgs none;
   // Two sums of 512 threads would need more shared memory than most devices have.
   const bool too_wide = kLayer && a.width > 256 * kItemElements;
-  if (too_wide || !InItems(a.width, a.d_delta == nullptr ? none : a.dropout)) {
+  if (too_wide || !InItems(a.width, a.stride, a.d_delta == nullptr ? none : a.dropout)) {
     return RunBackwardKernel<NormBackwardAnyKernel<T, kLayer>>(a, workspace, run);
   }
   if (a.width <= 32 * kItemElements) {

@@ -59,7 +59,7 @@ void ForwardRows(const RmsNormShape& s, const T* residual, const T* delta, const
                  int64_t first, int64_t last, T* x, T* y, float* rstd) {
   const DF d;
   for (int64_t row = first; row < last; ++row) {
-    const int64_t at = row * s.width;
+    const int64_t at = row * s.RowStride();
     if (residual != nullptr) {
       ForVectors(s.width, [&](int64_t i, int64_t n) MP_SIMD {
         const VF sum = hn::Add(LoadUpTo(d, residual + at + i, n), LoadUpTo(d, delta + at + i, n));
@@ -78,8 +78,9 @@ HWY_INLINE void BackwardRow(const RmsNormShape& s, const RmsNormBackwardArgs<T>&
   const DF d;
   const int64_t width = s.width;
   const VF offset = hn::Set(d, s.gamma_offset);
-  const T* dy = a.dy + row * width;
-  const T* x = a.x + row * width;
+  const int64_t at = row * s.RowStride();
+  const T* dy = a.dy + at;
+  const T* x = a.x + at;
   const VF rstd = hn::Set(d, a.rstd[row]);
   VF sum = hn::Zero(d);
   ForVectors(width, [&](int64_t i, int64_t n) MP_SIMD {
@@ -90,8 +91,8 @@ HWY_INLINE void BackwardRow(const RmsNormShape& s, const RmsNormBackwardArgs<T>&
   });
   const float scale = 1.0f / static_cast<float>(width);
   const VF mean = hn::Set(d, hn::GetLane(hn::SumOfLanes(d, sum)) * scale);
-  const T* upstream = a.dx_upstream == nullptr ? nullptr : a.dx_upstream + row * width;
-  T* dx = a.dx + row * width;
+  const T* upstream = a.dx_upstream == nullptr ? nullptr : a.dx_upstream + at;
+  T* dx = a.dx + at;
   ForVectors(width, [&](int64_t i, int64_t n) MP_SIMD {
     const VF xhat = hn::Mul(LoadUpTo(d, x + i, n), rstd);
     const VF gamma = hn::Add(LoadUpTo(d, a.gamma + i, n), offset);

@@ -1,7 +1,8 @@
 // RMSNorm over the last dimension, alone or fused with the residual add before it; T in {float,
-// bf16}. x, y, delta: [rows, width]; gamma: [width] of T; rstd: float[rows], written by the forward
-// and read by the backward: 1 / sqrt(mean(x^2) + epsilon), in fp32. Results do not depend on the
-// thread count.
+// bf16}. x, y, delta and their gradients: [rows, width], all of them columns of wider rows where
+// the shape has a stride; gamma: [width] of T; rstd: float[rows], written by the forward and read
+// by the backward: 1 / sqrt(mean(x^2) + epsilon), in fp32. Results do not depend on the thread
+// count.
 //
 //   RmsNormForward<bf16>({.rows = 64, .width = 768}, x, gamma, y, rstd);
 #ifndef MILEPOST_ENGINE_OPS_NORM_RMSNORM_CPU_KERNEL_H_
@@ -15,7 +16,7 @@
 
 namespace milepost::kernels {
 
-// y = x * rstd * (gamma_offset + gamma).
+// y = x * rstd * (gamma_offset + gamma). y may be x.
 template <typename T>
 void RmsNormForward(const RmsNormShape& shape, const T* x, const T* gamma, T* y, float* rstd);
 

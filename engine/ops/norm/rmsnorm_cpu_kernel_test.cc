@@ -110,6 +110,58 @@ TEST_P(RmsNorm, AddsTheResidual) {
   }
 }
 
+// Columns [3, 3 + width) of wider rows, in place; what lies beside them stays.
+template <typename T>
+void CheckColumns(int64_t rows, int64_t width) {
+  const int64_t stride = width + 8;
+  const RmsNormShape packed = {rows, width, kRmsNormEpsilon, 1};
+  const RmsNormShape columns = {rows, width, kRmsNormEpsilon, 1, stride};
+  const auto gamma = RandomVector<T>(width, 2);
+  const auto x = RandomVector<T>(rows * stride, 1), dy = RandomVector<T>(rows * stride, 3);
+  const auto pick = [&](const std::vector<T>& from) {
+    std::vector<T> out(rows * width);
+    for (int64_t i = 0; i < rows * width; ++i) out[i] = from[i / width * stride + 3 + i % width];
+    return out;
+  };
+  const auto put = [&](const std::vector<T>& values, std::vector<T> into) {
+    for (int64_t i = 0; i < rows * width; ++i) into[i / width * stride + 3 + i % width] = values[i];
+    return into;
+  };
+  const std::vector<T> x_alone = pick(x), dy_alone = pick(dy);
+  std::vector<T> y(rows * width), dx(rows * width), y_columns = x, dx_columns = dy;
+  std::vector<float> rstd(rows), rstd_columns(rows), dgamma(width), dgamma_columns(width);
+  RmsNormForward(packed, x_alone.data(), gamma.data(), y.data(), rstd.data());
+  RmsNormForward(columns, y_columns.data() + 3, gamma.data(), y_columns.data() + 3,
+                 rstd_columns.data());
+  EXPECT_TRUE(SameBits(y_columns, put(y, x)));
+  EXPECT_TRUE(SameBits(rstd_columns, rstd));
+  AlignedBuffer workspace(RmsNormBackwardWorkspaceBytes(rows, width));
+  const RmsNormBackwardArgs<T> alone = {.x = x_alone.data(),
+                                        .gamma = gamma.data(),
+                                        .rstd = rstd.data(),
+                                        .dy = dy_alone.data(),
+                                        .dx = dx.data(),
+                                        .dgamma = dgamma.data()};
+  RmsNormBackward(packed, alone, workspace.data());
+  const RmsNormBackwardArgs<T> within = {.x = x.data() + 3,
+                                         .gamma = gamma.data(),
+                                         .rstd = rstd.data(),
+                                         .dy = dx_columns.data() + 3,
+                                         .dx = dx_columns.data() + 3,
+                                         .dgamma = dgamma_columns.data()};
+  RmsNormBackward(columns, within, workspace.data());
+  EXPECT_TRUE(SameBits(dx_columns, put(dx, dy)));
+  EXPECT_TRUE(SameBits(dgamma_columns, dgamma));
+}
+
+TEST_P(RmsNorm, OfColumnsOfWiderRows) {
+  for (int64_t width : {5, 64, 130}) {
+    CheckColumns<float>(19, width);
+    CheckColumns<bf16>(19, width);
+    CheckColumns<f16>(19, width);
+  }
+}
+
 TEST_P(RmsNorm, NanStaysInItsRow) {
   std::vector<float> x(2 * 20, 1.0f), gamma(20, 1.0f), y(40), rstd(2);
   x[7] = std::numeric_limits<float>::quiet_NaN();

@@ -1,7 +1,11 @@
 // Plans of the Llama family.
 #include <cstdint>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/spec/parse.h"
 #include "common/spec/validate.h"
 #include "engine/plan/estimates/device_profile.h"
@@ -54,6 +58,58 @@ TEST(LlamaPlan, EveryCombinationVerifies) {
       }
     }
   }
+}
+
+v1::JobSpec TinyOlmo2() {
+  v1::JobSpec spec = TinyLlama(2);
+  v1::LlamaSpec& llama = *spec.mutable_model()->mutable_llama();
+  llama.set_qkv_bias(false);
+  llama.set_wide_qk_norm(true);
+  llama.set_pre_norms(false);
+  llama.set_post_norms(true);
+  return spec;
+}
+
+// What the forward of a layer makes and something later reads.
+std::set<std::string> KeptOfLayer(const StepPlan& plan, int64_t layer) {
+  std::set<graph::ValueId> forward;
+  std::set<std::string> kept;
+  for (const PlannedOp& op : plan.train.ops) {
+    if (op.op.phase == graph::Phase::kForward) {
+      for (const graph::Output& output : op.op.outputs) forward.insert(output.value);
+      continue;
+    }
+    for (const graph::ValueId input : op.op.inputs) {
+      const bool made = forward.contains(input);
+      absl::string_view name = made ? plan.train.graph.values[input].name : "";
+      if (absl::ConsumePrefix(&name, absl::StrCat("layers.", layer, "."))) kept.emplace(name);
+    }
+  }
+  return kept;
+}
+
+// Without norms of what sub-layers read these read the stream itself: where a block takes it up it
+// is kept, and within the block it is made again.
+TEST(LlamaPlan, WhatIsKeptOfALayerWithoutPreNorms) {
+  const auto kept = [](Recompute recompute) {
+    const auto plan = PlanTraining(TinyOlmo2(), {.world = 2,
+                                                 .zero_stage = 3,
+                                                 .recompute = recompute,
+                                                 .compute_dtype = DType::kBf16,
+                                                 .micro_batch = 2,
+                                                 .sequence = 16,
+                                                 .threads = 2});
+    EXPECT_TRUE(plan.ok() && Verify(*plan).ok()) << plan.status();
+    return plan.ok() ? KeptOfLayer(*plan, 1) : std::set<std::string>();
+  };
+  const std::set<std::string> products = {
+      "attn.delta", "attn.normed.rstd_k", "attn.normed.rstd_q", "attn.out",    "attn.out.lse",
+      "attn.qkv",   "attn.rotated",       "mlp.delta",          "mlp.gate_up", "mlp_post_norm.sum"};
+  EXPECT_EQ(kept(Recompute::kSelective), products);
+  std::set<std::string> all = products;
+  all.insert({"attn_post_norm.rstd", "attn_post_norm.sum", "mlp.swiglu", "mlp_post_norm.rstd"});
+  EXPECT_EQ(kept(Recompute::kNone), all);
+  EXPECT_EQ(kept(Recompute::kFull), std::set<std::string>{"mlp_post_norm.sum"});
 }
 
 TEST(LlamaPlan, Llama3Has8Billion) {

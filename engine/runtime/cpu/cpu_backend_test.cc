@@ -248,6 +248,7 @@ TEST_P(EveryOp, MatchesTheReference) {
   EXPECT_EQ(seen.size(), options.dora      ? (options.llama ? 22u : 19u)
                          : options.gemma3  ? 19u
                          : options.qk_norm ? 18u
+                         : options.olmo3   ? 18u
                          : options.llama   ? 16u
                          : dropout_alone   ? 15u
                                            : 14u);
@@ -293,7 +294,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.precision = v1::PRECISION_BF16, .llama = true, .kv_heads = 1, .qk_norm = true}, 1},
         Case{{.precision = v1::PRECISION_FP16, .llama = true, .qk_norm = true}, 2},
         Case{{.precision = v1::PRECISION_FP32, .llama = true, .gemma3 = true}, 2},
-        Case{{.precision = v1::PRECISION_BF16, .llama = true, .kv_heads = 1, .gemma3 = true}, 1}));
+        Case{{.precision = v1::PRECISION_BF16, .llama = true, .kv_heads = 1, .gemma3 = true}, 1},
+        Case{{.precision = v1::PRECISION_FP32, .llama = true, .olmo3 = true}, 2},
+        Case{{.precision = v1::PRECISION_BF16, .llama = true, .kv_heads = 1, .olmo3 = true}, 1},
+        Case{{.precision = v1::PRECISION_FP16, .llama = true, .kv_heads = 4, .olmo3 = true}, 2}));
 
 // Adapters of all layers with magnitudes: weights of either layout, with biases and without.
 INSTANTIATE_TEST_SUITE_P(
@@ -414,6 +418,8 @@ INSTANTIATE_TEST_SUITE_P(
         TinyOptions{.width = 20, .llama = true, .kv_heads = 1, .hidden = 13, .tied = true},
         TinyOptions{.llama = true, .documents = true}, TinyOptions{.llama = true, .qk_norm = true},
         TinyOptions{.llama = true, .gemma3 = true, .documents = true},
+        TinyOptions{.llama = true, .olmo3 = true, .documents = true},
+        TinyOptions{.dropout = 0.25, .bert = true, .distilbert = true, .documents = true},
         TinyOptions{.dropout = 0.25, .bert = true, .documents = true}, TinyOptions{.heads = true},
         TinyOptions{.llama = true, .heads = true}, TinyOptions{.bert = true, .heads = true}));
 

@@ -63,6 +63,19 @@ v1::ModelSpec Llama(bool variant) {
   return spec.model();
 }
 
+v1::ModelSpec Olmo3() {
+  v1::JobSpec spec;
+  *spec.mutable_model() = Llama(false);
+  v1::LlamaSpec* llama = spec.mutable_model()->mutable_llama();
+  llama->set_wide_qk_norm(true);
+  llama->set_pre_norms(false);
+  llama->set_post_norms(true);
+  llama->mutable_window()->set_positions(9);
+  llama->mutable_window()->set_full_every(2);
+  NormalizeJobSpec(&spec);
+  return spec.model();
+}
+
 int32_t Token(int64_t position) {
   return static_cast<int32_t>((position * position + 7 * position + 2) % kVocabulary);
 }
@@ -208,7 +221,7 @@ void CheckModel(const v1::ModelSpec& model, DType dtype, double tolerance) {
 }
 
 TEST(GenerationPrograms, LogitsAreTheReferencesOfTheWholeText) {
-  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true)}) {
+  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true), Olmo3()}) {
     CheckModel(model, DType::kF32, 1e-5);
     CheckModel(model, DType::kBf16, 1.0 / 32);
     CheckModel(model, DType::kF16, 1.0 / 256);

@@ -50,15 +50,17 @@ struct TinyOptions {
   bool qkv_bias = false;
   bool qk_norm = false;
   v1::LlamaSpec::Activation activation = v1::LlamaSpec::ACTIVATION_UNSPECIFIED;
-  bool gemma3 = false;     // a llama with all that Gemma 3 has beside it
-  bool bert = false;       // instead of GPT-2, with masking and segments
-  bool documents = false;  // separated by token 5, attention bounded by them
-  bool heads = false;      // two further ones, "kind" and "next", over labels of each token
-  int64_t head_dim = 8;    // Llama's
-  int64_t lora = 0;        // rank of adapters of all layers; 0: none
-  bool nf4 = false;        // what they adapt is in 4 bits
-  bool dora = false;       // with magnitudes
-  double dpo = 0;          // beta of preferences, with documents and lora; 0: next tokens
+  bool gemma3 = false;      // a llama with all that Gemma 3 has beside it
+  bool olmo3 = false;       // a llama with the norms of OLMo 2 and 3, and the windows of the latter
+  bool bert = false;        // instead of GPT-2, with masking and segments
+  bool distilbert = false;  // a bert without segments
+  bool documents = false;   // separated by token 5, attention bounded by them
+  bool heads = false;       // two further ones, "kind" and "next", over labels of each token
+  int64_t head_dim = 8;     // Llama's
+  int64_t lora = 0;         // rank of adapters of all layers; 0: none
+  bool nf4 = false;         // what they adapt is in 4 bits
+  bool dora = false;        // with magnitudes
+  double dpo = 0;           // beta of preferences, with documents and lora; 0: next tokens
 };
 
 class TinyJob {
@@ -90,7 +92,7 @@ class TinyJob {
       spec.mutable_data()->mutable_masking()->set_probability(0.3);
       spec.mutable_data()->mutable_masking()->set_mask_token(kVocabulary - 1);
       spec.mutable_data()->mutable_masking()->add_special_tokens(3);
-      spec.mutable_data()->set_segment_separator(7);
+      if (!options.distilbert) spec.mutable_data()->set_segment_separator(7);
     } else if (options.llama) {
       *spec.mutable_model()->mutable_llama() = Llama(options);
     } else {
@@ -152,7 +154,7 @@ class TinyJob {
     model.set_hidden(options.hidden);
     model.set_context(kContext);
     model.set_vocabulary(kVocabulary);
-    model.set_segments(3);
+    model.set_segments(options.distilbert ? 0 : 3);
     model.set_dropout(options.dropout);
     return model;
   }
@@ -164,6 +166,15 @@ class TinyJob {
     model->set_post_norms(true);
     model->set_scale_embedding(true);
     model->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
+    model->mutable_window()->set_positions(7);
+    model->mutable_window()->set_full_every(2);
+    model->mutable_window()->set_rope_theta(100);
+  }
+
+  static void MakeOlmo3(v1::LlamaSpec* model) {
+    model->set_wide_qk_norm(true);
+    model->set_pre_norms(false);
+    model->set_post_norms(true);
     model->mutable_window()->set_positions(7);
     model->mutable_window()->set_full_every(2);
     model->mutable_window()->set_rope_theta(100);
@@ -185,6 +196,7 @@ class TinyJob {
     model.set_qk_norm(options.qk_norm);
     model.set_activation(options.activation);
     if (options.gemma3) MakeGemma3(&model);
+    if (options.olmo3) MakeOlmo3(&model);
     return model;
   }
 

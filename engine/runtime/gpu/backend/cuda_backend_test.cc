@@ -204,6 +204,13 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.precision = v1::PRECISION_FP32, .layers = 1, .llama = true, .qk_norm = true}},
         Case{{.precision = v1::PRECISION_FP32, .llama = true, .gemma3 = true}},
         Case{{.precision = v1::PRECISION_BF16, .layers = 1, .llama = true, .gemma3 = true}},
+        Case{{.precision = v1::PRECISION_FP32, .llama = true, .olmo3 = true}},
+        Case{{.precision = v1::PRECISION_BF16, .layers = 1, .llama = true, .olmo3 = true}},
+        Case{{.precision = v1::PRECISION_FP16,
+              .layers = 1,
+              .llama = true,
+              .kv_heads = 1,
+              .olmo3 = true}},
         Case{{.precision = v1::PRECISION_BF16,
               .layers = 1,
               .llama = true,
@@ -347,6 +354,8 @@ TEST(CudaBackend, GeneratesAsTheCpu) {
   TestGeneration(gpt2.model(), DType::kF32);
   TestGeneration(llama.model(), DType::kBf16);
   TestGeneration(llama.model(), DType::kF16);
+  const v1::JobSpec olmo = job.Spec({.layers = 1, .llama = true, .olmo3 = true});
+  TestGeneration(olmo.model(), DType::kBf16);
 }
 
 }  // namespace

@@ -61,6 +61,8 @@ int64_t AskedFor(const plan::StepPlan& plan, const plan::Program& program, const
     case OpKind::kResidualLayerNormBackward:
     case OpKind::kRmsNormBackward:
       return cuda::NormBackwardWorkspaceBytes(shape(0)[0], shape(0)[1]);
+    case OpKind::kWideQkNormBackward:
+      return cuda::NormBackwardWorkspaceBytes(shape(0)[0], shape(1)[0]);
     case OpKind::kQkNormBackward:
       return cuda::QkNormBackwardWorkspaceBytes({.rows = shape(0)[0],
                                                  .heads = op.attributes.heads,
@@ -89,6 +91,7 @@ TEST(CudaWorkspace, IsTheKernelsOwn) {
       {.micro_batch = 3},
       {.global_batch = 40, .micro_batch = 40, .llama = true, .qkv_bias = true},
       {.micro_batch = 1, .llama = true, .qk_norm = true},
+      {.micro_batch = 1, .llama = true, .olmo3 = true},
       {.micro_batch = 2, .bert = true, .heads = true}};
   for (const TinyOptions& options : shapes) {
     const plan::StepPlan plan = PlanOf(job, options, 300);
@@ -102,7 +105,7 @@ TEST(CudaWorkspace, IsTheKernelsOwn) {
     }
     for (const plan::Buffer& buffer : plan.buffers) EXPECT_EQ(buffer.offset % 256, 0);
   }
-  EXPECT_EQ(seen.size(), 12U);
+  EXPECT_EQ(seen.size(), 13U);
 }
 
 // With documents the library is planned for where it takes them: heads 16 wide, not 8, nor fp32.

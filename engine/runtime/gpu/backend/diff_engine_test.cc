@@ -79,6 +79,7 @@ TEST(DiffEngine, EveryOpOfEveryFamilyIsTheCpus) {
        {TinyOptions{.precision = v1::PRECISION_FP32, .dropout = 0.25},
         TinyOptions{.precision = v1::PRECISION_BF16, .llama = true, .qk_norm = true},
         TinyOptions{.precision = v1::PRECISION_BF16, .llama = true, .gemma3 = true},
+        TinyOptions{.precision = v1::PRECISION_BF16, .llama = true, .olmo3 = true},
         TinyOptions{.precision = v1::PRECISION_BF16,
         .llama = true,
         .activation = v1::LlamaSpec::ACTIVATION_GEGLU},
