@@ -14,6 +14,10 @@
 
 #include "absl/time/clock.h"
 
+#ifndef MILEPOST_CONTAINER_INIT
+#define MILEPOST_CONTAINER_INIT ""  // the build says where it is
+#endif
+
 namespace milepost::worker {
 namespace {
 

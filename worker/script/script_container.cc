@@ -71,8 +71,8 @@ std::vector<ContainerMount> MountsOf(const v1::ScriptSpec& script, const Contain
   return mounts;
 }
 
-ContainedEnd EndOf(const ExitResult& podman, const CommandEnd& command,
-                   const std::string& program) {
+ContainedEnd EndOf(const ExitResult& podman, const CommandEnd& command, const std::string& program,
+                   bool late) {
   switch (command.kind) {
     case CommandEnd::kEnded:
       return {.result = command.result};
@@ -87,12 +87,14 @@ ContainedEnd EndOf(const ExitResult& podman, const CommandEnd& command,
     case CommandEnd::kNotTried:
       break;
   }
+  const std::string how =
+      late ? absl::StrCat("not within ", absl::FormatDuration(kContainerTime)) : podman.ToString();
   return {.result = podman,
-          .failure = TrainerExit{
-              .code = kExitError,
-              .failure_class = v1::FAILURE_CLASS_HOST,
-              .message = absl::StrCat("podman did not run the container (", podman.ToString(), ")"),
-              .with_last_line = true}};
+          .failure =
+              TrainerExit{.code = kExitError,
+                          .failure_class = v1::FAILURE_CLASS_HOST,
+                          .message = absl::StrCat("podman did not run the container (", how, ")"),
+                          .with_last_line = true}};
 }
 
 absl::StatusOr<ScriptContainer> ScriptContainer::Prepare(const v1::ScriptSpec& script,
@@ -152,8 +154,8 @@ std::string ScriptContainer::ProcessFolder() const {
   return absl::StrCat("/proc/", control_.pid(), "/root/proc");
 }
 
-ContainedEnd ScriptContainer::End(const ExitResult& podman) const {
-  return EndOf(podman, control_.End(), script_.command(0));
+ContainedEnd ScriptContainer::End(const ExitResult& podman, bool late) const {
+  return EndOf(podman, control_.End(), script_.command(0), late);
 }
 
 }  // namespace milepost::worker

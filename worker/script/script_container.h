@@ -4,7 +4,7 @@
 //   MP_ASSIGN_OR_RETURN(ScriptOptions podman, container.Options(std::move(options_on_the_host)));
 //   ... ScriptProcess::Start(podman) ...
 //   container.Signal(SIGTERM);
-//   ContainedEnd end = container.End(how_podman_ended);
+//   ContainedEnd end = container.End(how_podman_ended, /*late=*/false);
 //
 // It dies with this object, and with this process. Not thread-safe, but for ProcessFolder.
 #ifndef MILEPOST_WORKER_SCRIPT_SCRIPT_CONTAINER_H_
@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "common/spec/container.h"
 #include "milepost/v1/job_spec.pb.h"
 #include "worker/container/container_control.h"
@@ -26,6 +27,9 @@
 #include "worker/trainer/failure.h"
 
 namespace milepost::worker {
+
+// For podman to begin a container: the first one of an image may copy all of it.
+inline constexpr absl::Duration kContainerTime = absl::Minutes(10);
 
 struct ContainerPlaces {
   std::string name;             // of the container
@@ -47,8 +51,10 @@ struct ContainedEnd {
   std::optional<TrainerExit> failure;
 };
 
-// Of what podman ended with and the report said. Pure.
-ContainedEnd EndOf(const ExitResult& podman, const CommandEnd& command, const std::string& program);
+// Of what podman ended with and the report said. `late`: podman was killed, because it had not
+// begun the container in kContainerTime. Pure.
+ContainedEnd EndOf(const ExitResult& podman, const CommandEnd& command, const std::string& program,
+                   bool late);
 
 class ScriptContainer {
  public:
@@ -71,7 +77,7 @@ class ScriptContainer {
   bool Started() const { return control_.End().kind != CommandEnd::kNotTried; }
   void Signal(int signal) const { control_.Signal(signal); }
   void Kill() { control_.Kill(); }
-  ContainedEnd End(const ExitResult& podman) const;
+  ContainedEnd End(const ExitResult& podman, bool late) const;
 
  private:
   ScriptContainer(v1::ScriptSpec script, ContainerPlaces places, ContainerImage image,

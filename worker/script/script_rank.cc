@@ -57,8 +57,6 @@ constexpr absl::Duration kSignOfLife = absl::Seconds(1);
 constexpr absl::Duration kBetweenReports = absl::Milliseconds(500);  // however often it reports
 constexpr absl::Duration kEnding = absl::Seconds(10);
 constexpr absl::Duration kPositionTime = absl::Seconds(1);  // to learn where a rank is
-// For a container to begin: the first one of an image may copy all of it.
-constexpr absl::Duration kContainerTime = absl::Minutes(10);
 constexpr size_t kMostErrorFileBytes = 1 << 20;
 
 absl::Time Now() { return Clock::Real()->Now(); }
@@ -139,7 +137,7 @@ class ScriptRank {
     const int64_t oom_kills = CgroupOomKills();
     const ExitResult process_end = Await(*script);
     const ContainedEnd end =
-        container_ ? container_->End(process_end) : ContainedEnd{.result = process_end};
+        container_ ? container_->End(process_end, late_) : ContainedEnd{.result = process_end};
     SayProgress();
     const CgroupRecord used = cgroup_.Read();
     if (container_) container_->Kill();
@@ -370,7 +368,7 @@ class ScriptRank {
 
   ExitResult Await(ScriptProcess& script) {
     bool told = false, killed = false;
-    const absl::Time late = SteadyNow() + kContainerTime;
+    const absl::Time latest = SteadyNow() + kContainerTime;
     absl::Time next = SteadyNow() + kBetweenReports;
     while (true) {
       const absl::StatusOr<ExitResult> end = script.Wait(Now() + kLook);
@@ -383,10 +381,8 @@ class ScriptRank {
       if ((fenced_ || AbortRequested()) && !std::exchange(killed, true)) {
         if (!fenced_) NotePosition();
         script.Signal(SIGKILL).IgnoreError();
-      } else if (container_ && SteadyNow() >= late && !container_->Started() &&
-                 !std::exchange(killed, true)) {
-        spdlog::error("podman has not begun the container for {}: it is killed",
-                      absl::FormatDuration(kContainerTime));
+      } else if (container_ && SteadyNow() >= latest && !container_->Started() &&
+                 !std::exchange(late_, true)) {
         script.Signal(SIGKILL).IgnoreError();
       } else if (StopRequested() && !std::exchange(told, true)) {
         TellToStop(script);
@@ -523,6 +519,7 @@ class ScriptRank {
   std::string said_problem_;  // of checkpoints
   std::optional<PythonEnvironment> python_;
   std::optional<ScriptContainer> container_;
+  bool late_ = false;  // podman was killed, because it had not begun the container
   std::optional<RankPositions> positions_;
   v1::RankPosition asked_;  // while it ran
   std::optional<StopPage> page_;
