@@ -18,7 +18,7 @@ ended before the ids: at such a token, or because nobody reads the text.
     {"messages": [...], "arguments": {...}}   {"ids": [...]}: rendered by the template
     {"begin": IDS}                            {}: a new text, behind these ids
     {"id": ID}                                {"text": what it adds to the text}
-    {"decode": IDS}                           {"text": of them all}
+    {"decode": IDS}                           {"texts": what each adds to the text of them all}
     {"pieces": IDS}                           {"texts": of each by itself}
 
 {"error": message} instead: this cannot be done.
@@ -136,7 +136,7 @@ class Answers:
             missing("tokenizers>=0.21")
         self.new_stream = lambda: DecodeStream(skip_special_tokens=True)
         self.stream = self.new_stream()
-        self.some = (self.tokenizer.encode("a", add_special_tokens=False).ids or [0])[-1]
+        self.some = self.some_token()
         self.chat, self.no_chat = chat_of(path)
 
     def first(self):
@@ -160,6 +160,18 @@ class Answers:
             self.stream.step(self.tokenizer, number)
         return {}
 
+    def some_token(self):
+        """Of any text."""
+        try:
+            return self.tokenizer.encode("a", add_special_tokens=False).ids[-1]
+        except Exception:  # a vocabulary without it
+            return 0
+
+    def added(self, ids):
+        """What each adds to the text of them all."""
+        stream = self.new_stream()
+        return [stream.step(self.tokenizer, number) or "" for number in ids]
+
     def piece(self, number):
         """A token's text where others are before it; its name where it is a part of a character."""
         name = self.tokenizer.id_to_token(number)
@@ -172,7 +184,7 @@ class Answers:
         if "pieces" in line:
             return {"texts": [self.piece(number) for number in line["pieces"]]}
         if "decode" in line:
-            return {"text": self.tokenizer.decode(line["decode"])}
+            return {"texts": self.added(line["decode"])}
         if "id" in line:
             return {"text": self.stream.step(self.tokenizer, line["id"]) or ""}
         if "begin" in line:

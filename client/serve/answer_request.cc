@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/serve/api_answer.h"
 #include "client/serve/api_error.h"
 #include "client/serve/text_pieces.h"
@@ -90,25 +91,28 @@ class Answering {
   absl::Status Begin(const std::vector<int32_t>& prompt) {
     if (request_.stream && request_.chat) reply_.Write(BeginChunk(head_));
     if (!request_.echo) return absl::OkStatus();
-    if (request_.best.has_value()) MP_RETURN_IF_ERROR(ScorePrompt(prompt));
-    if (!request_.prompt_ids.has_value()) {
-      Say(request_.prompt);
-      return absl::OkStatus();
+    const bool whole = !request_.best.has_value() && !request_.prompt_ids.has_value();
+    std::vector<std::string> pieces;
+    if (!whole) {
+      MP_ASSIGN_OR_RETURN(pieces, Pieces(prompt));
     }
-    MP_ASSIGN_OR_RETURN(const std::string text, model_.Decode(prompt));
-    Utf8Pieces whole;
-    Say(absl::StrCat(whole.Feed(text), whole.Rest()));
+    if (request_.best.has_value()) MP_RETURN_IF_ERROR(ScorePrompt(prompt, pieces));
+    Say(request_.prompt_ids.has_value() ? absl::StrJoin(pieces, "") : request_.prompt);
     return absl::OkStatus();
   }
+  bool left() const { return reply_.Left(); }
   // Returns whether to go on.
   bool Take(const TokenScore& token, absl::string_view bytes) {
     if (reply_.Left()) return false;
     ++usage_.answer;
-    if (request_.best.has_value()) broken_ = Tell({token});
-    if (!broken_.ok()) return false;
     ended_ = std::binary_search(model_.facts().ends.begin(), model_.facts().ends.end(),
                                 token.token.token);
-    if (!ended_) Say(stop_.Feed(utf8_.Feed(bytes)));
+    const std::string text = ended_ ? "" : utf8_.Feed(bytes);
+    // What ends a chat's message is no part of it.
+    const bool told = request_.best.has_value() && !(ended_ && request_.chat);
+    if (told) broken_ = Tell({token}, {text});
+    if (!broken_.ok()) return false;
+    if (!ended_) Say(stop_.Feed(text));
     return !ended_ && !stop_.found();
   }
   // An error that ended it.
@@ -132,19 +136,30 @@ class Answering {
   }
 
  private:
-  absl::Status ScorePrompt(const std::vector<int32_t>& prompt) {
+  // What each token of the prompt adds to its text, in whole characters.
+  absl::StatusOr<std::vector<std::string>> Pieces(const std::vector<int32_t>& prompt) {
+    MP_ASSIGN_OR_RETURN(std::vector<std::string> pieces, model_.Decode(prompt));
+    Utf8Pieces utf8;
+    for (std::string& piece : pieces) piece = utf8.Feed(piece);
+    if (!pieces.empty()) pieces.back() += utf8.Rest();
+    return pieces;
+  }
+  absl::Status ScorePrompt(const std::vector<int32_t>& prompt,
+                           const std::vector<std::string>& pieces) {
     std::vector<TokenScore> scores = {{.token = {.token = prompt[0]}, .best = {}}};
     MP_RETURN_IF_ERROR(model_.Score(prompt, *request_.best, [&](const TokenScore& score) {
       scores.push_back(score);
       return !reply_.Left();
     }));
-    MP_RETURN_IF_ERROR(Tell(scores));
+    if (reply_.Left()) return absl::OkStatus();
+    MP_RETURN_IF_ERROR(Tell(scores, pieces));
     told_->tokens[0].scored = false;
     return absl::OkStatus();
   }
-  // Of tokens, with the next part of the answer.
-  absl::Status Tell(const std::vector<TokenScore>& scores) {
+  // Of tokens and what they add to the text, with the next part of the answer.
+  absl::Status Tell(const std::vector<TokenScore>& scores, const std::vector<std::string>& pieces) {
     MP_ASSIGN_OR_RETURN(std::vector<AnswerToken> tokens, NameTokens(scores, model_));
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i].characters = Characters(pieces[i]);
     std::move(tokens.begin(), tokens.end(), std::back_inserter(told_->tokens));
     return absl::OkStatus();
   }
@@ -152,7 +167,8 @@ class Answering {
   std::optional<AnswerTokens> Told() {
     if (!told_.has_value()) return std::nullopt;
     AnswerTokens told = *std::move(told_);
-    told_.emplace().offset = told.offset + Characters(told.tokens);
+    told_.emplace().offset = told.offset;
+    for (const AnswerToken& token : told.tokens) told_->offset += token.characters;
     return told;
   }
   void Say(absl::string_view text) {
@@ -178,7 +194,7 @@ class Answering {
 absl::Status MakeAnswer(const TextLine& text, bool whole_text, TextModel& model,
                         Answering& answering) {
   MP_RETURN_IF_ERROR(answering.Begin(text.prompt));
-  if (text.tokens == 0) return absl::OkStatus();
+  if (text.tokens == 0 || answering.left()) return absl::OkStatus();
   MP_RETURN_IF_ERROR(
       model.Generate(text, whole_text, [&](const TokenScore& token, absl::string_view bytes) {
         return answering.Take(token, bytes);

@@ -14,6 +14,7 @@ namespace milepost::client {
 namespace {
 
 using nlohmann::json;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class KeptReply : public TextReply {
@@ -164,9 +165,6 @@ TEST(AnswerRequest, AChatTellsHowLikelyItsTokensAre) {
   EXPECT_EQ(reply.whole["choices"][0]["logprobs"], json::parse(R"({"content": [
       {"token": "x", "logprob": -15, "bytes": null,
        "top_logprobs": [{"token": "a", "logprob": -12.125, "bytes": null},
-                        {"token": "b", "logprob": -12.25, "bytes": null}]},
-      {"token": "<end>", "logprob": -32, "bytes": null,
-       "top_logprobs": [{"token": "a", "logprob": -12.125, "bytes": null},
                         {"token": "b", "logprob": -12.25, "bytes": null}]}],
       "refusal": null})"));
 }
@@ -180,16 +178,42 @@ TEST(AnswerRequest, AStreamTellsOfEachTokenOnce) {
           {.prompt = "pq", .tokens = 6, .stop = {"bx"}, .best = 0, .echo = true, .stream = true},
           kContext, model, reply),
       absl::OkStatus());
+  std::string text;
   std::vector<std::string> tokens;
   std::vector<int64_t> offsets;
   for (const json& event : reply.Events()) {
+    text += event["choices"][0]["text"].get<std::string>();
     const json& told = event["choices"][0]["logprobs"];
     for (const json& token : told["tokens"]) tokens.push_back(token);
     for (const json& offset : told["text_offset"]) offsets.push_back(offset);
   }
-  EXPECT_EQ(tokens.size(), 8U);
-  EXPECT_EQ(tokens[0] + tokens[1] + tokens[2] + tokens[5] + tokens[6] + tokens[7], "pqH ab");
-  EXPECT_EQ(offsets[5] - offsets[2], 2);  // the letter's two bytes: one character
+  EXPECT_EQ(text, "pqH\xc3\xa9 ab");
+  EXPECT_THAT(tokens, ElementsAre("p", "q", "H", "byte 195", "byte 169", " ", "a", "b"));
+  EXPECT_THAT(offsets, ElementsAre(0, 1, 2, 3, 3, 4, 5, 6));  // characters of the text
+}
+
+// A token that begins texts is none of the text.
+TEST(AnswerRequest, OffsetsAreThoseOfTheText) {
+  FakeTextModel model("x");
+  KeptReply reply;
+  ASSERT_EQ(
+      AnswerRequest({.prompt_ids = {{256, 'p', 0xc3, 0xa9}}, .tokens = 2, .best = 0, .echo = true},
+                    kContext, model, reply),
+      absl::OkStatus());
+  EXPECT_EQ(reply.whole["choices"][0]["text"], "p\xc3\xa9x");
+  EXPECT_EQ(reply.whole["choices"][0]["logprobs"]["text_offset"],
+            json::parse("[0, 0, 1, 1, 2, 3]"));
+  EXPECT_EQ(reply.whole["choices"][0]["logprobs"]["tokens"][5], "<end>");
+}
+
+TEST(AnswerRequest, WhoeverLeavesWhileAPromptIsScoredHasNoAnswerMade) {
+  FakeTextModel model("x");
+  KeptReply reply;
+  reply.LeaveAfter(0);
+  ASSERT_EQ(AnswerRequest({.prompt = "abc", .tokens = 5, .best = 1, .echo = true, .stream = true},
+                          kContext, model, reply),
+            absl::OkStatus());
+  EXPECT_EQ(model.asked().tokens, 0);
 }
 
 TEST(AnswerRequest, ATextThatCannotBeScoredIsAnError) {

@@ -67,7 +67,7 @@ AnswerFields CompletionLogprobs(const AnswerTokens& told) {
     values.push_back(token.scored ? LogProb(token.token.log_prob) : AnswerFields());
     tops.push_back(token.scored ? TopOf(token) : AnswerFields());
     offsets.push_back(offset);
-    offset += Characters({token});
+    offset += token.characters;
   }
   return {{"tokens", std::move(texts)},
           {"token_logprobs", std::move(values)},
@@ -99,13 +99,9 @@ AnswerFields ModelFields(const std::string& model, int64_t created) {
 
 }  // namespace
 
-int64_t Characters(const std::vector<AnswerToken>& tokens) {
-  int64_t count = 0;
-  for (const AnswerToken& token : tokens) {
-    count += std::count_if(token.token.text.begin(), token.token.text.end(),
-                           [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
-  }
-  return count;
+int64_t Characters(absl::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
 std::string WholeAnswer(const AnswerHead& head, absl::string_view text, absl::string_view finish,

@@ -45,17 +45,18 @@ struct AnswerChoice {
 struct AnswerToken {
   AnswerChoice token;
   std::vector<AnswerChoice> best;  // the likeliest in its place, in falling order
+  int64_t characters = 0;          // that the answer's text is longer by
   bool scored = true;
 };
 
 // Tokens that a part of an answer tells of; none: it tells of no tokens.
 struct AnswerTokens {
   std::vector<AnswerToken> tokens;
-  int64_t offset = 0;  // characters of the texts of those before them
+  int64_t offset = 0;  // characters of the answer's text before them
 };
 
-// Of the texts of all, in characters.
-int64_t Characters(const std::vector<AnswerToken>& tokens);
+// Of UTF-8.
+int64_t Characters(absl::string_view text);
 
 // `finish`: "stop": the model ended, or a stop text came; "length": no more tokens were allowed.
 std::string WholeAnswer(const AnswerHead& head, absl::string_view text, absl::string_view finish,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "client/serve/text_model.h"
 
 namespace milepost::client {
@@ -44,13 +45,18 @@ class FakeTextModel : public TextModel {
     }
     return Encode("chat");
   }
-  absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids) override {
-    return std::string(ids.begin(), ids.end());
+  absl::StatusOr<std::vector<std::string>> Decode(absl::Span<const int32_t> ids) override {
+    std::vector<std::string> texts;
+    for (const int32_t id : ids)
+      texts.push_back(id == 256 ? "" : std::string(1, static_cast<char>(id)));
+    return texts;
   }
   absl::StatusOr<std::vector<std::string>> TokenTexts(absl::Span<const int32_t> ids) override {
     std::vector<std::string> texts;
     for (const int32_t id : ids) {
-      texts.push_back(id == 256 ? "<end>" : std::string(1, static_cast<char>(id)));
+      texts.push_back(id == 256  ? "<end>"
+                      : id < 128 ? std::string(1, static_cast<char>(id))
+                                 : absl::StrCat("byte ", id));
     }
     return texts;
   }

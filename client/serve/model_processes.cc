@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,16 @@ absl::StatusOr<std::string> TextIn(const std::string& answer) {
     return absl::InternalError("the tokenizer's answer has no text");
   }
   return text->get<std::string>();
+}
+
+absl::StatusOr<std::vector<std::string>> TextsIn(const std::string& answer, size_t count) {
+  const json read = json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  const auto list = read.is_object() ? read.find("texts") : read.end();
+  const bool good =
+      list != read.end() && list->is_array() && list->size() == count &&
+      std::all_of(list->begin(), list->end(), [](const json& one) { return one.is_string(); });
+  if (!good) return absl::InternalError("the tokenizer's answer has not the texts of its tokens");
+  return list->get<std::vector<std::string>>();
 }
 
 // As OpenAI's API names what is no character.
@@ -181,32 +192,36 @@ absl::StatusOr<std::string> ModelProcesses::BytesOf(int32_t token) {
   return TextIn(answer);
 }
 
-absl::StatusOr<std::string> ModelProcesses::Decode(absl::Span<const int32_t> ids) {
-  if (!tokenizer_.has_value()) return std::string(ids.begin(), ids.end());
-  const std::vector<int32_t> whole(ids.begin(), ids.end());
-  MP_ASSIGN_OR_RETURN(const std::string answer, AskTokenizer(DumpLine({{"decode", whole}})));
-  return TextIn(answer);
+// A text for each of the ids. INTERNAL: the tokenizer has none.
+absl::StatusOr<std::vector<std::string>> ModelProcesses::AskTexts(const char* what,
+                                                                  absl::Span<const int32_t> ids) {
+  const auto answer =
+      AskTokenizer(DumpLine({{what, std::vector<int32_t>(ids.begin(), ids.end())}}));
+  if (absl::IsInvalidArgument(answer.status())) {
+    return absl::InternalError(absl::StrCat("the tokenizer: ", answer.status().message()));
+  }
+  MP_RETURN_IF_ERROR(answer.status());
+  return TextsIn(*answer, ids.size());
+}
+
+absl::StatusOr<std::vector<std::string>> ModelProcesses::Decode(absl::Span<const int32_t> ids) {
+  if (tokenizer_.has_value()) return AskTexts("decode", ids);
+  std::vector<std::string> bytes;
+  for (const int32_t id : ids) bytes.emplace_back(1, static_cast<char>(id));
+  return bytes;
 }
 
 absl::StatusOr<std::vector<std::string>> ModelProcesses::TokenTexts(absl::Span<const int32_t> ids) {
-  std::vector<int32_t> unknown;
+  std::set<int32_t> unknown;
   for (const int32_t id : ids) {
-    if (!token_texts_.contains(id)) unknown.push_back(id);
+    if (!token_texts_.contains(id)) unknown.insert(id);
   }
   if (!tokenizer_.has_value()) {
     for (const int32_t id : unknown) token_texts_[id] = NameOfByte(id);
   } else if (!unknown.empty()) {
-    MP_ASSIGN_OR_RETURN(const std::string answer, AskTokenizer(DumpLine({{"pieces", unknown}})));
-    const json read = json::parse(answer, nullptr, /*allow_exceptions=*/false);
-    const auto texts = read.is_object() ? read.find("texts") : read.end();
-    if (texts == read.end() || !texts->is_array() || texts->size() != unknown.size()) {
-      return absl::InternalError("the tokenizer's answer has not the texts of its tokens");
-    }
-    for (size_t i = 0; i < unknown.size(); ++i) {
-      const auto* text = (*texts)[i].get_ptr<const std::string*>();
-      if (text == nullptr) return absl::InternalError("the tokenizer's texts are no texts");
-      token_texts_[unknown[i]] = *text;
-    }
+    const std::vector<int32_t> asked(unknown.begin(), unknown.end());
+    MP_ASSIGN_OR_RETURN(const std::vector<std::string> texts, AskTexts("pieces", asked));
+    for (size_t i = 0; i < asked.size(); ++i) token_texts_[asked[i]] = texts[i];
   }
   std::vector<std::string> found;
   for (const int32_t id : ids) found.push_back(token_texts_[id]);

@@ -48,7 +48,7 @@ class ModelProcesses : public TextModel {
   absl::StatusOr<std::vector<int32_t>> Encode(const std::string& text) override;
   absl::StatusOr<std::vector<int32_t>> EncodeChat(const std::string& messages,
                                                   const std::string& arguments) override;
-  absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids) override;
+  absl::StatusOr<std::vector<std::string>> Decode(absl::Span<const int32_t> ids) override;
   absl::StatusOr<std::vector<std::string>> TokenTexts(absl::Span<const int32_t> ids) override;
   absl::Status Generate(
       const TextLine& text, bool whole_text,
@@ -68,6 +68,8 @@ class ModelProcesses : public TextModel {
   absl::Status LoadTokenizer();
   // A line of JSON to the tokenizer, and its answer. INVALID_ARGUMENT: it refuses.
   absl::StatusOr<std::string> AskTokenizer(const std::string& line);
+  absl::StatusOr<std::vector<std::string>> AskTexts(const char* what,
+                                                    absl::Span<const int32_t> ids);
   absl::StatusOr<TrainerLine> NextOfTrainer();
   absl::StatusOr<std::string> BytesOf(int32_t token);
   absl::Status AskTrainer(const TextLine& text, const std::function<bool(const TokenScore&)>& take);

@@ -45,7 +45,8 @@ while read -r line; do
     *messages*) echo '{"ids": [3, 4]}';;
     *text*) echo '{"ids": [1, 2]}';;
     *begin*) echo '{}';;
-    *decode*) echo '{"text": "whole"}';;
+    *decode*7,7*) echo '{"error": "no such ids"}';;
+    *decode*) echo '{"texts": ["se", "ei"]}';;
     *"[7,8]"*) echo '{"texts": ["seven", "eight"]}';;
     *"[9]"*) echo '{"texts": ["nine"]}';;
     *pieces*) echo '{"texts": []}';;
@@ -79,7 +80,7 @@ TEST_F(ModelProcessesTest, BytesNeedNoTokenizer) {
   EXPECT_THAT(*model.Encode(""), ElementsAre('\n'));
   EXPECT_EQ(TextOf(model, {.tokens = 4, .prompt = {1}}), "Hi!H");
   EXPECT_EQ(TextOf(model, {.tokens = 13}), "no thirteen");
-  EXPECT_EQ(*model.Decode({72, 0xc3, 0xa9}), "H\xc3\xa9");
+  EXPECT_THAT(*model.Decode({72, 0xc3, 0xa9}), ElementsAre("H", "\xc3", "\xa9"));
   EXPECT_THAT(*model.TokenTexts({72, 0xc3}), ElementsAre("H", "bytes:\\xc3"));
   // Nothing is left of a text that ends early.
   EXPECT_EQ(TextOf(model, {.tokens = 5000, .prompt = {1}}, 2), "Hi");
@@ -117,8 +118,9 @@ TEST_F(ModelProcessesTest, TextsAreScored) {
 TEST_F(ModelProcessesTest, ATokensTextIsAskedForOnce) {
   ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = Shell(kTokenizer)});
   ASSERT_EQ(model.Load(), absl::OkStatus());
-  EXPECT_EQ(*model.Decode({7, 8}), "whole");
-  EXPECT_THAT(*model.TokenTexts({7, 8}), ElementsAre("seven", "eight"));
+  EXPECT_THAT(*model.Decode({7, 8}), ElementsAre("se", "ei"));
+  EXPECT_EQ(model.Decode({7, 7}).status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(*model.TokenTexts({8, 7, 8}), ElementsAre("eight", "seven", "eight"));
   EXPECT_THAT(*model.TokenTexts({9, 8, 7, 8}), ElementsAre("nine", "eight", "seven", "eight"));
   EXPECT_EQ(model.TokenTexts({5}).status().code(), absl::StatusCode::kInternal);
 }

@@ -35,9 +35,10 @@ class TextModel {
   virtual absl::StatusOr<std::vector<int32_t>> EncodeChat(const std::string& messages,
                                                           const std::string& arguments) = 0;
 
-  // The text of ids. The texts of tokens by themselves; one that is a part of a character is named
-  // otherwise. UNAVAILABLE: the model has ended. Both block.
-  virtual absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids) = 0;
+  // What each of the ids adds to the text of them all, in bytes. The texts of tokens by themselves;
+  // one that is a part of a character is named otherwise. UNAVAILABLE: the model has ended. Both
+  // block.
+  virtual absl::StatusOr<std::vector<std::string>> Decode(absl::Span<const int32_t> ids) = 0;
   virtual absl::StatusOr<std::vector<std::string>> TokenTexts(absl::Span<const int32_t> ids) = 0;
 
   // Calls `emit` with each new token and what it adds to the text, in bytes, which may be a part of

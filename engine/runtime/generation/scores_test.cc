@@ -241,6 +241,21 @@ TEST(Scores, SaysWhatIsWrong) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+// In a row that is longer than vectors.
+TEST(ScoresOf, WhatIsNotFinite) {
+  for (const size_t place : {3, 150, 198}) {
+    std::vector<float> logits(199, 1.0F);
+    logits[place] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_TRUE(std::isnan(ScoresOf(logits.data(), 199, {7}, 1)[0].token.log_prob)) << place;
+    logits[place] = std::numeric_limits<float>::infinity();
+    EXPECT_TRUE(std::isnan(ScoresOf(logits.data(), 199, {7}, 1)[0].token.log_prob)) << place;
+    logits[place] = -std::numeric_limits<float>::infinity();
+    const auto scores = ScoresOf(logits.data(), 199, {static_cast<int32_t>(place)}, 1);
+    EXPECT_EQ(scores[0].token.log_prob, -std::numeric_limits<double>::infinity()) << place;
+    EXPECT_NEAR(scores[0].best[0].log_prob, -std::log(198), 1e-5) << place;
+  }
+}
+
 TEST(ScoresOf, TellsTheLikeliestOfEachRow) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> logits = {0, 2,   2, 1,  //

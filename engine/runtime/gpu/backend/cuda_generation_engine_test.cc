@@ -144,6 +144,9 @@ TEST_P(CudaGeneration, ScoresAreTheCpus) {
     SCOPED_TRACE(absl::StrCat(length, " tokens"));
     ExpectSameScores(Scores(*device, length), Scores(*cpu, length));
   }
+  // What is kept of the text before changes no bit.
+  Scores(*device, 88);
+  EXPECT_EQ(Scores(*device, 70), Scores(*Make(model, options), 70));
 }
 
 TEST(CudaGenerationPlan, IsTheDevices) {
