@@ -80,8 +80,8 @@ std::set<std::string> KeptOfLayer(const StepPlan& plan, int64_t layer) {
       continue;
     }
     for (const graph::ValueId input : op.op.inputs) {
-      const bool made = forward.contains(input);
-      absl::string_view name = made ? plan.train.graph.values[input].name : "";
+      if (!forward.contains(input)) continue;
+      absl::string_view name = plan.train.graph.values[input].name;
       if (absl::ConsumePrefix(&name, absl::StrCat("layers.", layer, "."))) kept.emplace(name);
     }
   }
