@@ -7,6 +7,8 @@
 A tiny Llama is tuned for 20 steps. Then the harness asks `milepost serve` by its model
 local-completions, and transformers by its model hf, the same three tasks of its three kinds:
 choices, of which the likeliest counts; whole texts and their perplexity; texts that are written.
+The tokenizer begins texts with a token of its own. Before that, tokens' names are looked at, of
+tokenizers of two kinds.
 """
 
 import contextlib
@@ -25,9 +27,12 @@ os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALL
 import lm_eval  # noqa: E402
 import lm_eval.tasks  # noqa: E402
 import numpy  # noqa: E402
+import tokenizers  # noqa: E402
 import transformers  # noqa: E402
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path += [str(ROOT / "tests"), str(ROOT / "client" / "cli")]
+import generate_text  # noqa: E402
 import tiny_tokenizer  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
@@ -74,15 +79,57 @@ def run(*command):
     return done.stdout
 
 
+def make_tokenizer(folder):
+    """It begins texts with <|im_start|>."""
+    tiny_tokenizer.save(folder, " ".join(WORDS))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.bos_token = "<|im_start|>"
+    tokenizer.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", 1)])
+    tokenizer.save_pretrained(folder)
+
+
+def check_names(work):
+    """Of tokens by themselves, and what they add to a text."""
+    make_tokenizer(work / "bytes")
+    answers = generate_text.Answers(str(work / "bytes"))
+    text = "the caf\u00e9 \u2603 loss"  # the snowman is three tokens
+    ids = answers.answer({"text": text})["ids"]
+    pieces = answers.answer({"pieces": ids})["texts"]
+    added = answers.answer({"decode": ids})["texts"]
+    assert "".join(added) == text, added
+    assert pieces[0] == "<|im_start|>" and added[0] == "", (pieces, added)
+    same = [one == piece for one, piece in zip(added[1:], pieces[1:]) if one.isascii() and one]
+    assert len(same) > 2 and all(same), (pieces, added)
+    parts = [piece for one, piece in zip(added[1:], pieces[1:]) if not one]
+    assert parts and all(part and "\ufffd" not in part for part in parts), parts
+    # As Llama 2's: a text's first blank is none of it. There is no "a".
+    words = {"<unk>": 0, "<s>": 1, "\u2581the": 2, "\u2581loss": 3, "es": 4}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.decoder = tokenizers.decoders.Metaspace()
+    tokenizer.add_special_tokens(["<s>"])
+    (work / "words").mkdir()
+    tokenizer.save(str(work / "words" / "tokenizer.json"))
+    answers = generate_text.Answers(str(work / "words"))
+    assert answers.answer({"decode": [1, 2, 3, 4]})["texts"] == ["", "the", " loss", "es"]
+    assert answers.answer({"pieces": [2, 3, 4]})["texts"] == [" the", " loss", "es"]
+    strict = tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0, "y": 1}))
+    (work / "strict").mkdir()
+    strict.save(str(work / "strict" / "tokenizer.json"))
+    assert generate_text.Answers(str(work / "strict")).answer({"pieces": [0, 1]})["texts"] == [
+        " x", " y"]  # between words are blanks
+    print("ok   names of tokens", flush=True)
+
+
 def make_tuned(milepost, work):
     """The exported folder of a job in work/data."""
     draw = random.Random(1)
     text = " ".join(draw.choices(WORDS, k=4000))
-    tiny_tokenizer.save(work / "model", " ".join(WORDS))
+    make_tokenizer(work / "model")
     config = transformers.LlamaConfig(
         vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=LENGTH,
-        tie_word_embeddings=True, bos_token_id=None, eos_token_id=2, pad_token_id=0)
+        tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     transformers.set_seed(0)
     transformers.LlamaForCausalLM(config).save_pretrained(work / "model")
     tokenizer = transformers.AutoTokenizer.from_pretrained(work / "model")
@@ -157,15 +204,17 @@ def main():
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as name:
         work = pathlib.Path(name)
+        check_names(work)
         make_tuned(milepost, work)
         make_tasks(work)
         with served(milepost, work) as address:
             results, ours = evaluated(
                 work, "local-completions", model="checkpoints/1", max_length=LENGTH,
-                base_url=f"{address}/v1/completions", tokenizer=str(work / "tuned"))
+                base_url=f"{address}/v1/completions", tokenizer=str(work / "tuned"),
+                add_bos_token=True)
         theirs_results, theirs = evaluated(
             work, "hf", pretrained=str(work / "tuned"), dtype="float32", device="cpu",
-            max_length=LENGTH, add_bos_token=False)
+            max_length=LENGTH)
         wrong = compare(ours, theirs)
         for task in TASKS:
             for metric, value in results[task].items():
