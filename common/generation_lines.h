@@ -4,12 +4,13 @@
 //   < token 108                          for each token, as it is made
 //   < end                                or: refused MESSAGE
 //   > score 2 104,101,108                best, the ids: how likely is each behind the first?
-//   < token 101 -0.5 101:-0.5,7:-1.25    with its log-probability, and those of the `best` likeliest
+//   < token 101 -0.5 101:-0.5,7:-1.25    its log-probability, and those of the `best` likeliest
 //   < token 108 -6 9:-0.125,101:-3
 //   < end
 //
-// A text with `best` has such figures, too. First of all the trainer writes `model VOCABULARY WINDOW`, when it has loaded the model. `stop`
-// ends the text under way at the next token; it may cross the text's end, and then does nothing.
+// A text with `best` has such figures, too. First of all the trainer writes `model VOCABULARY
+// WINDOW`, when it has loaded the model. `stop` ends the text under way at the next token; it may
+// cross the text's end, and then does nothing.
 // Pure; thread-safe.
 #ifndef MILEPOST_COMMON_GENERATION_LINES_H_
 #define MILEPOST_COMMON_GENERATION_LINES_H_

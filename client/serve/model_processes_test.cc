@@ -25,7 +25,9 @@ constexpr char kTrainer[] = R"sh(
 echo model 256 64
 while read -r word tokens rest; do
   [ "$word" = stop ] && continue
-  [ "$word" = score ] && { echo "token 104 -0.5 104:-0.5,72:-2"; echo "token 33 -8 72:-2"; echo end; continue; }
+  [ "$word" = score ] && {
+    echo "token 104 -0.5 104:-0.5,72:-2"; echo "token 33 -8 72:-2"; echo end; continue
+  }
   [ "$tokens" = 13 ] && { echo refused no thirteen; continue; }
   [ "$tokens" = 99 ] && exit 3
   i=0

@@ -180,7 +180,8 @@ def evaluated(work, kind, **arguments):
 
 def likelihoods(answers):
     """(log-probability, whether it is the likeliest) of each continuation, or log-probabilities."""
-    return [one if isinstance(one, (list, tuple)) else (one, None) for doc in answers for one in doc]
+    return [one if isinstance(one, (list, tuple)) else (one, None)
+            for doc in answers for one in doc]
 
 
 def compare(ours, theirs):

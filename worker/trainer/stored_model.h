@@ -40,8 +40,9 @@ class StoredModel {
   // Its tokens are bytes.
   bool bytes() const { return vocabulary_ == 256; }
   // A generator with a window of this many tokens, at most the context; `scores`: its
-  // GeneratorOptions'. INVALID_ARGUMENT: it has adapters, and no folder is named. FAILED_PRECONDITION: the folder has another model.
-  // RESOURCE_EXHAUSTED: there is too little memory. Otherwise CheckpointReader's errors.
+  // GeneratorOptions'. INVALID_ARGUMENT: it has adapters, and no folder is named.
+  // FAILED_PRECONDITION: the folder has another model. RESOURCE_EXHAUSTED: there is too little
+  // memory. Otherwise CheckpointReader's errors.
   absl::StatusOr<std::unique_ptr<runtime::Generator>> Load(int64_t window,
                                                            bool scores = false) const;
 

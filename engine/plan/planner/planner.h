@@ -38,8 +38,8 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
 
 // Inference alone: parameters, caches of keys and values for options.sequence positions of one
 // text, and the programs `prompt` (of PromptChunk tokens), `next` (of one) and, with
-// options.scores, `score`. No gradients or optimizer state; what the programs need beside the caches
-// does not grow with the positions.
+// options.scores, `score`. No gradients or optimizer state; what the programs need beside the
+// caches does not grow with the positions.
 // INVALID_ARGUMENT for a model that does not go on with a text.
 absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOptions& options);
 

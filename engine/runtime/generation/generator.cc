@@ -14,7 +14,6 @@
 #include "engine/graph/base_matrices.h"
 #include "engine/kernels/cpu/elementwise.h"
 #include "engine/ops/nf4/nf4_cpu_kernel.h"
-#include "engine/plan/planner/planner.h"
 #include "engine/runtime/cpu/cpu_generation_engine.h"
 #include "engine/runtime/generation/sampling.h"
 #include "engine/runtime/generation/token_scores.h"
@@ -25,6 +24,11 @@ namespace {
 // Of their beginnings.
 int64_t CommonTokens(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+// How many tokens go through the program at once.
+int64_t RowsOf(const graph::Graph& graph) {
+  return graph::Elements(graph.values[graph.Input("tokens")].shape);
 }
 
 }  // namespace
@@ -147,7 +151,7 @@ int64_t Generator::KeptWithScores(absl::Span<const int32_t> text, int64_t best) 
 }
 
 int64_t Generator::WholeChunks(int64_t tokens) const {
-  const int64_t chunk = plan::PromptChunk(static_cast<int64_t>(window_size_));
+  const int64_t chunk = RowsOf(plan().prompt.graph);
   return tokens / chunk * chunk;
 }
 
@@ -161,8 +165,7 @@ void Generator::Begin(absl::Span<const int32_t> text, int64_t kept) {
 // and takes them away.
 absl::StatusOr<const float*> Generator::RunSome(const plan::Program& program,
                                                 absl::Span<const int32_t>* tokens) {
-  const graph::Graph& graph = program.graph;
-  const int64_t rows = graph::Elements(graph.values[graph.Input("tokens")].shape);
+  const int64_t rows = RowsOf(program.graph);
   const int64_t count = std::min(static_cast<int64_t>(tokens->size()), rows);
   MP_ASSIGN_OR_RETURN(const float* logits,
                       engine_->Run(program, tokens->first(static_cast<size_t>(count)), cached_));
