@@ -212,6 +212,7 @@ void Agent::Run() {
       kill_time_ = absl::InfiniteFuture();
     }
   }
+  containers_.AwaitRemoved();
   // Forgetting needs the loop no more, only the inbox.
   const absl::Time deadline = Clock::Real()->Now() + options_.acknowledge_time;
   while (!outbox_.AwaitAllForgotten(absl::InfinitePast()) && Clock::Real()->Now() < deadline) {

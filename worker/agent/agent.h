@@ -171,7 +171,6 @@ class Agent {
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
   JobMemory memory_;
   Leftovers leftovers_;
-  // Their destructors run in turn: what is in a group is killed before its container is removed.
   RankContainers containers_;
   RankCgroups cgroups_;
   absl::Time sweep_time_ = absl::InfinitePast();

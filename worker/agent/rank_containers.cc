@@ -42,9 +42,8 @@ RankContainers::RankContainers(const std::string& data_dir)
   }
 }
 
-RankContainers::~RankContainers() {
+void RankContainers::AwaitRemoved() {
   const absl::Time deadline = SteadyNow() + kLastRemovals;
-  for (auto& [key, name] : running_) ended_.insert(std::move(name));
   while (Sweep(SteadyNow()) != absl::InfiniteFuture() && SteadyNow() < deadline) {
     absl::SleepFor(kBetweenPeeks);
   }

@@ -9,7 +9,7 @@
 //   containers.Ended(key);
 //   next = containers.Sweep(SteadyNow());   // not later than `next` again
 //
-// For the agent's loop: nothing but the destructor waits for podman. Not thread-safe.
+// For the agent's loop: nothing but AwaitRemoved waits for podman. Not thread-safe.
 #ifndef MILEPOST_WORKER_AGENT_RANK_CONTAINERS_H_
 #define MILEPOST_WORKER_AGENT_RANK_CONTAINERS_H_
 
@@ -28,8 +28,6 @@ class RankContainers {
  public:
   // Reads the list. The folder has to exist, and is this worker's alone.
   explicit RankContainers(const std::string& data_dir);
-  // Waits for podman, some seconds at most.
-  ~RankContainers();
   RankContainers(const RankContainers&) = delete;
   RankContainers& operator=(const RankContainers&) = delete;
 
@@ -41,6 +39,9 @@ class RankContainers {
 
   // Starts podman, or looks whether it has ended. Returns when to call it next.
   absl::Time Sweep(absl::Time now);
+
+  // Before this process ends: waits until what has ended is removed, for some seconds at most.
+  void AwaitRemoved();
 
  private:
   void Start(absl::Time now);

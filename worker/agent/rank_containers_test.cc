@@ -70,6 +70,15 @@ TEST_F(RankContainersTest, AContainerIsRemovedAfterItsRank) {
   EXPECT_EQ(TextOf("rank-containers"), "");
 }
 
+TEST_F(RankContainersTest, AWorkerThatLeavesWaitsForPodman) {
+  Podman("[ -e $AT/tried ] && exit 0; touch $AT/tried; exit 2\n");
+  RankContainers containers(dir_);
+  containers.Make(key_);
+  containers.Ended(key_);
+  containers.AwaitRemoved();
+  EXPECT_EQ(TextOf("rank-containers"), "");
+}
+
 TEST_F(RankContainersTest, WhatCannotBeRemovedYetIsTriedAgain) {
   Podman("[ -e $AT/tried ] && exit 0; touch $AT/tried; exit 2\n");
   RankContainers containers(dir_);
@@ -80,15 +89,8 @@ TEST_F(RankContainersTest, WhatCannotBeRemovedYetIsTriedAgain) {
 }
 
 TEST_F(RankContainersTest, TheNextWorkerRemovesWhatAKilledOneLeft) {
-  std::string name;
-  {
-    RankContainers killed(dir_);
-    name = killed.Make(key_);
-    fs::copy(dir_ + "/rank-containers", dir_ + "/saved");
-  }
-  fs::rename(dir_ + "/saved", dir_ + "/rank-containers");
+  const std::string name = RankContainers(dir_).Make(key_);
   std::ofstream(dir_ + "/rank-containers", std::ios::app) << "somebody-elses\n";
-  fs::remove(dir_ + "/calls");
   RankContainers next(dir_);
   SweepUntilDone(next);
   EXPECT_THAT(TextOf("calls"), HasSubstr(name));
