@@ -148,8 +148,8 @@ std::vector<double> Train(const v1::JobSpec& spec) {
   return losses;
 }
 
-// Losses of one rank over a base whose values depend on their tensors' names alone: a parameter
-// more draws no others.
+// Losses of one rank over a base whose values depend on their tensors' names alone, and so stay the
+// same beside a parameter more.
 std::vector<double> TrainOverNamedBase(const v1::JobSpec& spec) {
   std::vector<double> losses;
   RunRanks(spec, [&](int, TrainingSession& session) {

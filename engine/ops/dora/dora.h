@@ -2,7 +2,7 @@
 // adapters (ops/lora/lora.h). With v = W x + s B A x, an output o of a layer is
 //   y_o = m_o / |W_o + s B_o A| v_o + bias_o
 // The magnitude m begins as |W_o|. What is trained is its change d, which begins at 0: m = |W| + d.
-// So a layer begins as it was to the last bit, and 16 bits hold d as finely as they hold it.
+// So the factor begins at exactly 1, and 16 bits hold small changes, which they would not beside m.
 //
 //   const ValueId norms = ops::DoraNorms(b, "attn.q.norms", w, a, b_up, 2.0, /*transposed=*/true);
 //   const ValueId y = ops::Dora(b, "attn.qkv.dora", v,
