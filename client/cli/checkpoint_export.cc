@@ -111,7 +111,7 @@ class Exporter {
       state::SafetensorsTensor& tensor = tensors.emplace_back();
       tensor.name = peft_ ? models::PeftName(source.name) : source.name;
       MP_RETURN_IF_ERROR(FindNorms(i));
-      tensor.dtype = Name(as_it_is ? source.dtype : settings_.dtype);
+      tensor.dtype = Name(TypeOf(i));
       tensor.shape = source.shape;
       if (source.elements == 0) continue;
       v1::TensorRange& range = *request_.add_ranges();
@@ -154,8 +154,7 @@ class Exporter {
     MP_RETURN_IF_ERROR(Check(chunk, interval));
     // A stream that is opened again gives its chunks again.
     if (!received_.insert(interval).second) return absl::OkStatus();
-    const int64_t element =
-        ByteSize(AsItIs(chunk.tensor()) ? layout_.tensor(chunk.tensor()).dtype : settings_.dtype);
+    const int64_t element = ByteSize(TypeOf(chunk.tensor()));
     return writer_->Write(static_cast<size_t>(outputs_[static_cast<size_t>(chunk.tensor())]),
                           chunk.begin() * element, Converted(chunk));
   }
@@ -164,6 +163,9 @@ class Exporter {
   absl::Status FindNorms(int32_t tensor) {
     const state::TensorSpec& source = layout_.tensor(tensor);
     if (base_ == nullptr || !models::IsMagnitudeChange(source.name)) return absl::OkStatus();
+    if (settings_.interrupted && settings_.interrupted()) {
+      return absl::CancelledError("interrupted: nothing was written");
+    }
     MP_ASSIGN_OR_RETURN(norms_[tensor], base_->Norms(models::AdaptedLayer(source.name)));
     if (static_cast<int64_t>(norms_[tensor].size()) == source.elements) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat(manifest_.checkpoint().name(), ": ", source.name,
@@ -173,6 +175,12 @@ class Exporter {
   // Running statistics keep their dtype: it is not the model's. So does all of a script.
   bool AsItIs(int32_t tensor) const {
     return of_script_ || layout_.tensor(tensor).kind == state::kStatisticKind;
+  }
+
+  // Of the output. 16 bits would lose what has changed of a magnitude.
+  DType TypeOf(int32_t tensor) const {
+    if (AsItIs(tensor)) return layout_.tensor(tensor).dtype;
+    return norms_.contains(tensor) ? DType::kF32 : settings_.dtype;
   }
 
   // The chunk's bytes in the output's dtype.
@@ -187,7 +195,7 @@ class Exporter {
       const double norm = norms->second[static_cast<size_t>(chunk.begin()) + i];
       values_[i] = static_cast<float>(norm + values_[i]);
     }
-    EncodeWeights(values_, settings_.dtype, &converted_);
+    EncodeWeights(values_, TypeOf(chunk.tensor()), &converted_);
     return converted_;
   }
 

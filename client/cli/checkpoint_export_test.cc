@@ -314,6 +314,18 @@ TEST_F(DoraExportTest, WritesWholeMagnitudes) {
   EXPECT_THAT(text, HasSubstr("\"use_dora\": true"));
 }
 
+// What was trained is less than bf16 can hold beside a norm.
+TEST_F(DoraExportTest, MagnitudesStayInFp32) {
+  const auto report = ExportCheckpoint(
+      manifest_, Reader(chunks_), {.folder = Out(), .dtype = DType::kBf16, .base = WriteBase()});
+  ASSERT_TRUE(report.ok()) << report.status();
+  const auto file = state::SafetensorsFile::Open(Out() + "/adapter_model.safetensors");
+  ASSERT_TRUE(file.ok()) << file.status();
+  const std::string layer = "base_model.model.transformer.h.0.mlp.c_proj.";
+  EXPECT_EQ((*file)->Find(layer + "lora_magnitude_vector")->dtype, "F32");
+  EXPECT_EQ((*file)->Find(layer + "lora_A.weight")->dtype, "BF16");
+}
+
 TEST_F(DoraExportTest, GivesMergedWeightsTheirMagnitudes) {
   const std::string base = WriteBase();
   const auto report =

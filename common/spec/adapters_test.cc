@@ -35,8 +35,10 @@ TEST(AdaptersTest, HaveDefaults) {
   EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
   EXPECT_EQ(spec.model().lora().alpha(), 8);
   EXPECT_FALSE(spec.model().lora().rank_stabilized());
-  EXPECT_TRUE(spec.model().lora().has_dora());
-  EXPECT_FALSE(spec.model().lora().dora());
+  EXPECT_FALSE(spec.model().lora().has_dora());  // checkpoints from before it go on
+  EXPECT_EQ(StateDigest(spec), StateDigest(WithLora([](JobSpec* s) {
+              s->mutable_model()->mutable_lora()->set_dora(false);
+            })));
   EXPECT_EQ(spec.train().dpo().beta(), 0.1);
   EXPECT_EQ(StateDigest(spec), StateDigest(WithLora([](JobSpec* s) {
               s->mutable_model()->mutable_lora()->set_dropout(0.1);

@@ -136,7 +136,7 @@ void NormalizeLora(v1::LoraSpec* lora) {
   MP_DEFAULT(lora, alpha, static_cast<double>(lora->rank()));
   MP_DEFAULT(lora, rank_stabilized, false);
   MP_DEFAULT(lora, dropout, 0.0);
-  MP_DEFAULT(lora, dora, false);
+  if (!lora->dora()) lora->clear_dora();  // the digest of a state from before there was a choice
   MP_DEFAULT_ENUM(lora, quantize_base, v1::BASE_QUANTIZATION_NONE);
 }
 

@@ -151,9 +151,10 @@ class BertBuilder {
   }
 
   // y_ = LayerNorm(y_ + dropout(delta)).
-  void AddAndNorm(const std::string& hf_norm, const std::string& name, ValueId delta) {
+  void AddAndNorm(const std::string& hf_norm, const std::string& name, ValueId delta,
+                  double dropout) {
     const LinearWeights norm = Norm(hf_norm);
-    y_ = ops::ResidualLayerNorm(b_, name, y_, delta, norm.weight, norm.bias, dropout_,
+    y_ = ops::ResidualLayerNorm(b_, name, y_, delta, norm.weight, norm.bias, dropout,
                                 spec_.norm_epsilon())
              .y;
   }
@@ -162,8 +163,11 @@ class BertBuilder {
     const std::string name = absl::StrCat("layer.", layer);
     const std::string hf = absl::StrCat(names_.layers, layer);
     b_.BeginBlock(name);
-    AddAndNorm(hf + names_.attention_norm, name + ".attn.norm", Attend(hf, name + ".attn"));
-    AddAndNorm(hf + names_.norm, name + ".mlp.norm", FeedForward(hf, name + ".mlp"));
+    // DistilBERT's attention output has none.
+    const double attention_dropout = spec_.segments() == 0 ? 0 : dropout_;
+    AddAndNorm(hf + names_.attention_norm, name + ".attn.norm", Attend(hf, name + ".attn"),
+               attention_dropout);
+    AddAndNorm(hf + names_.norm, name + ".mlp.norm", FeedForward(hf, name + ".mlp"), dropout_);
   }
 
   ValueId Attend(const std::string& hf, const std::string& name) {

@@ -99,11 +99,13 @@ void UnifyRopeOfLayers(Json& config) {
     config["rope_parameters"] = full.is_object() ? full : Json::object();
     if (local.is_object()) {
       if (local.contains("rope_theta")) config["rope_local_base_freq"] = local["rope_theta"];
-      const Json type = local.value("rope_type", Json("default"));
+      const Json type = local.value("rope_type", local.value("type", Json("default")));
       // Refused, as these have no stretching here.
       if (type != Json("default")) {
         config["rope_parameters"]["rope_type"] = {{"sliding_attention", type}};
       }
+      const Json share = local.value("partial_rotary_factor", Json(1));
+      if (share != Json(1)) config["rope_parameters"]["partial_rotary_factor"] = share;
     }
   }
 }
@@ -171,7 +173,10 @@ Json Unified(Json config) {
   const Json given_type = config.value("model_type", Json());
   const std::string type = given_type.is_string() ? given_type.get<std::string>() : "";
   if (type == "gemma3_text") UnifyRopeOfLayers(config), UnifyLayerTypes(6, 26, config);
-  if (type == "olmo3") UnifyRopeOfLayers(config), UnifyLayerTypes(4, 32, config);
+  if (type == "olmo3") {
+    for (const char* key : {"_sliding_window_pattern", "sliding_window_pattern"}) config.erase(key);
+    UnifyRopeOfLayers(config), UnifyLayerTypes(4, 32, config);
+  }
   if (type == "gemma" || type == "gemma3_text") UnifyGemma(config);
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const auto found = config.find(name);

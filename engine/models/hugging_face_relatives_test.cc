@@ -117,6 +117,11 @@ TEST(HuggingFaceRelatives, Olmo3sRotaryPositionsAreByKindOfLayer) {
               R"("rope_type": "linear", "factor": 2.0)"),
       "rope_scaling.rope_type is {\"sliding_attention\":\"linear\"}, and not default, linear or "
       "llama3, which are supported");
+  for (const char* older : {R"("type": "linear")", R"("partial_rotary_factor": 0.5)"}) {
+    EXPECT_THAT(Changed(scaled, R"("rope_type": "default", "rope_theta": 100.0)", older),
+                testing::AnyOf(HasSubstr("{\"sliding_attention\":\"linear\"}"),
+                               HasSubstr("partial_rotary_factor is 0.5")));
+  }
   model->mutable_llama()->mutable_window()->clear_rope_theta();
   EXPECT_THAT(std::string(HfConfig(*model, "float32").status().message()),
               HasSubstr("model.llama.window.rope_theta: give it, as transformers' olmo3"));
@@ -132,6 +137,8 @@ TEST(HuggingFaceRelatives, Olmo3sKindsOfLayers) {
                       : std::string(model.status().message());
   };
   EXPECT_EQ(window("null"), "positions: 4096 full_every: 4 rope_theta: 500000");
+  EXPECT_EQ(window(R"(null, "sliding_window_pattern": 2)"),  // which transformers does not read
+            "positions: 4096 full_every: 4 rope_theta: 500000");
   EXPECT_EQ(window(R"(["sliding_attention", "full_attention"])"),
             "positions: 4096 full_every: 2 rope_theta: 500000");
   EXPECT_EQ(window(R"(["full_attention", "full_attention"])"), "");

@@ -12,8 +12,8 @@
 // kDoraNorms:    w[K,M] (transposed: [M,K]), a[r,K], b[M,r] -> f32[2,M]: |W_o| and |W_o + s B_o A|.
 //                They are constants to the backward, as in the paper (section 4.3)
 // kDora:         v[N,M], of each part norms|kNoValue, d[Mi]|kNoValue, bias[Mi]|kNoValue -> y[N,M].
-//                A part without norms is left as it is, but for its bias. So is an output whose
-//                weights are all 0
+//                A part without norms is left as it is, but for its bias. So is an output whose W
+//                and B A are all 0
 // kDoraBackward: dy[N,M], v, of each part norms and d -> dv, of each part the gradients of d and of
 //                bias
 // Parts lie side by side: part i has the columns from lora.columns[i] to the next one's.

@@ -67,7 +67,7 @@ struct DoraBackwardArgs : DoraArgs<T> {
   DoraGradients gradients[kMostDoraParts];
 };
 
-// (|W| + d) / |W + s B A|; weights that are all 0 stay that.
+// (|W| + d) / |W + s B A|; what is all 0 stays that.
 inline constexpr float DoraFactor(float before, float change, float norm) {
   return norm > 0 ? (before + change) / norm : 1.0F;
 }

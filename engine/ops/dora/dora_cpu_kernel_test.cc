@@ -125,7 +125,6 @@ TEST_P(Dora, MatchesTheFormula) {
   }
 }
 
-// Also where an adapter has given them something: there is no magnitude to give.
 TEST_P(Dora, WeightsThatAreAllZeroAreNoNaN) {
   DoraLayer<float> layer(3);
   layer.norms[0][2] = layer.norms[0][DoraLayer<float>::kFirst + 2] = 0;

@@ -38,7 +38,7 @@ int64_t GpuWideQkNormWorkspace(const WorkspaceContext& c) {
 
 }  // namespace
 
-// Never made again: the backward reads its statistics alone.
+// Not made again by itself: the backward reads its statistics alone.
 constinit const OpDefinition kWideQkNorm = {.gradient = WideQkNormGradient};
 constinit const OpDefinition kWideQkNormBackward = {.cpu_workspace = WideQkNormWorkspace,
                                                     .gpu_workspace = GpuWideQkNormWorkspace};
