@@ -49,6 +49,14 @@ absl::StatusOr<ContainerMount> ParseContainerMount(absl::string_view text) {
   if (mount.target == "/") {
     return absl::InvalidArgumentError("nothing of the image would be left below '/'");
   }
+  for (const absl::string_view own : {"/proc", "/sys", "/dev", "/run/milepost"}) {
+    absl::string_view rest = mount.target;
+    if (!absl::ConsumePrefix(&rest, own) || (!rest.empty() && rest[0] != '/')) continue;
+    return absl::InvalidArgumentError(absl::StrCat("in a container ", own, " is its own"));
+  }
+  if (mount.target == "/run") {
+    return absl::InvalidArgumentError("in a container /run/milepost is its own");
+  }
   return mount;
 }
 

@@ -37,9 +37,15 @@ TEST(ContainerSpecTest, MountsAreReadAsPodmanWritesThem) {
   EXPECT_EQ(*ParseContainerMount("/a//b/:/mnt/x/:rw"), (ContainerMount{"/a/b", "/mnt/x", false}));
   EXPECT_EQ(*ParseContainerMount("/:/host:ro"), (ContainerMount{"/", "/host", true}));
   for (const char* wrong : {"", "data", "/data:mnt", "/a:/b:/c", "/a:/b:z", "/a:/b:ro:ro", ":/b",
-                            "/a/../b", "/a,b", "/a\nb", "/a:/", "/", "ro"}) {
+                            "/a/../b", "/a,b", "/a\nb", "/a:/", "/", "ro", "/a:/proc", "/sys/fs",
+                            "/dev/shm:ro", "/a:/run", "/a:/run/milepost/x"}) {
     EXPECT_FALSE(ParseContainerMount(wrong).ok()) << wrong;
   }
+}
+
+TEST(ContainerSpecTest, NamesThatBeginLikeTheContainersOwn) {
+  EXPECT_TRUE(ParseContainerMount("/process").ok());
+  EXPECT_TRUE(ParseContainerMount("/run/user").ok());
 }
 
 TEST(ContainerSpecTest, WhatIsWrongIsSaid) {
@@ -58,6 +64,12 @@ TEST(ContainerSpecTest, WhatIsWrongIsSaid) {
   }
   EXPECT_THAT(ContainerProblems("{image: \"oci-archive:a.tar\"}"), HasSubstr("absolute path"));
   EXPECT_THAT(ContainerProblems("{image: \"ostree:/a\"}"), HasSubstr("paths are those of"));
+  for (const char* image :
+       {"tarball:etc/x.tar", "sif:a", "docker-daemon:a", "containers-storage:a"}) {
+    EXPECT_THAT(ContainerProblems(absl::StrCat("{image: \"", image, "\"}")),
+                HasSubstr("is none of docker://"))
+        << image;
+  }
   EXPECT_THAT(ContainerProblems("{image: a, mounts: [data]}"),
               HasSubstr("script.container.mounts: 'data' must be an absolute path"));
   EXPECT_THAT(ContainerProblems("{image: a, mounts: [\"/a:/x\", \"/b:/x/\"]}"),
@@ -73,6 +85,21 @@ TEST(ContainerSpecTest, WhatAScriptOnTheHostHasIsNotForContainers) {
               HasSubstr("the image of script.container has to have them"));
   EXPECT_THAT(ContainerProblems("{image: a}", "  folder: \"/work:1\"\n"),
               HasSubstr("a container cannot have a folder with ':'"));
+  EXPECT_THAT(ContainerProblems("{image: a}", "  folder: /\n"), HasSubstr("the image's own"));
+}
+
+// It may be written: only where a job may write.
+TEST(ContainerSpecTest, TheFolderIsToBeWritten) {
+  for (const bool contained : {false, true}) {
+    v1::JobSpec spec;
+    spec.mutable_script()->set_folder("/work");
+    if (contained) spec.mutable_script()->mutable_container()->set_image("a");
+    PathUse found = PathUse::kRead;
+    ForEachPath(&spec, [&](absl::string_view field, PathUse use, std::string* path) {
+      if (field == "script.folder") found = use;
+    });
+    EXPECT_EQ(found == PathUse::kWrite, contained);
+  }
 }
 
 TEST(ContainerSpecTest, PathsOfTheHostAreFoundAndChanged) {

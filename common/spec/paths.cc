@@ -58,7 +58,10 @@ void ForEachPath(v1::JobSpec* spec, PathVisitor visit) {
     write("train.offload.path", spec->mutable_train()->mutable_offload()->mutable_path());
   }
   if (spec->has_script()) {
-    read("script.folder", spec->mutable_script()->mutable_folder());
+    // A container has it to write.
+    spec->script().has_container()
+        ? write("script.folder", spec->mutable_script()->mutable_folder())
+        : read("script.folder", spec->mutable_script()->mutable_folder());
     read("script.wheels", spec->mutable_script()->mutable_wheels());
     read("script.files", spec->mutable_script()->mutable_files());
     if (spec->script().has_container()) {

@@ -34,6 +34,14 @@ void CheckImage(const std::string& image, Checker* check) {
                                           "' is no image's name: registry/name:tag, "
                                           "registry/name@sha256:..., or oci-archive:/path"));
   }
+  for (const absl::string_view transport :
+       {"tarball:", "sif:", "docker-daemon:", "containers-storage:"}) {
+    if (absl::StartsWith(image, transport)) {
+      return check->Add(field, absl::StrCat("'", transport,
+                                            "' is none of docker://, oci-archive:, "
+                                            "docker-archive:, oci: and dir:"));
+    }
+  }
   const absl::string_view path = PathOfImage(image);
   const bool archive = absl::StrContains(image, ":/") && image[0] != '/';
   if (!path.empty() && path[0] != '/') {
@@ -72,6 +80,9 @@ void CheckContainer(const v1::ScriptSpec& script, Checker* check) {
     check->Add(
         "script.requirements",
         "are for scripts on the host itself: the image of script.container has to have them");
+  }
+  if (script.folder() == "/") {
+    check->Add("script.folder", "in a container '/' is the image's own: name a folder below it");
   }
   if (absl::StrContains(script.folder(), ':')) {
     check->Add("script.folder", "a container cannot have a folder with ':' in its path");

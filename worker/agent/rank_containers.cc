@@ -49,8 +49,13 @@ void RankContainers::AwaitRemoved() {
   }
 }
 
+RankContainers::~RankContainers() {
+  if (podman_) Subprocess::LeaveBehind(*std::move(podman_));
+}
+
 std::string RankContainers::Make(const RankKey& key) {
   const std::string name = absl::StrCat(prefix_, RankName(key));
+  ended_.erase(name);  // of another job of this number
   running_[key] = name;
   Write();
   return name;
@@ -69,6 +74,8 @@ absl::Time RankContainers::Sweep(absl::Time now) {
   if (podman_) {
     const absl::StatusOr<ExitResult> end = podman_->Wait(absl::InfinitePast());
     if (!end.ok() && now < deadline_) return now + kBetweenPeeks;
+    // One that hangs, as on a disk that does, must not hold the agent's loop.
+    if (!end.ok()) Subprocess::LeaveBehind(*std::move(podman_));
     Finish(end.ok() && end->success(), now);
   }
   if (!ended_.empty() && failures_ < kMostFailures && now >= next_try_) Start(now);
@@ -93,7 +100,7 @@ void RankContainers::Start(absl::Time now) {
 }
 
 void RankContainers::Finish(bool removed, absl::Time now) {
-  podman_.reset();  // killed if it still runs
+  podman_.reset();
   if (removed) {
     for (const std::string& name : removing_) ended_.erase(name);
     failures_ = 0;

@@ -28,6 +28,7 @@ class RankContainers {
  public:
   // Reads the list. The folder has to exist, and is this worker's alone.
   explicit RankContainers(const std::string& data_dir);
+  ~RankContainers();
   RankContainers(const RankContainers&) = delete;
   RankContainers& operator=(const RankContainers&) = delete;
 

@@ -14,7 +14,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/checksum.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
 #include "common/unique_fd.h"
@@ -32,9 +34,10 @@ absl::Status OfContainer(absl::string_view name, absl::StatusCode code, absl::st
 
 // Without it all ranks of a host would fetch at once, which is no more than a waste: who cannot
 // have it goes on. Empty: told to stop.
-absl::StatusOr<UniqueFd> PullLock(const ImageOptions& options, absl::Time deadline) {
-  const std::string path =
-      absl::StrCat(options.temporary_files, "/milepost-image-lock-", geteuid());
+absl::StatusOr<UniqueFd> PullLock(const std::string& name, const ImageOptions& options,
+                                  absl::Time deadline) {
+  const std::string path = absl::StrCat(options.temporary_files, "/milepost-image-lock-", geteuid(),
+                                        "-", absl::Hex(Xxh3(name), absl::kZeroPad16));
   UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   while (lock.ok() && flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && SteadyNow() < deadline) {
     if (options.give_up()) return absl::CancelledError("told to stop while an image is fetched");
@@ -54,6 +57,9 @@ absl::StatusOr<std::string> Inspect(const std::string& name, const ImageOptions&
 
 absl::StatusOr<std::string> Pull(const std::string& name, const ImageOptions& options,
                                  absl::Time deadline) {
+  if (SteadyNow() >= deadline) {
+    return OfContainer(name, absl::StatusCode::kUnavailable, "another rank is still fetching it");
+  }
   spdlog::info("podman fetches {}", name);
   const absl::Time began = SteadyNow();
   const absl::StatusOr<PodmanAnswer> answer =
@@ -80,11 +86,13 @@ absl::Status PullFailure(absl::string_view name, absl::string_view err) {
       "not authorized",   "denied",           "invalid reference",
       "short-name",       "did not resolve",  "no image found",
       "invalid argument", "unknown transport"};
-  const std::string lower = absl::AsciiStrToLower(err);
-  bool for_good = false;
-  for (const absl::string_view sign : kForGood) {
-    for_good = for_good || absl::StrContains(lower, sign);
-  }
+  // What podman itself lacks on this host.
+  constexpr absl::string_view kOfHost[] = {"executable file not found", "newuidmap",
+                                           "permission denied", "/run/user/", "/.local/"};
+  const std::string lower = absl::AsciiStrToLower(PodmanError(err));
+  const auto says = [&lower](absl::string_view sign) { return absl::StrContains(lower, sign); };
+  const bool for_good = std::any_of(std::begin(kForGood), std::end(kForGood), says) &&
+                        std::none_of(std::begin(kOfHost), std::end(kOfHost), says);
   return OfContainer(name,
                      for_good ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kUnavailable,
                      absl::StrCat("podman could not fetch it: ", PodmanError(err)));
@@ -107,11 +115,13 @@ absl::StatusOr<ContainerImage> ParseImage(absl::string_view text) {
   return image;
 }
 
-absl::StatusOr<ContainerImage> BringImage(const std::string& name, const ImageOptions& options) {
+absl::StatusOr<ContainerImage> BringImage(const std::string& image, const ImageOptions& options) {
   const absl::Time deadline = SteadyNow() + options.patience;
+  // Podman knows what it has by its name alone.
+  const std::string name(absl::StripPrefix(image, "docker://"));
   MP_ASSIGN_OR_RETURN(std::string known, Inspect(name, options));
   if (known.empty()) {
-    MP_ASSIGN_OR_RETURN(const UniqueFd lock, PullLock(options, deadline));
+    MP_ASSIGN_OR_RETURN(const UniqueFd lock, PullLock(name, options, deadline));
     // Another rank may have fetched it meanwhile.
     MP_ASSIGN_OR_RETURN(known, Inspect(name, options));
     if (known.empty()) {

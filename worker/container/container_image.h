@@ -36,7 +36,7 @@ struct ImageOptions {
   absl::Duration patience = kImagePatience;
 };
 
-absl::StatusOr<ContainerImage> BringImage(const std::string& name, const ImageOptions& options);
+absl::StatusOr<ContainerImage> BringImage(const std::string& image, const ImageOptions& options);
 
 // Why podman could not fetch it, from what it said. Pure.
 absl::Status PullFailure(absl::string_view name, absl::string_view err);

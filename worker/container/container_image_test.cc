@@ -37,7 +37,10 @@ TEST(PullFailureTest, WhatMayWorkLaterIsTriedAgain) {
     EXPECT_TRUE(absl::IsInvalidArgument(PullFailure("a", text))) << text;
   }
   for (const char* text : {"Error: pinging container registry: dial tcp: i/o timeout",
-                           "Error: dial tcp: lookup quay.io: no such host", "Error: EOF", ""}) {
+                           "Error: dial tcp: lookup quay.io: no such host", "Error: EOF", "",
+                           "Error: exec: \"newuidmap\": executable file not found in $PATH",
+                           "Error: mkdir /home/x/.local: permission denied",
+                           "WARN manifest unknown\nError: i/o timeout"}) {
     EXPECT_TRUE(absl::IsUnavailable(PullFailure("a", text))) << text;
   }
   EXPECT_EQ(PullFailure("a/b:1", "x\nError: manifest unknown\n").message(),

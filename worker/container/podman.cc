@@ -89,8 +89,12 @@ absl::StatusOr<PodmanAnswer> AskPodman(const std::vector<std::string>& arguments
   spawn.err = Redirect::Fd(err.get());
   spawn.end_group = true;  // it starts others
   MP_ASSIGN_OR_RETURN(Subprocess podman, Subprocess::Spawn(std::move(spawn)));
-  MP_ASSIGN_OR_RETURN(const ExitResult end, EndOf(podman, call, arguments[0]));
-  return PodmanAnswer{end, TextIn(out), TextIn(err)};
+  const absl::StatusOr<ExitResult> end = EndOf(podman, call, arguments[0]);
+  if (!end.ok()) {  // it may hang in the kernel
+    Subprocess::LeaveBehind(std::move(podman));
+    return end.status();
+  }
+  return PodmanAnswer{*end, TextIn(out), TextIn(err)};
 }
 
 std::string PodmanError(absl::string_view err) {

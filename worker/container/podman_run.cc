@@ -53,17 +53,23 @@ std::vector<std::string> PodmanArguments(const std::vector<std::string>& more) {
 
 bool IsPodmansOwn(absl::string_view variable) {
   for (const absl::string_view own :
-       {"PATH",        "HOME",        "USER",      "LOGNAME",   "TMPDIR",     "SHELL",
-        "LANG",        "TZ",          "NO_PROXY",  "no_proxy",  "HTTP_PROXY", "http_proxy",
-        "HTTPS_PROXY", "https_proxy", "FTP_PROXY", "ftp_proxy", "ALL_PROXY",  "all_proxy",
-        "IFS",         "BASH_ENV",    "ENV"}) {
+       {"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "SHELL", "LANG", "TZ", "NO_PROXY", "no_proxy",
+        "HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "FTP_PROXY", "ftp_proxy",
+        "ALL_PROXY", "all_proxy", "IFS", "BASH_ENV", "ENV",
+        // Go's runtime.
+        "GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "GORACE", "GOCOVERDIR",
+        // Registries'.
+        "REGISTRY_AUTH_FILE", "DOCKER_CONFIG", "DOCKER_HOST", "DOCKER_CERT_PATH",
+        "DOCKER_TLS_VERIFY"}) {
     if (variable == own) return true;
   }
   for (const absl::string_view prefix :
-       {"LD_",     "GLIBC_",   "MALLOC_",   "LC_",         "GO",        "XDG_",
-        "DBUS_",   "SYSTEMD_", "NOTIFY_",   "LISTEN_",     "CONTAINER", "_CONTAINER",
-        "PODMAN",  "STORAGE_", "REGISTRY_", "REGISTRIES_", "DOCKER_",   "BUILDAH_",
-        "CONMON_", "CRUN_",    "_LIBPOD",   "SSL_CERT_",   "OPENSSL_"}) {
+       {"LD_AUDIT",   "LD_BIND_",    "LD_DEBUG",   "LD_DYNAMIC_", "LD_HWCAP_",  "LD_LIBRARY_",
+        "LD_ORIGIN_", "LD_PRELOAD",  "LD_PROFILE", "LD_SHOW_",    "LD_TRACE_",  "LD_VERBOSE",
+        "LD_WARN",    "GLIBC_",      "MALLOC_",    "LC_",         "XDG_",       "DBUS_",
+        "SYSTEMD_",   "NOTIFY_",     "LISTEN_",    "CONTAINER",   "_CONTAINER", "PODMAN",
+        "STORAGE_",   "REGISTRIES_", "BUILDAH_",   "CONMON_",     "CRUN_",      "_LIBPOD",
+        "SSL_CERT_",  "OPENSSL_"}) {
     if (absl::StartsWith(variable, prefix)) return true;
   }
   return false;

@@ -81,11 +81,17 @@ TEST(PodmanRunTest, ValuesAreNotInTheArgumentsButWherePodmanWouldHeedThem) {
   run.environment = {{"API_KEY", "se cret\n\"'$x"},
                      {"PATH", "/opt/conda/bin"},
                      {"LD_PRELOAD", "x"},
+                     {"GOOGLE_API_KEY", "secret"},
+                     {"DOCKER_PASSWORD", "secret"},
+                     {"LD_SDK_KEY", "secret"},
                      {"RANK", "0"},
                      {"RANK", "1"}};
   const PodmanRun podman = *PodmanRunOf(run);
-  EXPECT_THAT(podman.environment,
-              UnorderedElementsAre(Pair("API_KEY", "se cret\n\"'$x"), Pair("RANK", "1")));
+  EXPECT_THAT(
+      podman.environment,
+      UnorderedElementsAre(Pair("API_KEY", "se cret\n\"'$x"), Pair("RANK", "1"),
+                           Pair("GOOGLE_API_KEY", "secret"), Pair("DOCKER_PASSWORD", "secret"),
+                           Pair("LD_SDK_KEY", "secret")));
   EXPECT_THAT(podman.arguments, Contains("--env=API_KEY"));
   EXPECT_THAT(podman.arguments, Contains("--env=PATH=/opt/conda/bin"));
   EXPECT_THAT(podman.arguments, Contains("--env=LD_PRELOAD=x"));

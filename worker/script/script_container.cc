@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "common/exit_codes.h"
@@ -54,6 +55,13 @@ Variables OwnVariables() {
   return variables;
 }
 
+// The same on every host: the image lacks the program, or it is none.
+bool IsOfCommand(int error) {
+  constexpr int kOfCommand[] = {ENOENT, EACCES, ENOEXEC, ENOTDIR,
+                                EISDIR, ELOOP,  E2BIG,   ENAMETOOLONG};
+  return std::find(std::begin(kOfCommand), std::end(kOfCommand), error) != std::end(kOfCommand);
+}
+
 }  // namespace
 
 std::vector<ContainerMount> MountsOf(const v1::ScriptSpec& script, const ContainerPlaces& places) {
@@ -78,8 +86,9 @@ ContainedEnd EndOf(const ExitResult& podman, const CommandEnd& command, const st
       return {.result = command.result};
     case CommandEnd::kCannotStart:
       return {.failure = TrainerExit{
-                  .code = kExitUsage,
-                  .failure_class = v1::FAILURE_CLASS_USER,
+                  .code = IsOfCommand(command.error) ? kExitUsage : kExitError,
+                  .failure_class =
+                      IsOfCommand(command.error) ? v1::FAILURE_CLASS_USER : v1::FAILURE_CLASS_HOST,
                   .message = absl::StrCat("script.command: ", program,
                                           " in the container: ", strerror(command.error))}};
     case CommandEnd::kStarted:

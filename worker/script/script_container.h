@@ -30,6 +30,8 @@ namespace milepost::worker {
 
 // For podman to begin a container: the first one of an image may copy all of it.
 inline constexpr absl::Duration kContainerTime = absl::Minutes(10);
+// And to end after the command has.
+inline constexpr absl::Duration kPodmanEnds = absl::Minutes(1);
 
 struct ContainerPlaces {
   std::string name;             // of the container
@@ -75,6 +77,11 @@ class ScriptContainer {
   std::string ProcessFolder() const;
 
   bool Started() const { return control_.End().kind != CommandEnd::kNotTried; }
+  // How the command ended is known: podman has nothing to add.
+  bool CommandEnded() const {
+    const CommandEnd::Kind kind = control_.End().kind;
+    return kind == CommandEnd::kEnded || kind == CommandEnd::kCannotStart;
+  }
   void Signal(int signal) const { control_.Signal(signal); }
   void Kill() { control_.Kill(); }
   ContainedEnd End(const ExitResult& podman, bool late) const;

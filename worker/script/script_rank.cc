@@ -375,6 +375,7 @@ class ScriptRank {
       if (end.ok()) return *end;
       if (SteadyNow() >= next) {
         SayProgress();
+        EndPodman(script);
         next = SteadyNow() + kBetweenReports;
       }
       fenced_ = fenced_ || absl::IsAborted(checkpoints_->State().last);
@@ -388,6 +389,13 @@ class ScriptRank {
         TellToStop(script);
       }
     }
+  }
+
+  // Podman that does not end after the command has, as where its disk hangs, is not waited for.
+  void EndPodman(ScriptProcess& script) {
+    if (!container_ || !container_->CommandEnded()) return;
+    if (command_ended_ == absl::InfiniteFuture()) command_ended_ = SteadyNow();
+    if (SteadyNow() - command_ended_ > kPodmanEnds) script.Signal(SIGKILL).IgnoreError();
   }
 
   // Where it was when another rank failed.
@@ -519,6 +527,7 @@ class ScriptRank {
   std::string said_problem_;  // of checkpoints
   std::optional<PythonEnvironment> python_;
   std::optional<ScriptContainer> container_;
+  absl::Time command_ended_ = absl::InfiniteFuture();  // in the container: first seen
   bool late_ = false;  // podman was killed, because it had not begun the container
   std::optional<RankPositions> positions_;
   v1::RankPosition asked_;  // while it ran
