@@ -112,7 +112,7 @@ class Merger {
     return values;
   }
 
-  int64_t Outputs(const StoredWeight& weight) const {
+  int64_t OutputCount(const StoredWeight& weight) const {
     return base_.outputs_are_columns() ? weight.columns() : weight.rows();
   }
 
@@ -120,7 +120,7 @@ class Merger {
     const std::string down = models::LoraDownName(layer);
     if (adapters_->Find(down) == nullptr) return Adapter{};
     const bool turned = base_.outputs_are_columns();
-    const int64_t out = Outputs(weight), in = turned ? weight.rows() : weight.columns();
+    const int64_t out = OutputCount(weight), in = turned ? weight.rows() : weight.columns();
     const int64_t rank = settings_.model.lora().rank();
     MP_ASSIGN_OR_RETURN(std::vector<float> a, Part(down, {rank, in}));
     MP_ASSIGN_OR_RETURN(std::vector<float> b, Part(models::LoraUpName(layer), {out, rank}));
@@ -132,7 +132,7 @@ class Merger {
   absl::StatusOr<std::vector<float>> FactorsOf(absl::string_view layer, const StoredWeight& weight,
                                                const Adapter& adapter) const {
     if (adapter.rank == 0 || !settings_.model.lora().dora()) return std::vector<float>();
-    const int64_t outputs = Outputs(weight);
+    const int64_t outputs = OutputCount(weight);
     MP_ASSIGN_OR_RETURN(const std::vector<float> change,
                         Part(models::MagnitudeChangeName(layer), {outputs}));
     OutputSquares before(outputs, base_.outputs_are_columns()), after = before;
