@@ -1,7 +1,8 @@
-// The containers of this worker's script ranks, which have to be gone after their rank. A container
-// ends with its trainer, however that ended. What podman keeps of it may stay: podman has been
-// killed with the rank. So podman is told to remove it, here and not in the trainer, which may be
-// killed too. A list in the worker's data folder tells the next worker what is left.
+// The containers of this worker's script ranks, which have to be gone after their rank. Mostly a
+// container ends with its trainer, however that ended (docs/operate/workers.md has the exceptions).
+// What podman keeps of it may stay: podman has been killed with the rank. So podman is told to
+// remove it, here and not in the trainer, which may be killed too. A list in the worker's data
+// folder tells the next worker what is left.
 //
 //   RankContainers containers(data_dir);
 //   trainer.container = containers.Make(key);

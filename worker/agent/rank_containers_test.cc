@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -44,9 +45,10 @@ class RankContainersTest : public testing::Test {
     text << file.rdbuf();
     return text.str();
   }
-  static void SweepUntilDone(RankContainers& containers) {
+  // `least`: no sweep is told an earlier time.
+  static void SweepUntilDone(RankContainers& containers, absl::Time least = absl::InfinitePast()) {
     const absl::Time give_up = SteadyNow() + absl::Minutes(1);
-    while (containers.Sweep(SteadyNow()) != absl::InfiniteFuture()) {
+    while (containers.Sweep(std::max(least, SteadyNow())) != absl::InfiniteFuture()) {
       ASSERT_LT(SteadyNow(), give_up);
       absl::SleepFor(absl::Milliseconds(2));
     }
@@ -68,6 +70,32 @@ TEST_F(RankContainersTest, AContainerIsRemovedAfterItsRank) {
   SweepUntilDone(containers);
   EXPECT_THAT(TextOf("calls"), HasSubstr(absl::StrCat(" rm --force --ignore --time=0 -- ", name)));
   EXPECT_EQ(TextOf("rank-containers"), "");
+}
+
+TEST_F(RankContainersTest, PodmanThatHangsIsGivenUpAndTriedAgain) {
+  Podman("[ -e $AT/tried ] && exit 0; touch $AT/tried; exec sleep 1000\n");
+  RankContainers containers(dir_);
+  containers.Make(key_);
+  containers.Ended(key_);
+  const absl::Time began = SteadyNow();
+  while (!fs::exists(dir_ + "/tried") && SteadyNow() < began + absl::Minutes(1)) {
+    EXPECT_NE(containers.Sweep(began), absl::InfiniteFuture());
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  absl::Time now = began;
+  for (int i = 0; i < 2; ++i) now = containers.Sweep(now + absl::Minutes(2));
+  SweepUntilDone(containers, now);
+  EXPECT_EQ(TextOf("rank-containers"), "");
+}
+
+// As after the coordinator has begun anew.
+TEST_F(RankContainersTest, ANameThatIsGivenAgainIsNotRemoved) {
+  RankContainers containers(dir_);
+  const std::string name = containers.Make(key_);
+  containers.Ended(key_);
+  EXPECT_EQ(containers.Make(key_), name);
+  EXPECT_EQ(containers.Sweep(SteadyNow()), absl::InfiniteFuture());
+  EXPECT_EQ(TextOf("calls"), "");
 }
 
 TEST_F(RankContainersTest, AWorkerThatLeavesWaitsForPodman) {
