@@ -33,6 +33,7 @@ ModelSizes SizesOf(const v1::ModelSpec& model) {
               .context = 1,
               .images = true};
     }
+    case v1::ModelSpec::kVit:
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }

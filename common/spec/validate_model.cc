@@ -241,6 +241,7 @@ void CheckModel(const v1::ModelSpec& model, Checker* check) {
       return CheckBert(model.bert(), check);
     case v1::ModelSpec::kResnet:
       return CheckResNet(model.resnet(), check);
+    case v1::ModelSpec::kVit:
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }

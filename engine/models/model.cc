@@ -21,6 +21,7 @@ absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOp
       return BuildBert(spec, options);
     case v1::ModelSpec::kResnet:
       return BuildResNet(spec, options);
+    case v1::ModelSpec::kVit:
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }
