@@ -81,7 +81,11 @@ TEST(AdaptersTest, FindsEachBrokenRule) {
       {"train.dpo.label_smoothing",
        [](auto* s) { s->mutable_train()->mutable_dpo()->set_label_smoothing(0.5); }},
       {"train.dpo", [](auto* s) { s->mutable_data()->clear_document_separator(); }},
-      {"train.dpo", [](auto* s) { s->mutable_model()->clear_lora(); }},
+      {"train.dpo",
+       [](auto* s) {
+         s->mutable_model()->clear_lora();
+         s->mutable_train()->clear_init_from();
+       }},
       {"train.dpo",
        [](auto* s) { s->mutable_model()->mutable_lora()->add_also_train("ln_f.weight"); }},
       {"train.dpo", [](auto* s) { s->mutable_train()->set_precision(v1::PRECISION_FP8); }},
@@ -91,10 +95,15 @@ TEST(AdaptersTest, FindsEachBrokenRule) {
     ASSERT_EQ(violations.size(), 1u) << field;
     EXPECT_EQ(violations[0].field, field);
   }
-  // Their model is not in a checkpoint: both are given.
-  EXPECT_THAT(CheckJobSpec(WithLora(
-                  [](JobSpec* s) { s->mutable_checkpoint()->set_resume_from("checkpoints/3"); })),
-              IsEmpty());
+  // Their model is not in a checkpoint: both are given. Nor is what preferences compare with.
+  for (const bool lora : {true, false}) {
+    const JobSpec spec = WithLora([lora](JobSpec* s) {
+      if (!lora) s->mutable_model()->clear_lora();
+      s->mutable_checkpoint()->set_resume_from("checkpoints/3");
+    });
+    EXPECT_THAT(CheckJobSpec(spec), IsEmpty());
+    EXPECT_TRUE(KeepsInitialWeights(spec));
+  }
 }
 
 }  // namespace

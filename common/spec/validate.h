@@ -46,6 +46,10 @@ std::vector<FieldViolation> CheckJobSpec(const v1::JobSpec& normalized);
 // (common/error_details.h). If there are very many, it has only the first ones.
 absl::Status ValidateJobSpec(const v1::JobSpec& normalized);
 
+// Whether each attempt reads train.init_from, also one that goes on from a checkpoint: adapters and
+// preferences need the parameters that the job began with, and no checkpoint has them.
+bool KeepsInitialWeights(const v1::JobSpec& spec);
+
 // 32 hex digits of the whole normalised spec. They are equal if and only if the specs are.
 std::string SpecDigest(const v1::JobSpec& normalized);
 

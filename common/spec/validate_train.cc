@@ -9,6 +9,7 @@
 #include "common/spec/optimizer_fields.h"
 #include "common/spec/storage_fields.h"
 #include "common/spec/to_yaml.h"
+#include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost {
@@ -251,15 +252,20 @@ void CheckOffload(const v1::TrainSpec& train, Checker* check) {
 
 }  // namespace
 
+bool KeepsInitialWeights(const v1::JobSpec& spec) {
+  return spec.model().has_lora() || spec.train().has_dpo();
+}
+
 void CheckDpo(const v1::JobSpec& spec, Checker* check) {
   const v1::DpoSpec& dpo = spec.train().dpo();
   check->Real("train.dpo.beta", dpo.beta(), 0, 1000, "(]");
   check->Real("train.dpo.label_smoothing", dpo.label_smoothing(), 0, 0.5, "[)");
   if (!spec.model().has_gpt2() && !spec.model().has_llama()) {
     check->Add("train.dpo", "is for model.gpt2 and model.llama");
-  } else if (!spec.model().has_lora()) {
+  } else if (!spec.model().has_lora() && spec.train().init_from().empty()) {
     check->Add("train.dpo",
-               "the model is compared with itself without its adapters: give model.lora");
+               "compares the model with what it was: give the folder that it begins with, as "
+               "train.init_from or as model.hugging_face");
   }
   if (spec.model().lora().also_train_size() > 0) {
     check->Add(
@@ -327,8 +333,9 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
                "adapts weights that are there already: give their folder, as train.init_from or "
                "as model.hugging_face");
   }
-  // Of adapters the one brings what they adapt, the other the adapters.
-  if (!spec.model().has_lora() && !train.init_from().empty() &&
+  // Of adapters the one brings what they adapt, the other the adapters; with preferences the one
+  // brings what the other is compared with.
+  if (!KeepsInitialWeights(spec) && !train.init_from().empty() &&
       !spec.checkpoint().resume_from().empty()) {
     check->Add(
         "train.init_from",

@@ -326,8 +326,7 @@ absl::StatusOr<v1::Job> JobDesk::Fork(const v1::ForkJobRequest& request, const s
   v1::JobSpec spec = from;
   // What the source waited for, and began with, is behind it.
   spec.mutable_scheduling()->clear_depends_on();
-  // What adapters adapt is in no checkpoint.
-  if (spec.has_train() && !spec.model().has_lora()) spec.mutable_train()->clear_init_from();
+  if (spec.has_train() && !KeepsInitialWeights(spec)) spec.mutable_train()->clear_init_from();
   spec.mutable_checkpoint()->clear_resume_from();
   MP_RETURN_IF_ERROR(ApplyOverrides(request.overrides(), "overrides", &spec));
   if (!spec.checkpoint().resume_from().empty()) {

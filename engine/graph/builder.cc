@@ -45,8 +45,11 @@ ValueId Builder::Parameter(absl::string_view name, const Shape& shape, Initializ
     }
   }
   const ValueId id = AddValue(name, options_.compute_dtype, shape, ValueKind::kParameter);
-  graph_.parameters.push_back(
-      {.value = id, .initializer = initializer, .stddev = stddev, .decay = shape.size() >= 2});
+  graph_.parameters.push_back({.value = id,
+                               .initializer = initializer,
+                               .stddev = stddev,
+                               .decay = shape.size() >= 2,
+                               .base = constant_});
   return id;
 }
 

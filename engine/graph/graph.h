@@ -183,7 +183,8 @@ struct Parameter {
   Initializer initializer = Initializer::kZeros;
   double stddev = 0;   // kNormal, kUniform
   bool decay = false;  // weight decay: tensors of two or more dimensions
-  bool base = false;   // what adapters adapt: never trained, and no part of the model's state
+  // Never trained, and no part of the model's state: what adapters adapt, or a loss compares with.
+  bool base = false;
   // Of one that is kept in 4 bits (engine/dtype/nf4.h): its own shape, where its value is
   // u8[bytes]. Empty: of all others.
   std::vector<int64_t> unpacked = {};

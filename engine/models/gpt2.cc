@@ -68,7 +68,7 @@ class Gpt2Builder {
             .sequence = options.sequence,
             .cached_positions = options.cached_positions}),
         linear_(model, options, b_),
-        twin_(options, b_, linear_) {}
+        twin_(model, options, b_, linear_) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     Embed();
@@ -88,6 +88,8 @@ class Gpt2Builder {
     ValueId residual = graph::kNoValue;
     ValueId delta = graph::kNoValue;  // what the last sub-layer adds to the residual stream
     ValueId y = graph::kNoValue;
+    ValueId wpe = graph::kNoValue;
+    ValueId head = graph::kNoValue;  // wte
   };
 
   static std::string Hf(absl::string_view name) { return absl::StrCat("transformer.", name); }
@@ -106,16 +108,18 @@ class Gpt2Builder {
 
   void Embed() {
     b_.BeginBlock("embedding");
-    wte_ = twin_.Parameter(Hf("wte.weight"), {spec_.vocabulary(), spec_.width()},
-                           Initializer::kNormal, kGpt2Stddev);
+    twin_.ForEach([&](Gpt2Stream& s) {
+      s.head = twin_.Parameter(Hf("wte.weight"), {spec_.vocabulary(), spec_.width()},
+                               Initializer::kNormal, kGpt2Stddev);
+      s.wpe = twin_.Parameter(Hf("wpe.weight"), {spec_.context(), spec_.width()},
+                              Initializer::kNormal, kGpt2Stddev);
+    });
     ValueId positions = graph::kNoValue;
-    const ValueId wpe = twin_.Parameter(Hf("wpe.weight"), {spec_.context(), spec_.width()},
-                                        Initializer::kNormal, kGpt2Stddev);
     if (options_.documents) documents_ = b_.Input("documents", DType::kI32, {b_.rows()});
     if (options_.documents) positions = b_.Input("positions", DType::kI32, {b_.rows()});
     twin_.ForEach([&](Gpt2Stream& s) {
-      s.residual = ops::Embedding(b_, twin_.Named("embedding"), b_.Tokens(), wte_,
-                                  {.wpe = wpe, .positions = positions}, Dropout());
+      s.residual = ops::Embedding(b_, twin_.Named("embedding"), b_.Tokens(), s.head,
+                                  {.wpe = s.wpe, .positions = positions}, Dropout());
     });
   }
 
@@ -157,14 +161,15 @@ class Gpt2Builder {
   }
 
   void Head() {
+    const Gpt2Stream& s = twin_.own();
     if (options_.mode == Mode::kGeneration) {
-      ops::LmHeadLogits(b_, "logits", twin_.own().y, wte_, graph::kNoValue, options_.every_logits);
+      ops::LmHeadLogits(b_, "logits", s.y, s.head, graph::kNoValue, options_.every_logits);
       return;
     }
     const int64_t chunk =
         options_.lm_head_chunk_rows == 0 ? b_.rows() : options_.lm_head_chunk_rows;
-    if (twin_.twin()) return twin_.AddPreferenceLoss(wte_, chunk, documents_, *options_.preference);
-    ops::LmHeadLoss(b_, "lm", twin_.own().y, wte_, b_.Targets(), chunk, HeadWeight(model_));
+    if (twin_.twin()) return twin_.AddPreferenceLoss(chunk, documents_, *options_.preference);
+    ops::LmHeadLoss(b_, "lm", s.y, s.head, b_.Targets(), chunk, HeadWeight(model_));
   }
 
   const v1::ModelSpec& model_;
@@ -174,7 +179,6 @@ class Gpt2Builder {
   Builder b_;
   LoraLayers linear_;
   TwinStream<Gpt2Stream> twin_;
-  ValueId wte_ = graph::kNoValue;
   ValueId documents_ = graph::kNoValue;
 };
 

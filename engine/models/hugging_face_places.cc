@@ -11,6 +11,7 @@
 #include "engine/models/hugging_face.h"
 #include "engine/models/hugging_face_config.h"
 #include "engine/models/hugging_face_family.h"
+#include "engine/models/model.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -83,6 +84,7 @@ std::optional<HfPlace> RowsOf(const v1::ModelSpec& spec, absl::string_view param
 }  // namespace
 
 std::vector<HfPlace> HfPlaces(const v1::ModelSpec& spec, absl::string_view parameter) {
+  absl::ConsumePrefix(&parameter, kReferencePrefix);
   std::vector<HfPlace> places;
   if (const auto rows = RowsOf(spec, parameter); rows.has_value()) {
     for (std::string& name : NamesOf(spec, rows->tensor)) {

@@ -91,13 +91,13 @@ class LlamaBuilder {
             .sequence = options.sequence,
             .cached_positions = options.cached_positions}),
         linear_(model, options, b_),
-        twin_(options, b_, linear_) {}
+        twin_(model, options, b_, linear_) {}
 
   absl::StatusOr<graph::Graph> Build() && {
     b_.BeginBlock("embedding");
-    embedding_ = Weight("model.embed_tokens", spec_.vocabulary(), spec_.width(), kLlamaStddev);
     twin_.ForEach([this](LlamaStream& s) {
-      s.residual = ops::Embedding(b_, twin_.Named("embedding"), b_.Tokens(), embedding_, {}, 0);
+      s.head = Weight("model.embed_tokens", spec_.vocabulary(), spec_.width(), kLlamaStddev);
+      s.residual = ops::Embedding(b_, twin_.Named("embedding"), b_.Tokens(), s.head, {}, 0);
       if (spec_.scale_embedding()) {
         s.residual = ops::Scale(b_, twin_.Named("embedding.scaled"), s.residual, EmbeddingScale());
       }
@@ -128,6 +128,7 @@ class LlamaBuilder {
     ValueId residual = graph::kNoValue;
     ValueId delta = graph::kNoValue;  // what the last sub-layer adds to the residual stream
     ValueId y = graph::kNoValue;
+    ValueId head = graph::kNoValue;  // until the head is made, the embedding
   };
 
   ValueId Weight(absl::string_view name, int64_t out, int64_t in, double stddev) {
@@ -263,17 +264,19 @@ class LlamaBuilder {
   }
 
   void Head() {
-    const ValueId head = spec_.tied()
-                             ? embedding_
-                             : Weight("lm_head", spec_.vocabulary(), spec_.width(), kLlamaStddev);
+    twin_.ForEach([this](LlamaStream& s) {
+      if (spec_.tied()) return;
+      s.head = Weight("lm_head", spec_.vocabulary(), spec_.width(), kLlamaStddev);
+    });
+    const LlamaStream& s = twin_.own();
     if (options_.mode == Mode::kGeneration) {
-      ops::LmHeadLogits(b_, "logits", twin_.own().y, head, graph::kNoValue, options_.every_logits);
+      ops::LmHeadLogits(b_, "logits", s.y, s.head, graph::kNoValue, options_.every_logits);
       return;
     }
     const int64_t chunk =
         options_.lm_head_chunk_rows == 0 ? b_.rows() : options_.lm_head_chunk_rows;
-    if (twin_.twin()) return twin_.AddPreferenceLoss(head, chunk, documents_, *options_.preference);
-    ops::LmHeadLoss(b_, "lm", twin_.own().y, head, b_.Targets(), chunk, HeadWeight(model_));
+    if (twin_.twin()) return twin_.AddPreferenceLoss(chunk, documents_, *options_.preference);
+    ops::LmHeadLoss(b_, "lm", s.y, s.head, b_.Targets(), chunk, HeadWeight(model_));
   }
 
   const v1::ModelSpec& model_;
@@ -283,7 +286,6 @@ class LlamaBuilder {
   Builder b_;
   LoraLayers linear_;
   TwinStream<LlamaStream> twin_;
-  ValueId embedding_ = graph::kNoValue;
   ValueId rope_ = graph::kNoValue;
   ValueId window_rope_ = graph::kNoValue;
   ValueId documents_ = graph::kNoValue;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "engine/graph/graph.h"
 #include "engine/ops/preference/preference.h"
 
@@ -16,6 +17,8 @@ class ModelSpec;
 }
 
 namespace milepost::models {
+
+inline constexpr absl::string_view kReferencePrefix = "reference.";
 
 enum class Mode : uint8_t {
   kTraining,    // ends in the loss, with dropout; ready for ops::AddBackward
@@ -37,9 +40,10 @@ struct ModelOptions {
   // each.
   bool documents = false;
   bool segments = false;  // BERT: adds the input "segments", i32[N]
-  // GPT-2 and Llama with lora, and with documents: the loss is that of preferences, between the
-  // model and itself without its adapters. Both run layer by layer beside each other, so that a
-  // block's parameters are gathered once for the two.
+  // GPT-2 and Llama with documents: the loss is that of preferences, between the model and itself
+  // without its adapters. Without lora the other is what it began with: its parameters have
+  // kReferencePrefix before their names, and are base ones. Both run layer by layer beside each
+  // other, so that a block's parameters are gathered once for the two.
   std::optional<ops::PreferenceOptions> preference = std::nullopt;
 };
 

@@ -6,10 +6,6 @@ namespace milepost::models {
 
 absl::Status CheckPreference(const v1::ModelSpec& model, const ModelOptions& options) {
   if (!options.preference || options.mode == Mode::kGeneration) return absl::OkStatus();
-  if (!model.has_lora()) {
-    return absl::InvalidArgumentError(
-        "train.dpo: the model is compared with itself without its adapters: give model.lora");
-  }
   if (model.lora().also_train_size() > 0) {
     return absl::InvalidArgumentError(
         "train.dpo: model.lora.also_train would move what the model is compared with");

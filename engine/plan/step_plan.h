@@ -118,7 +118,8 @@ struct FlatGroup {
   // Its parameters are never updated: of the buffers below it has theirs and, where there are
   // masters, those.
   bool frozen = false;
-  // Frozen too: what adapters adapt (graph::Parameter::base). It is no part of the state.
+  // Frozen too: what adapters adapt, or a loss compares with (graph::Parameter::base). It is no
+  // part of the state.
   bool base = false;
   // The compute dtype; or kU8, of a base that is kept in 4 bits (nf4_pass.h): then what is counted
   // in elements here is bytes.
@@ -345,8 +346,10 @@ struct PlanOptions {
   bool GradientsPass() const { return ShardsGradients() || RoundsGradients(); }
   bool HasMasters() const { return compute_dtype != DType::kF32 && masters; }
   // FlatGroup::master_dtype.
-  DType MasterDType(bool frozen) const {
-    const bool none = !masters || (frozen && !frozen_masters && compute_dtype == DType::kBf16);
+  // `base`: of a group that is no part of the state.
+  DType MasterDType(bool frozen, bool base) const {
+    const bool kept = !frozen || (frozen_masters && !base);
+    const bool none = !masters || (!kept && compute_dtype == DType::kBf16);
     return none ? compute_dtype : DType::kF32;
   }
   bool ShardsParameters() const { return zero_stage >= 3 && Shards() > 1; }

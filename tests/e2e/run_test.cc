@@ -492,6 +492,43 @@ TEST_F(RunTest, AdaptersGoOnOverTheModelTheyAdapt) {
   EXPECT_THAT(ran.err, HasSubstr("holds another model than the one that step 8"));
 }
 
+// A whole model is compared with the folder's at every start; a checkpoint holds the trained alone.
+TEST_F(RunTest, PreferencesGoOnBesideWhatTheModelWas) {
+  v1::JobSpec spec = SmallJob(folder_, 4);
+  ASSERT_EQ(Milepost({"run", Write("first.yaml", spec)}).exit_code, kExitOk);
+  ASSERT_EQ(Milepost({"checkpoint", "export", "1", "--out", Path("model")}).exit_code, kExitOk);
+  std::vector<uint32_t> tokens;
+  for (uint32_t i = 0; i < 64 * 40 + 1; ++i) {  // four documents to a sample
+    tokens.push_back(i % 16 == 15 ? '\n' : 'a' + i * i % 26);
+  }
+  auto writer = data::NpyWriter::Create(Path("pairs.npy"), data::TokenType::kUint8);
+  ASSERT_TRUE(writer.ok() && (*writer)->Append(tokens).ok() && (*writer)->Finish().ok());
+  spec.mutable_train()->mutable_dpo();
+  spec.mutable_train()->set_init_from("model");
+  spec.mutable_data()->set_train("pairs.npy");
+  spec.mutable_data()->clear_validation();
+  spec.mutable_data()->set_document_separator('\n');
+  const auto run = [&](int64_t steps) {
+    spec.mutable_train()->set_steps(steps);
+    return Milepost({"run", Write("pairs.yaml", spec)});
+  };
+  Ran ran = run(4);
+  ASSERT_EQ(ran.exit_code, kExitOk) << ran.err;
+  ran = run(8);
+  ASSERT_EQ(ran.exit_code, kExitOk) << ran.err;
+  const std::string job = Milepost({"job", "describe", "2", "-o", "json"}).out;
+  EXPECT_THAT(job, HasSubstr("\"start_step\": 4,"));
+  const Ran tuned = Milepost({"checkpoint", "export", "3", "--out", Path("tuned")});
+  EXPECT_EQ(tuned.exit_code, kExitOk) << tuned.err;
+  EXPECT_EQ(std::filesystem::file_size(Path("tuned/model.safetensors")),
+            std::filesystem::file_size(Path("model/model.safetensors")));
+  std::filesystem::copy_file(Path("tuned/model.safetensors"), Path("model/model.safetensors"),
+                             std::filesystem::copy_options::overwrite_existing);
+  ran = run(12);
+  EXPECT_EQ(ran.exit_code, kExitJobFailed) << ran.out;
+  EXPECT_THAT(ran.err, HasSubstr("holds another model than the one that step 8"));
+}
+
 // One command from a folder and chats to a tuned model; again, it goes on.
 TEST_F(RunTest, AFolderIsTunedOnAFile) {
   ASSERT_EQ(Milepost({"run", Write("first.yaml", SmallJob(folder_, 4))}).exit_code, kExitOk);

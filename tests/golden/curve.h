@@ -17,9 +17,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/spec/validate.h"
 #include "engine/comm/in_process.h"
 #include "engine/data/npy.h"
+#include "engine/models/model.h"
 #include "engine/runtime/session/fill_interval.h"
 #include "engine/runtime/session/training_session.h"
 #include "engine/runtime/testing/npy.h"
@@ -173,7 +175,9 @@ class GoldenCurve : public testing::Test {
     const json& train = golden_["train"];
     spec.set_name("golden");
     *spec.mutable_model() = model;
-    if (model.has_lora()) spec.mutable_train()->set_init_from(folder_);  // not read here
+    if (model.has_lora() || spec.train().has_dpo()) {
+      spec.mutable_train()->set_init_from(folder_);  // not read here
+    }
     spec.mutable_data()->set_train(folder_ + "/train.npy");
     v1::TrainSpec& t = *spec.mutable_train();
     t.set_steps(train["steps"]);
@@ -229,10 +233,11 @@ class GoldenCurve : public testing::Test {
       for (const runtime::StateInterval& target : targets) {
         const v1::TensorInfo& tensor = tensors[target.tensor];
         if (tensor.kind() != "master") continue;  // m and v are zero
-        ASSERT_TRUE(index.contains(tensor.name())) << tensor.name();
+        const std::string name(absl::StripPrefix(tensor.name(), models::kReferencePrefix));
+        ASSERT_TRUE(index.contains(name)) << tensor.name();
         const auto read = [&](int64_t begin, int64_t end, float* values) {
           for (int64_t e = begin; e < end; ++e) {
-            values[e - begin] = InitialWeight(tensor.name(), norm, index.at(tensor.name()), e);
+            values[e - begin] = InitialWeight(name, norm, index.at(name), e);
           }
           return absl::OkStatus();
         };

@@ -1,6 +1,6 @@
 // Trains adapters of tiny models from the weights and on the tokens that make_lora_curve.py gave
-// PEFT, also on preferences. Compares 20 steps of losses, gradient norms and learning rates, and
-// the adapters then.
+// PEFT, also on preferences; and whole models on these. Compares 20 steps of losses, gradient norms and learning rates, and
+// the trained weights then.
 #include "tests/golden/curve.h"
 
 namespace milepost {
@@ -13,6 +13,7 @@ class LoraCurve : public GoldenCurve {
   static v1::ModelSpec Model(const json& golden) {
     const json& model = golden["model"];
     v1::ModelSpec spec = model.contains("kv_heads") ? LlamaOf(model) : Gpt2Of(model);
+    if (golden["lora"].is_null()) return spec;
     v1::LoraSpec& lora = *spec.mutable_lora();
     lora.set_rank(golden["lora"]["rank"]);
     lora.set_alpha(golden["lora"]["alpha"]);
@@ -51,6 +52,10 @@ TEST_F(LoraCurve, WithMagnitudesOfTurnedWeights) { Expect("dora_gpt2", "ln_", 3,
 TEST_F(LoraCurve, OfALlamaIn4Bits) { Expect("nf4", "norm", 3, 4); }
 
 TEST_F(LoraCurve, Preferences) { Expect("dpo", "norm", 1, 4); }
+
+TEST_F(LoraCurve, PreferencesOfAWholeModel) { Expect("dpo_whole", "norm", 3, 4); }
+
+TEST_F(LoraCurve, PreferencesOfAWholeGpt2) { Expect("dpo_whole_gpt2", "ln_", 1, 8); }
 
 }  // namespace
 }  // namespace milepost

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes lora_curve.json: 20 training steps of LoRA adapters by PEFT, in fp32.
+"""Makes lora_curve.json: 20 training steps of LoRA adapters by PEFT, in fp32, and of preferences.
 
     python3 tests/golden/make_lora_curve.py > tests/golden/lora_curve.json
 
@@ -11,12 +11,15 @@ Names are Milepost's: PEFT's without "base_model.model.", "base_layer." and "def
 magnitude Milepost trains what it has changed by since it was the norm of its weights. Initial
 values, also of both matrices of an adapter, come from the integer formula of make_gpt2_curve.py,
 by the number of the parameter in lora_curve.json's list, which lora_curve_test.cc repeats. Every
-step trains on all samples. The last case has the loss of preferences (DPO, Rafailov et al. 2023),
+step trains on all samples. The last cases have the loss of preferences (DPO, Rafailov et al. 2023),
 written out here: in each sample two neighbouring documents that both have a target are a pair.
+Those without "lora" train the whole model, against a copy of what it began with.
 (At a beta of 0.5 the gradients of most pairs end near 0, and the norms of this script in fp32 and
 in fp64 are 4e-4 apart; at this one 1.5e-5.) In the case "nf4" what the adapters adapt is in 4
 bits, by bitsandbytes.
 """
+import contextlib
+import copy
 import json
 import warnings
 
@@ -55,6 +58,8 @@ CASES["dora_gpt2"] = {"model": GPT2, "lora": CASES["gpt2"]["lora"] | {"dora": Tr
                       "peft": CASES["gpt2"]["peft"] | {"use_dora": True}}
 CASES["nf4"] = CASES["llama"] | {"quantize_base": "nf4"}
 CASES["dpo"] = CASES["llama"] | {"dpo": {"beta": 0.1, "label_smoothing": 0.1, "separator": 5}}
+CASES["dpo_whole"] = {"model": CASES["qwen2"]["model"], "lora": None, "dpo": CASES["dpo"]["dpo"]}
+CASES["dpo_whole_gpt2"] = {"model": GPT2, "lora": None, "dpo": CASES["dpo"]["dpo"]}
 
 
 def build(model):
@@ -131,31 +136,39 @@ def pairs_of(tokens, targets, separator):
                 first = None
 
 
-def preference_loss(network, pairs, beta, smoothing):
-    def log_prob(x, y):
-        return -F.cross_entropy(network(input_ids=x[None]).logits[0], y, reduction="sum")
+def preference_loss(network, before, pairs, beta, smoothing):
+    """`before`: what the network was, or None: itself without its adapters."""
+    def log_prob(model, x, y):
+        return -F.cross_entropy(model(input_ids=x[None]).logits[0], y, reduction="sum")
 
     losses = []
     for pair in pairs:
-        first, second = (log_prob(*document) for document in pair)
-        with torch.no_grad(), network.disable_adapter():
-            first_before, second_before = (log_prob(*document) for document in pair)
+        first, second = (log_prob(network, *document) for document in pair)
+        with torch.no_grad(), contextlib.nullcontext() if before else network.disable_adapter():
+            first_before, second_before = (log_prob(before or network, *document)
+                                           for document in pair)
         m = beta * ((first - first_before) - (second - second_before))
         losses.append(-(1 - smoothing) * F.logsigmoid(m) - smoothing * F.logsigmoid(-m))
     return torch.stack(losses).mean()
 
 
-def train(case):
-    model, lora, dpo = case["model"], case["lora"], case.get("dpo")
+def adapted(case):
+    lora = case["lora"]
     config = peft.LoraConfig(r=lora["rank"], lora_alpha=lora["alpha"],
                              use_rslora=lora["rank_stabilized"], lora_dropout=0, bias="none",
                              task_type="CAUSAL_LM", **case["peft"])
-    network = peft.get_peft_model(build(model).float(), config)
+    return peft.get_peft_model(build(case["model"]).float(), config)
+
+
+def train(case):
+    model, lora, dpo = case["model"], case["lora"], case.get("dpo")
+    network = adapted(case) if lora else build(model).float()
     named = {ours(name): weight for name, weight in network.named_parameters() if ours(name)}
     set_weights(named)
     if case.get("quantize_base"):
         quantize(network)
     norms = add_norms(network)
+    before = None if lora else copy.deepcopy(network)
     trained = {name: weight for name, weight in named.items() if weight.requires_grad}
     length, vocabulary = model["context"], model["vocabulary"]
     stream = torch.tensor([(i * i + 3 * (i // 5)) % vocabulary
@@ -168,7 +181,7 @@ def train(case):
     curve = []
     for step in range(TRAIN["steps"]):
         if dpo:
-            loss = preference_loss(network, pairs, dpo["beta"], dpo["label_smoothing"])
+            loss = preference_loss(network, before, pairs, dpo["beta"], dpo["label_smoothing"])
         else:
             logits = network(input_ids=tokens).logits
             loss = F.cross_entropy(logits.reshape(-1, vocabulary), targets.reshape(-1))

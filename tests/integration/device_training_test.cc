@@ -175,6 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"Olmo3Dpo",
                          {.llama = true, .olmo3 = true, .documents = true, .lora = 4, .dpo = 0.5}},
                     Case{"Dpo", {.llama = true, .documents = true, .lora = 4, .dpo = 0.5}},
+                    Case{"DpoWhole", {.llama = true, .tied = true, .documents = true, .dpo = 0.5}},
                     Case{"Nf4",
                          {.recompute = v1::RECOMPUTE_FULL,
                           .llama = true,

@@ -85,6 +85,12 @@ v1::JobSpec DpoJob(const Cell& cell) {
   return TextJob(cell, {.dropout = 0.1, .documents = true, .lora = 4, .dpo = 0.5});
 }
 
+// Of a whole model, beside what it began with. At a larger beta the losses end near 0, where a
+// relative difference is an absolute one of log-probabilities.
+v1::JobSpec DpoWholeJob(const Cell& cell) {
+  return TextJob(cell, {.llama = true, .tied = true, .documents = true, .dpo = 0.1});
+}
+
 // Batch norms tell micro-batches apart, so here they are half the batch, over all ranks. In bf16 a
 // value that rounds the other way moves the loss of so few images by 1e-4, and steps multiply it:
 // smaller ones.
@@ -218,7 +224,7 @@ std::vector<Row> Rows() {
        {Family{"Gpt2", Gpt2Job}, Family{"Llama", LlamaJob}, Family{"Gemma3", Gemma3Job},
         Family{"Olmo3", Olmo3Job}, Family{"Bert", BertJob}, Family{"Heads", HeadsJob},
         Family{"Lora", LoraJob}, Family{"Dora", DoraJob}, Family{"Nf4", Nf4Job},
-        Family{"Dpo", DpoJob}, Family{"ResNet", ResNetJob}}) {
+        Family{"Dpo", DpoJob}, Family{"DpoWhole", DpoWholeJob}, Family{"ResNet", ResNetJob}}) {
     for (const Precision& precision : kPrecisions) {
       const bool halves = precision.value == v1::PRECISION_FP16;
       if (family.name != "ResNet" || !halves) rows.push_back({family, precision});

@@ -250,6 +250,14 @@ def check_lora(milepost, family, work):
     return wrong
 
 
+def check_preferences(milepost, family, work):
+    """Of the whole model, against a copy of what it began with."""
+    lines = work / "pairs.jsonl"
+    theirs = losses_of_trl(work / family, lines, work, dpo=True)
+    _, ours = losses_here(milepost, work / family, lines, work, dpo="\n  dpo: {beta: 0.1}")
+    return compare(f"{family}, whole, pairs", theirs, ours)
+
+
 def check_tables(milepost, folder, work):
     """Parquet files and folders of `datasets` have the tokens of their lines; damaged ones end."""
     lines = work / "messages.jsonl"
@@ -296,6 +304,7 @@ def main():
                 data, ours = losses_here(milepost, work / family, work / f"{form}.jsonl", work)
                 wrong += compare(f"{family}, {form}", theirs, ours)
                 check_export(milepost, data, work)
+            wrong += check_preferences(milepost, family, work)
             wrong += check_lora(milepost, family, work)
     sys.exit(1 if wrong else 0)
 

@@ -88,7 +88,7 @@ absl::Status Trainer::CheckBase(const v1::TrainerState& state) const {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(absl::StrFormat(
-      "train.init_from: %s holds another model than the one that step %d of %s adapts "
+      "train.init_from: %s holds another model than the one that step %d of %s is based on "
       "(fingerprint %016x, not %016x): put back what was there",
       spec_.train().init_from(), state.step(), start_.job(), session_->trainer_state().base(),
       state.base()));
@@ -103,11 +103,12 @@ std::optional<TrainerExit> Trainer::Restore() {
   const absl::Time begin = Now();
   auto manifest = reader.Manifest(start_.checkpoint());
   absl::Status status = manifest.status();
-  // A fork may be for the sake of other data.
-  if (status.ok() && manifest->checkpoint().job() == start_.job()) {
+  // A fork may be for the sake of other data, or of another reference for preferences.
+  const bool own = status.ok() && manifest->checkpoint().job() == start_.job();
+  if (own) {
     if (status = CheckData(manifest->state()); !status.ok()) return SetupFailure(status);
   }
-  if (status.ok()) {
+  if (own || (status.ok() && spec_.model().has_lora())) {
     if (status = CheckBase(manifest->state()); !status.ok()) return SetupFailure(status);
   }
   for (int part = 0; status.ok() && part < session_->state_parts(); ++part) {

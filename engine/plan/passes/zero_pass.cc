@@ -383,7 +383,8 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
   std::map<GroupKey, FlatGroup*> group_of;
   for (FlatGroup& group : groups) {
     group.state_dtype = options.state_dtype;
-    group.master_dtype = group.Packed() ? group.parameter_dtype : options.MasterDType(group.frozen);
+    group.master_dtype =
+        group.Packed() ? group.parameter_dtype : options.MasterDType(group.frozen, group.base);
     if (group.Needs() == optim::StepNeeds::kWholeMatrices)
       group.product_dtype = options.orthogonalization;
     group_of[KeyOf(group)] = &group;

@@ -14,6 +14,7 @@ namespace milepost::plan {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 v1::JobSpec Adapting(int64_t rank) {
   v1::JobSpec spec = SpecOf({});
@@ -55,6 +56,32 @@ TEST(LoraPlan, WhatIsAdaptedHasNeitherGradientNorStateNorMaster) {
         EXPECT_EQ(ClassBytes(*plan, BufferClass::kOptimizer), 4 * (masters + 2 * trained));
       }
     }
+  }
+}
+
+// What preferences compare a whole model with: in the compute type, and sharded as the model is.
+TEST(LoraPlan, PreferencesKeepWhatTheModelWas) {
+  for (int stage : {0, 1, 2, 3}) {
+    PlanOptions options = OptionsOf(2, stage, DType::kBf16);
+    const auto alone = PlanTraining(SpecOf({}), options);
+    options.documents = true;
+    options.dpo_beta = 0.1;
+    const auto plan = PlanTraining(SpecOf({}), options);
+    ASSERT_TRUE(alone.ok() && plan.ok()) << plan.status();
+    int64_t base = 0, trained = 0;
+    for (const FlatGroup& group : plan->groups) {
+      (group.base ? base : trained) += group.padded_elements;
+      if (!group.base) continue;
+      EXPECT_EQ(group.master_buffer, kNoBuffer);
+      for (const GroupParameter& p : group.parameters)
+        EXPECT_THAT(p.name, StartsWith("reference."));
+    }
+    EXPECT_EQ(base, trained);
+    EXPECT_EQ(ClassBytes(*plan, BufferClass::kOptimizer),
+              ClassBytes(*alone, BufferClass::kOptimizer));
+    EXPECT_EQ(SnapshotBytes(*plan), SnapshotBytes(*alone));
+    EXPECT_EQ(ClassBytes(*plan, BufferClass::kParameters),
+              2 * ClassBytes(*alone, BufferClass::kParameters));
   }
 }
 

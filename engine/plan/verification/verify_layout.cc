@@ -237,7 +237,8 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   if (plan.train.ops.empty()) return absl::OkStatus();
   const int64_t shard = group.shard_elements * ByteSize(DType::kF32);
   const bool master = plan.options.offload_optimizer && !group.frozen;
-  const DType master_dtype = group.Packed() ? DType::kU8 : plan.options.MasterDType(group.frozen);
+  const DType master_dtype =
+      group.Packed() ? DType::kU8 : plan.options.MasterDType(group.frozen, group.base);
   const bool own = master_dtype != DType::kF32;  // the parameters themselves
   if ((plan.options.HasMasters() && !own) || master) {
     MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "master", group.master_buffer, shard));

@@ -60,7 +60,7 @@ struct TinyOptions {
   int64_t lora = 0;         // rank of adapters of all layers; 0: none
   bool nf4 = false;         // what they adapt is in 4 bits
   bool dora = false;        // with magnitudes
-  double dpo = 0;           // beta of preferences, with documents and lora; 0: next tokens
+  double dpo = 0;           // beta of preferences, with documents; 0: next tokens
 };
 
 class TinyJob {
@@ -106,6 +106,8 @@ class TinyJob {
       }
       spec.mutable_model()->mutable_lora()->set_alpha(static_cast<double>(3 * options.lora));
       spec.mutable_model()->mutable_lora()->set_dora(options.dora);
+    }
+    if (options.lora > 0 || options.dpo > 0) {
       spec.mutable_train()->set_init_from(folder_);  // sessions do not read it
     }
     if (options.documents) spec.mutable_data()->set_document_separator(5);
