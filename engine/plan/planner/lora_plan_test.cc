@@ -77,6 +77,7 @@ TEST(LoraPlan, PreferencesKeepWhatTheModelWas) {
         EXPECT_THAT(p.name, StartsWith("reference."));
     }
     EXPECT_EQ(base, trained);
+    EXPECT_EQ(plan->parameters, alone->parameters);
     EXPECT_EQ(ClassBytes(*plan, BufferClass::kOptimizer),
               ClassBytes(*alone, BufferClass::kOptimizer));
     EXPECT_EQ(SnapshotBytes(*plan), SnapshotBytes(*alone));

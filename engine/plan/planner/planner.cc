@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/optimizer_fields.h"
@@ -170,6 +171,8 @@ void CompileProgram(StepPlan& plan, Program& program) {
 void Tally(StepPlan& plan) {
   const graph::Graph& graph = plan.train.ops.empty() ? plan.prompt.graph : plan.train.graph;
   for (const graph::Parameter& parameter : graph.parameters) {
+    const std::string& name = graph.values[parameter.value].name;
+    if (absl::StartsWith(name, models::kReferencePrefix)) continue;  // the model's, once more
     plan.parameters += graph.ElementsOf(parameter);
   }
   for (const PlannedOp& op : plan.train.ops) {
