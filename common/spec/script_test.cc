@@ -91,12 +91,19 @@ TEST(ScriptSpecTest, WhatIsWrongIsSaid) {
       Problems(absl::StrCat("name: s\nscript:\n  command: [", std::string(40000, 'x'), "]\n")),
       HasSubstr("script.command: has 40001 bytes; at most 32768"));
   for (const char* part : {"model: {gpt2: {layers: 1}}", "train: {steps: 1}", "data: {train: /a}",
-                           "checkpoint: {every: 1}", "checkpoint: {redundancy: 1}",
-                           "report: {tensorboard: /t}", "restart: {replace_stragglers: true}"}) {
+                           "checkpoint: {every: 1}", "report: {tensorboard: /t}",
+                           "restart: {replace_stragglers: true}"}) {
     EXPECT_THAT(Problems(absl::StrCat(begin, part, "\n")),
                 HasSubstr(": a job with `script` has none: the script sees to it"))
         << part;
   }
+}
+
+TEST(ScriptSpecTest, SavesMayHaveCopiesInMemory) {
+  const std::string begin = "name: s\nscript:\n  command: [sh]\n";
+  EXPECT_EQ(Problems(begin + "checkpoint: {redundancy: 1}\n"), "");
+  EXPECT_THAT(Problems(begin + "checkpoint: {redundancy: 2}\n"),
+              HasSubstr("checkpoint.redundancy: "));
 }
 
 TEST(ScriptSpecTest, RequirementsLieInTheFolder) {

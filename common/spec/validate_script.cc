@@ -147,7 +147,7 @@ void CheckScript(const v1::JobSpec& spec, Checker* check) {
   none(spec.has_data(), "data");
   none(spec.has_train(), "train");
   none(spec.checkpoint().has_every(), "checkpoint.every");
-  none(spec.checkpoint().has_redundancy(), "checkpoint.redundancy");
+  check->Int("checkpoint.redundancy", spec.checkpoint().redundancy(), 0, 1);
   none(spec.checkpoint().has_keep_best(), "checkpoint.keep_best");
   CheckKeptCheckpoints(spec.checkpoint(), check);
   none(!spec.report().tensorboard().empty(), "report.tensorboard");

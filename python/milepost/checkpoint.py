@@ -57,7 +57,9 @@ def _connect() -> Optional[Link]:
     return _link
 
 
-def save(state: Any, step: int, *, per_rank: Any = None, alone: bool = False) -> None:
+def save(
+    state: Any, step: int, *, per_rank: Any = None, alone: bool = False, durable: bool = True
+) -> None:
     """Saves `state` as the checkpoint of `step`.
 
     `state` is a dict, list or tuple of dicts, lists, tuples, tensors, numbers, texts, bytes and
@@ -66,13 +68,20 @@ def save(state: Any, step: int, *, per_rank: Any = None, alone: bool = False) ->
     0's. What differs by rank, such as states of random numbers, goes into `per_rank`. With `alone`
     this rank's state is the whole checkpoint, and no other rank calls it.
 
+    With `checkpoint.redundancy: 1` in the job's spec every save but one of a rank alone is also
+    copied to the memory of the rank's host and of another rank's host. If a rank or a host is lost,
+    the next attempt begins with the newest save that the hosts still have. `durable=False` makes
+    these copies and nothing else. It costs the coordinator and its disk nothing, so it can be done
+    often; but what is saved so is lost when the job ends, or with both hosts.
+
     It returns as soon as the state is copied, once to host memory. The copy is uploaded in the
     background, and the rank ends only when that is done. If the save before is still being
     uploaded, it waits for that. If the coordinator is away, a newer save replaces one that waits.
 
     A step that was saved already is passed over. TypeError: the state holds what cannot be saved.
     MilepostError: the step comes after a later one; or the ranks are at different steps, have
-    different forms of a tensor, or only some have one. Nothing happens outside a job.
+    different forms of a tensor, or only some have one; or `durable=False` was given with `alone`,
+    or in a job whose spec has no `checkpoint.redundancy: 1`. Nothing happens outside a job.
     """
     here = job()
     if here is None:
@@ -95,7 +104,7 @@ def save(state: Any, step: int, *, per_rank: Any = None, alone: bool = False) ->
             said = {"structure": ranks_structure, "world_size": here.world_size}
             parts.add_json(*rank_structure(here.rank), said)
 
-    commit(step, describe, alone=alone)
+    commit(step, describe, alone=alone, durable=durable)
 
 
 def rank_structure(rank: int) -> Tuple[str, str]:
@@ -104,7 +113,12 @@ def rank_structure(rank: int) -> Tuple[str, str]:
 
 
 def commit(
-    step: int, describe: Callable[["Parts", Job], None], *, alone: bool, tell: bool = False
+    step: int,
+    describe: Callable[["Parts", Job], None],
+    *,
+    alone: bool,
+    durable: bool = True,
+    tell: bool = False,
 ) -> None:
     """Saves what `describe` adds, as save() says; it is not called where nothing is to be saved.
 
@@ -116,7 +130,7 @@ def commit(
         if link is None or here is None:
             return
         step = operator.index(step)
-        if link.ask("/checkpoint/claim", {"step": step}).get("saved"):
+        if link.ask("/checkpoint/claim", {"step": step, "durable": durable}).get("saved"):
             return
         try:
             parts = Parts()
@@ -125,7 +139,8 @@ def commit(
                 _copy = None  # before the new one is made
                 _copy = Memory(parts.size)
             parts.copy(_copy.buffer)
-            request = {"step": step, "alone": alone, "memory": _copy.to_json()}
+            memory = _copy.to_json()
+            request = {"step": step, "alone": alone, "durable": durable, "memory": memory}
         except BaseException:
             _withdraw(link, tell and not alone)
             raise
@@ -253,10 +268,11 @@ class Opened:
 
 
 def wait(timeout: Optional[float] = None) -> Optional[int]:
-    """Blocks until the newest save is committed, at most `timeout` seconds. Returns its step.
+    """Blocks until the newest save is done, at most `timeout` seconds.
 
-    None: it is still on its way, or nothing was saved. MilepostError: it was given up, and why. It
-    is not needed before a script ends: the rank waits by itself.
+    Returns the step that was committed last: that of the newest save, if it was durable. None: it
+    is still on its way, or nothing is committed. MilepostError: it was given up, and why. It is
+    not needed before a script ends: the rank waits by itself.
     """
     with _lock:
         link = _connect()

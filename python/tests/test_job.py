@@ -109,9 +109,9 @@ class JobTest(unittest.TestCase):
             milepost.checkpoint.save({"w": array("f", [1, 2]), "n": [5, "x"]}, 40)
         """, rank)
         self.assertEqual(rank.paths(), ["/checkpoint/claim", "/checkpoint/save"])
-        self.assertEqual(rank.posted[0][1], {"step": 40})
+        self.assertEqual(rank.posted[0][1], {"step": 40, "durable": True})
         save = rank.posted[1][1]
-        self.assertEqual((save["step"], save["alone"]), (40, False))
+        self.assertEqual((save["step"], save["alone"], save["durable"]), (40, False, True))
         self.assertEqual(save["tensors"][0], ["w", "tensor", "F32", [2]])
         number, begin, end, offset = save["pieces"][0]
         self.assertEqual((number, begin, end), (0, 0, 2))
@@ -121,6 +121,12 @@ class JobTest(unittest.TestCase):
         offset = save["pieces"][1][3]
         structure = json.loads(save["bytes"][offset : offset + size])
         self.assertEqual(structure["world_size"], 1)
+
+    def test_a_save_may_be_for_memory_alone(self):
+        rank = Rank()
+        run_script(self, "milepost.checkpoint.save([1.5], 40, durable=False)", rank)
+        self.assertEqual(rank.posted[0][1], {"step": 40, "durable": False})
+        self.assertEqual(rank.posted[1][1]["durable"], False)
 
     def test_what_cannot_be_saved_gives_the_claim_back(self):
         rank = Rank()

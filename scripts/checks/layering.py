@@ -141,7 +141,8 @@ ALLOWED = {
     "worker/script/position": {"common"},
     "worker/script": {"common", "common/files", "common/http", "common/pki", "common/spec",
                       "common/rpc", "engine/comm", "engine/state", "worker/cgroup",
-                      "worker/container", "worker/script/position", "worker/trainer"},
+                      "worker/container", "worker/memory_state", "worker/script/position",
+                      "worker/trainer"},
     # The two trainers' devices.
     "worker": {"common", "common/flags", "common/http", "common/rpc", "common/spec",
                "common/systemd", "worker/gpu", "worker/cgroup", "worker/doctor", "worker/agent",

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/scripts.h"
@@ -445,6 +446,32 @@ TEST_F(PythonScriptTest, ItsRanksStopAtOneStepAndFewerGoOn) {
   EXPECT_EQ(end.failures(), 0) << "a host that leaves is no failure";
   Expect(TextOf("result"));
   EXPECT_THAT(TextOf("starts"), HasSubstr("0 of 1 at ")) << "with the ranks that are left";
+}
+
+// With copies in memory, a host that is lost costs nothing that was saved, also where it was not
+// durable: another has it. What is taken up is a checkpoint then.
+TEST_F(PythonScriptTest, AHostThatIsLostCostsNoSaveThatHasACopy) {
+  Cluster cluster(folder_, {.workers = 2, .slots = 1, .worker_flags = {"--allow-scripts"}});
+  cluster.Start();
+  v1::JobSpec spec = Train();
+  spec.mutable_checkpoint()->set_redundancy(1);
+  std::ofstream(folder_ + "/train.py") << absl::StrReplaceAll(
+      kTrainingScript, {{"step % 50 == 0", "step % 10 == 0"},
+                        {"per_rank={'rank'", "durable=step % 100 == 0, per_rank={'rank'"}});
+  const std::string job = cluster.Submit(spec);
+  // It waits at step 300, and has saved 290; the newest durable save is 200's.
+  cluster.Await(job,
+                [](const v1::Job& now) { return IsTerminal(now) || now.progress().step() == 300; });
+  cluster.KillWorker(1);
+  std::filesystem::remove_all(folder_ + "/memory/1");
+  cluster.StartWorker(1);
+  std::ofstream(folder_ + "/go") << "on";
+  const v1::Job end = cluster.Await(job, IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_EQ(end.attempts(), 2);
+  EXPECT_EQ(end.progress().start_step(), 290);
+  EXPECT_THAT(TextOf("starts"), AllOf(HasSubstr("0 of 2 at 290\n"), HasSubstr("1 of 2 at 290\n")));
+  Expect(TextOf("result"));
 }
 
 TEST_F(ScriptTest, AWorkerRunsNoneUnlessItsOperatorSaysSo) {

@@ -48,13 +48,6 @@ absl::StatusOr<std::optional<v1::TrainerState>> TakeUpState(const std::string& f
                                                             runtime::TrainingSession& session,
                                                             comm::Communicator& communicator);
 
-// Removes snapshots of generations before this one, which are no longer needed.
-void ForgetState(const std::string& folder, int64_t generation);
-
-// Returns every rank's bytes, by rank. Collective. INTERNAL, on every rank: more than 64 MiB.
-absl::StatusOr<std::vector<std::string>> GatherBytes(const std::string& bytes,
-                                                     comm::Communicator& communicator);
-
 }  // namespace milepost::worker
 
 #endif  // MILEPOST_WORKER_MEMORY_STATE_MEMORY_STATE_H_

@@ -14,6 +14,7 @@
 #include "engine/comm/in_process.h"
 #include "engine/runtime/testing/tiny_job.h"
 #include "worker/memory_state/peer_copies.h"
+#include "worker/memory_state/snapshot_claims.h"
 #include "worker/memory_state/transfer_plan.h"
 
 namespace milepost::worker {

@@ -1,36 +1,16 @@
 #include "worker/memory_state/peer_copies.h"
 
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
-#include "common/checksum.h"
 #include "common/status_macros.h"
 #include "worker/memory_state/memory_state.h"
-#include "worker/memory_state/transfer_plan.h"
 
 namespace milepost::worker {
-namespace {
-
-constexpr int64_t kPieceBytes = 16 << 20;
-
-// Of the host that this process runs on: images of hosts may share their names.
-uint64_t HostDigest() {
-  std::array<char, 256> name = {};
-  (void)gethostname(name.data(), name.size() - 1);
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return Xxh3(absl::StrCat(name.data(), "/", boot));
-}
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<PeerCopies>> PeerCopies::Create(
     const std::string& folder, const SnapshotId& id, runtime::TrainingSession& session,
     comm::Communicator& communicator, std::unique_ptr<comm::Communicator> background) {
@@ -63,41 +43,10 @@ PeerCopies::~PeerCopies() {
 
 // Where the others run, and what the state to be received looks like.
 absl::Status PeerCopies::Meet(runtime::TrainingSession& session, comm::Communicator& communicator) {
-  v1::MemoryHoldings own;
-  for (const runtime::StateInterval& held : session.RestoreTargets()) {
-    v1::MemoryInterval* interval = own.add_targets();
-    interval->set_tensor(held.tensor);
-    interval->set_begin(held.begin);
-    interval->set_end(held.end);
-  }
-  const uint64_t host = HostDigest();
-  std::string told(reinterpret_cast<const char*>(&host), sizeof host);
-  MP_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                      GatherBytes(told + own.SerializeAsString(), communicator));
-  std::vector<uint64_t> hosts;
-  for (const std::string& of_rank : all) {
-    MP_CHECK(of_rank.size() >= sizeof host) << of_rank.size();
-    std::memcpy(&hosts.emplace_back(), of_rank.data(), sizeof host);
-  }
-  const int world = communicator.world();
-  const int distance = CopyDistance(hosts);
-  to_ = (communicator.rank() + distance) % world;
-  from_ = (communicator.rank() - distance + world) % world;
+  MP_ASSIGN_OR_RETURN(link_, FindPeers(communicator));
   MP_ASSIGN_OR_RETURN(const state::StateLayout layout, state::StateLayout::FromProto(tensors_));
-  for (int rank = 0; rank < world; ++rank) {
-    v1::MemoryHoldings holdings;
-    if (!holdings.ParseFromString(all[rank].substr(sizeof host))) {
-      return absl::InternalError("a rank told nonsense of its state");
-    }
-    int64_t bytes = 0;
-    for (const v1::MemoryInterval& entry : holdings.targets()) {
-      const state::Interval interval = {entry.tensor(), entry.begin(), entry.end()};
-      MP_RETURN_IF_ERROR(layout.CheckInterval(interval));
-      bytes += layout.BytesOf(interval);
-      if (rank == from_) received_intervals_.push_back(interval);
-    }
-    most_bytes_ = std::max(most_bytes_, bytes);
-  }
+  MP_ASSIGN_OR_RETURN(
+      peer_, MeetPeers(link_, layout, IntervalsOf(session.RestoreTargets()), communicator));
   return absl::OkStatus();
 }
 
@@ -110,7 +59,7 @@ absl::Status PeerCopies::MakeSlots(const std::string& folder, SnapshotId id,
     if (background_ == nullptr) continue;
     id.which = absl::StrCat("peer", i);
     MP_ASSIGN_OR_RETURN(slots_[i].received,
-                        SnapshotFile::Create(folder, id, tensors_, received_intervals_));
+                        SnapshotFile::Create(folder, id, tensors_, peer_.intervals));
   }
   return absl::OkStatus();
 }
@@ -177,39 +126,13 @@ void PeerCopies::Work() {
 }
 
 absl::Status PeerCopies::Send(Slot& slot, const v1::TrainerState& state) {
-  std::array<uint64_t, 1> sum = {slot.own->Checksum()};
-  slot.own->Commit(state, sum[0]);
+  const uint64_t checksum = slot.own->Checksum();
+  slot.own->Commit(state, checksum);
   if (background_ == nullptr) return absl::OkStatus();
-  std::array<uint64_t, 1> expected = {};
-  const auto exchange = [&](const char* out, int64_t out_bytes, char* in, int64_t in_bytes) {
-    std::vector<comm::Communicator::Transfer> transfers;
-    const auto sent = static_cast<size_t>(std::max<int64_t>(out_bytes, 0));
-    const auto received = static_cast<size_t>(std::max<int64_t>(in_bytes, 0));
-    if (to_ == from_) {
-      transfers.push_back({to_, out, sent, in, received});
-    } else {
-      transfers.push_back({to_, out, sent, nullptr, 0});
-      transfers.push_back({from_, nullptr, 0, in, received});
-    }
-    return background_->Exchange(transfers);
-  };
-  MP_RETURN_IF_ERROR(exchange(reinterpret_cast<const char*>(sum.data()), sizeof sum,
-                              reinterpret_cast<char*>(expected.data()), sizeof expected));
-  const absl::Span<char> own = slot.own->all();
-  const absl::Span<char> received = slot.received->all();
-  for (int64_t at = 0; at < most_bytes_; at += kPieceBytes) {
-    const auto piece = [at](absl::Span<char> all) {
-      return std::min(kPieceBytes, static_cast<int64_t>(all.size()) - at);
-    };
-    const auto begin = [at](absl::Span<char> all) {
-      return all.data() + std::min(at, static_cast<int64_t>(all.size()));
-    };
-    MP_RETURN_IF_ERROR(exchange(begin(own), piece(own), begin(received), piece(received)));
-  }
-  if (slot.received->Checksum() != expected[0]) {
-    return absl::DataLossError("a copy of another rank's state did not arrive as it was sent");
-  }
-  slot.received->Commit(state, expected[0]);
+  MP_ASSIGN_OR_RETURN(
+      const uint64_t received,
+      SwapCopies(link_, slot.own->all(), checksum, slot.received->all(), peer_, *background_));
+  slot.received->Commit(state, received);
   return absl::OkStatus();
 }
 

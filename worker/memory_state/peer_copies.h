@@ -27,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "engine/comm/communicator.h"
 #include "engine/runtime/session/training_session.h"
+#include "worker/memory_state/peer_link.h"
 #include "worker/memory_state/snapshot_file.h"
 
 namespace milepost::worker {
@@ -66,10 +67,8 @@ class PeerCopies {
 
   std::unique_ptr<comm::Communicator> background_;
   std::vector<v1::TensorInfo> tensors_;
-  int to_ = 0;    // the rank that keeps this rank's copy
-  int from_ = 0;  // the rank whose copy this rank keeps
-  std::vector<state::Interval> received_intervals_;
-  int64_t most_bytes_ = 0;  // the largest state of any rank
+  PeerLink link_;
+  PeerState peer_;
   std::array<Slot, 2> slots_;
   int next_ = 0;  // slot of the next step's copy
   int64_t copied_step_ = 0;

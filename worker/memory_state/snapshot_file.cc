@@ -75,7 +75,7 @@ MappedFile::~MappedFile() { munmap(data_, bytes_); }
 
 absl::StatusOr<std::unique_ptr<SnapshotFile>> SnapshotFile::Create(
     const std::string& folder, const SnapshotId& id, const std::vector<v1::TensorInfo>& tensors,
-    const std::vector<state::Interval>& intervals) {
+    const std::vector<state::Interval>& intervals, bool tells_tensors) {
   const std::string path =
       absl::StrCat(folder, "/g", id.generation, "-r", id.rank, "-", id.which, kSnapshotSuffix);
   MP_ASSIGN_OR_RETURN(const state::StateLayout layout, state::StateLayout::FromProto(tensors));
@@ -83,6 +83,7 @@ absl::StatusOr<std::unique_ptr<SnapshotFile>> SnapshotFile::Create(
   snapshot.set_tensors(TensorsDigest(tensors));
   snapshot.set_generation(id.generation);
   snapshot.set_job(id.job);
+  if (tells_tensors) snapshot.mutable_infos()->Assign(tensors.begin(), tensors.end());
   std::vector<size_t> offsets = {0};
   for (const state::Interval& interval : intervals) {
     MP_RETURN_IF_ERROR(layout.CheckInterval(interval));

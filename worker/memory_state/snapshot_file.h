@@ -60,10 +60,11 @@ inline constexpr char kSnapshotSuffix[] = ".state";
 
 class SnapshotFile {
  public:
-  // Replaces an existing file. `intervals` index `tensors`.
+  // Replaces an existing file. `intervals` index `tensors`. `tells_tensors`: the snapshot has the
+  // list itself, for who does not know it.
   static absl::StatusOr<std::unique_ptr<SnapshotFile>> Create(
       const std::string& folder, const SnapshotId& id, const std::vector<v1::TensorInfo>& tensors,
-      const std::vector<state::Interval>& intervals);
+      const std::vector<state::Interval>& intervals, bool tells_tensors = false);
 
   size_t intervals() const { return offsets_.size() - 1; }
   // Where the bytes of interval i go.

@@ -42,6 +42,11 @@ absl::StatusOr<int64_t> CountIn(const Json& object, const char* name, int64_t mo
   return *number;
 }
 
+bool FlagIn(const Json& object, const char* name, bool absent) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_boolean() ? found->get<bool>() : absent;
+}
+
 absl::StatusOr<const Json*> ListIn(const Json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end() || !found->is_array()) return Wrong(absl::StrCat(name, ": not a list"));
@@ -108,17 +113,21 @@ absl::StatusOr<std::vector<MemoryPiece>> PiecesIn(const Json& object,
 
 }  // namespace
 
-absl::StatusOr<int64_t> ParseClaim(absl::string_view body) {
+absl::StatusOr<ClaimRequest> ParseClaim(absl::string_view body) {
   MP_ASSIGN_OR_RETURN(const Json json, ParseObject(body));
-  return CountIn(json, "step", kMostStep);
+  ClaimRequest request;
+  MP_ASSIGN_OR_RETURN(request.step, CountIn(json, "step", kMostStep));
+  request.durable = FlagIn(json, "durable", /*absent=*/true);
+  return request;
 }
 
 absl::StatusOr<SaveRequest> ParseSaveRequest(absl::string_view body) {
   MP_ASSIGN_OR_RETURN(const Json json, ParseObject(body));
   SaveRequest request;
   MP_ASSIGN_OR_RETURN(request.step, CountIn(json, "step", kMostStep));
-  const auto alone = json.find("alone");
-  request.alone = alone != json.end() && alone->is_boolean() && alone->get<bool>();
+  request.alone = FlagIn(json, "alone", /*absent=*/false);
+  request.durable = FlagIn(json, "durable", /*absent=*/true);
+  if (request.alone && !request.durable) return Wrong("durable: a save of one rank alone is");
   MP_ASSIGN_OR_RETURN(request.memory, MemoryIn(json));
   MP_ASSIGN_OR_RETURN(const Json* tensors, ListIn(json, "tensors"));
   for (size_t i = 0; i < tensors->size(); ++i) {

@@ -3,7 +3,7 @@
 //   MP_ASSIGN_OR_RETURN(SaveRequest request, ParseSaveRequest(body));
 //
 // A save:
-//   {"step": 100, "alone": false, "memory": {"pid": 4242, "fd": 7, "bytes": 4096},
+//   {"step": 100, "alone": false, "durable": true, "memory": {"pid": 4242, "fd": 7, "bytes": 4096},
 //    "tensors": [["model.weight", "tensor", "F32", [2, 3]]],
 //    "pieces": [[0, 0, 6, 64]]}
 // A piece is [tensor, begin, end, offset]: elements [begin, end) of tensors[tensor] lie at that
@@ -34,9 +34,15 @@ struct MemoryPiece {
   int64_t offset = 0;
 };
 
+struct ClaimRequest {
+  int64_t step = 0;
+  bool durable = true;
+};
+
 struct SaveRequest {
   int64_t step = 0;
-  bool alone = false;  // this rank's state is the whole checkpoint
+  bool alone = false;   // this rank's state is the whole checkpoint
+  bool durable = true;  // false: it is kept in hosts' memory alone; not with `alone`
   ScriptMemory memory;
   std::vector<v1::TensorInfo> tensors;
   std::vector<MemoryPiece> pieces;
@@ -47,8 +53,8 @@ struct ReadRequest {
   std::vector<MemoryPiece> pieces;
 };
 
-// The step of {"step": 100}.
-absl::StatusOr<int64_t> ParseClaim(absl::string_view body);
+// Of {"step": 100, "durable": true}.
+absl::StatusOr<ClaimRequest> ParseClaim(absl::string_view body);
 // INVALID_ARGUMENT says what is wrong and where. On OK every tensor is one that a checkpoint can
 // hold, and every piece lies within its tensor and within the memory.
 absl::StatusOr<SaveRequest> ParseSaveRequest(absl::string_view body);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "worker/script/save_upload.h"
 #include "worker/script/tensor_union.h"
 
 namespace milepost::worker {
@@ -90,7 +91,9 @@ std::vector<state::TensorSlice> SlicesOf(const SaveRequest& request,
 ScriptCheckpoints::ScriptCheckpoints(const Endpoint& coordinator, Options options)
     : options_(std::move(options)),
       reader_(coordinator, kReadPatience, options_.give_up),
-      uploads_(coordinator, kMostStreams, {}) {}
+      uploads_(coordinator, kMostStreams, {}) {
+  if (options_.copies) copies_.emplace(*options_.copies);
+}
 
 HttpResponse ScriptCheckpoints::Answer(const std::string& path, const std::string& body) {
   if (path == "/checkpoint/claim") return ResponseOf(Claim(body));
@@ -110,6 +113,7 @@ std::string ScriptCheckpoints::restored_from() const {
 
 void ScriptCheckpoints::Cancel() {
   uploads_.Cancel();
+  if (copies_) copies_->Abort();
   const absl::MutexLock lock(&mutex_);
   cancelled_ = true;
   if (communicator_ != nullptr) communicator_->Abort("this rank's script has ended");
@@ -118,8 +122,14 @@ void ScriptCheckpoints::Cancel() {
 // A script may save the step at which it is told to stop twice; an earlier one would never be what
 // the next attempt begins with.
 absl::StatusOr<std::string> ScriptCheckpoints::Claim(const std::string& body) {
-  MP_ASSIGN_OR_RETURN(const int64_t step, ParseClaim(body));
-  if (step == saved_step_) return R"({"saved": true})";
+  MP_ASSIGN_OR_RETURN(const ClaimRequest request, ParseClaim(body));
+  const int64_t step = request.step;
+  if (!request.durable && !copies_) {
+    return absl::InvalidArgumentError(
+        "a save that is not durable needs checkpoint.redundancy: 1 in the job's spec");
+  }
+  const int64_t saved = request.durable ? durable_step_ : saved_step_;
+  if (step == saved) return R"({"saved": true})";
   if (step < saved_step_) {
     return absl::InvalidArgumentError(absl::StrCat("step ", step, " comes after step ", saved_step_,
                                                    ", which was saved before: steps must rise"));
@@ -167,6 +177,7 @@ absl::Status ScriptCheckpoints::Save(const std::string& body) {
     return upload.status();
   }
   saved_step_ = upload->begin.step();
+  if (upload->durable) durable_step_ = saved_step_;
   // Nobody knows whether another one follows.
   uploads_.Submit(*std::move(upload), /*final=*/true);
   return absl::OkStatus();
@@ -185,20 +196,16 @@ absl::StatusOr<Upload> ScriptCheckpoints::MakeUpload(const std::string& body) {
   MP_ASSIGN_OR_RETURN(const std::vector<v1::TensorInfo> tensors, TensorsOfAll(own, alone));
   const SaveRequest& request = *parsed;
   MP_ASSIGN_OR_RETURN(layout_, state::StateLayout::FromProto(tensors));
-  const int world = request.alone ? 1 : options_.world;
-  Upload upload;
-  upload.layout = &layout_;
-  upload.rank = request.alone ? 0 : options_.rank;
-  upload.streams_of_rank = StreamsPerRank(layout_.bytes(), world);
-  upload.chunks = state::SplitIntoChunks(layout_, SlicesOf(request, tensors, memory_.data()));
-  v1::BeginCheckpointRequest& begin = upload.begin;
-  begin.set_job(options_.job);
-  begin.set_generation(options_.generation);
-  begin.set_step(request.step);
-  begin.set_bytes(layout_.bytes());
-  begin.set_streams(upload.streams_of_rank * world);
-  begin.mutable_tensors()->Assign(tensors.begin(), tensors.end());
-  begin.mutable_state()->set_step(request.step);
+  const std::vector<state::TensorSlice> slices = SlicesOf(request, tensors, memory_.data());
+  const SavingRank saving = {options_.job, options_.generation, request.alone ? 0 : options_.rank,
+                             request.alone ? 1 : options_.world};
+  Upload upload = UploadOf(saving, request.step, tensors, layout_, slices);
+  upload.durable = request.durable;
+  if (copies_ && !request.alone) {
+    upload.copy = [this, step = request.step, tensors, slices] {
+      return copies_->Keep(step, tensors, slices);
+    };
+  }
   return upload;
 }
 

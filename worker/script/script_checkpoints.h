@@ -25,6 +25,7 @@
 #include "common/rpc/endpoint.h"
 #include "engine/comm/communicator.h"
 #include "worker/script/checkpoint_request.h"
+#include "worker/script/memory_copies.h"
 #include "worker/script/shared_memory.h"
 #include "worker/script/tensor_union.h"
 #include "worker/trainer/background_upload.h"
@@ -39,7 +40,8 @@ class ScriptCheckpoints {
     int64_t generation = 0;
     int rank = 0;
     int world = 1;
-    std::string begin_with;  // a checkpoint's name; empty: nothing
+    std::string begin_with;                       // a checkpoint's name; empty: nothing
+    std::optional<MemoryCopies::Options> copies;  // of each save; none: the job wants none
     // Connects the ranks of the job, before the first save of several ranks. Blocks.
     std::function<absl::StatusOr<std::unique_ptr<comm::Communicator>>()> connect;
     std::function<bool()> give_up;  // reading ends when it returns true
@@ -50,11 +52,12 @@ class ScriptCheckpoints {
   ScriptCheckpoints(const Endpoint& coordinator, Options options);
 
   // The answer to a POST; 404 for an unknown path. Blocks. Call it from one thread.
-  //   /checkpoint/claim     {"step": 100}: returns once the memory of the save before is not read
-  //                         any more; {"saved": true}: that step was saved, there is nothing to do
+  //   /checkpoint/claim     {"step": 100, "durable": true}: returns once the memory of the save
+  //                         before is not read any more; {"saved": true}: that step was saved so,
+  //                         there is nothing to do
   //   /checkpoint/save      ParseSaveRequest; returns once all ranks have said what they save
   //   /checkpoint/release   instead of a save
-  //   /checkpoint/wait      {"seconds": 60}: until the newest save is committed or given up;
+  //   /checkpoint/wait      {"seconds": 60}: until the newest save is done or given up;
   //                         answers {"committed_step": 100, "active": false, "problem": ""}
   //   /checkpoint/manifest  ManifestJson of the checkpoint to begin with; 204: there is none
   //   /checkpoint/read      ParseReadRequest: fills the memory with verified bytes of it
@@ -94,12 +97,14 @@ class ScriptCheckpoints {
   SharedMemory memory_;
   state::StateLayout layout_;
   bool claimed_ = false;
-  int64_t saved_step_ = -1;  // the last one that was taken
+  int64_t saved_step_ = -1;    // the last one that was taken
+  int64_t durable_step_ = -1;  // the last durable one
   mutable absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<comm::Communicator> communicator_;  // set under mutex_, used by Answer's thread
   std::string restored_from_ ABSL_GUARDED_BY(mutex_);
-  BackgroundUpload uploads_;  // last: it reads the memory
+  std::optional<MemoryCopies> copies_;
+  BackgroundUpload uploads_;  // last: it reads the memory, and makes the copies
 };
 
 }  // namespace milepost::worker

@@ -1,4 +1,5 @@
 #include "worker/script/script_rank.h"
+#include "worker/memory_state/snapshot_claims.h"
 
 #include <spdlog/spdlog.h>
 #include <sys/utsname.h>
@@ -30,6 +31,7 @@
 #include "worker/script/position/rank_position.h"
 #include "worker/script/python_environment.h"
 #include "worker/script/rank_endpoint.h"
+#include "worker/script/save_upload.h"
 #include "worker/script/scratch_folder.h"
 #include "worker/script/script_checkpoints.h"
 #include "worker/script/script_container.h"
@@ -126,6 +128,8 @@ class ScriptRank {
     // First: a port that is free when the ranks meet is to be used soon after.
     status = MakeFolders(*scratch);
     if (!status.ok()) return FilesFailure(status);
+    status = TakeUp();
+    if (!status.ok()) return NotStarted(status);
     status = Meet();
     if (!status.ok()) return NotStarted(status);
     status = Listen(scratch->path());
@@ -294,6 +298,33 @@ class ScriptRank {
     return comm::ConnectTcp(start_.rank(), start_.world(), &prefixed, options);
   }
 
+  // What the attempt begins with: its checkpoint, or what the hosts have of a later save. That
+  // becomes a checkpoint first, so that the script reads it as any other.
+  absl::Status TakeUp() {
+    begin_with_ = start_.checkpoint();
+    begin_step_ = start_.checkpoint_step();
+    if (start_.spec().checkpoint().redundancy() == 0 || start_.generation() == 1) {
+      return absl::OkStatus();
+    }
+    MP_ASSIGN_OR_RETURN(auto communicator, Connect("memory", kMeetingTime, MustLeave));
+    const int64_t least_step = begin_with_.empty() ? 0 : begin_step_ + 1;
+    MP_ASSIGN_OR_RETURN(const std::optional<SaveInMemory> save,
+                        TakeUpSave(message_.memory_folder(), start_.uid(), start_.generation(),
+                                   least_step, *communicator));
+    if (!save.has_value()) return absl::OkStatus();
+    communicator->SetTimeout(kSavingTime);
+    MP_ASSIGN_OR_RETURN(
+        const std::optional<std::string> checkpoint,
+        UploadSave(coordinator_, {start_.job(), start_.generation(), start_.rank(), start_.world()},
+                   *save, *communicator, MustLeave));
+    if (!checkpoint.has_value()) return absl::OkStatus();
+    ForgetState(message_.memory_folder(), start_.generation());
+    spdlog::info("step {}: the hosts' memory had it; it is {} now", save->step, *checkpoint);
+    begin_with_ = *checkpoint;
+    begin_step_ = save->step;
+    return absl::OkStatus();
+  }
+
   // For what the script asks and says.
   absl::Status Listen(const std::string& folder) {
     MP_ASSIGN_OR_RETURN(RankPositions positions, RankPositions::Make(folder, folder_));
@@ -310,12 +341,20 @@ class ScriptRank {
     options.generation = start_.generation();
     options.rank = start_.rank();
     options.world = start_.world();
-    options.begin_with = start_.checkpoint();
+    options.begin_with = begin_with_;
     options.give_up = [this] { return AbortRequested() || ended_; };
     options.connect = [this, give_up = options.give_up] {
       return Connect("checkpoint", kSavingTime, give_up);
     };
     options.processes = [this] { return ProcessFolder(); };
+    if (start_.spec().checkpoint().redundancy() > 0) {
+      options.copies = {.folder = message_.memory_folder(),
+                        .id = {start_.uid(), start_.generation(), start_.rank()},
+                        .world = start_.world(),
+                        .connect = [this, give_up = options.give_up] {
+                          return Connect("copies", kSavingTime, give_up);
+                        }};
+    }
     checkpoints_ = std::make_unique<ScriptCheckpoints>(coordinator_, std::move(options));
     MP_ASSIGN_OR_RETURN(endpoint_,
                         RankEndpoint::Start(folder, [this](const auto& path, const auto& body) {
@@ -505,7 +544,7 @@ class ScriptRank {
     said_problem_ = checkpoints_->State().problem;
     progress_.set_checkpoint_problem(said_problem_);
     progress_.set_restored_from(checkpoints_->restored_from());
-    if (!progress_.restored_from().empty()) progress_.set_start_step(start_.checkpoint_step());
+    if (!progress_.restored_from().empty()) progress_.set_start_step(begin_step_);
     v1::TrainerMessage message;
     *message.mutable_progress() = progress_;
     channel_->Send(message, Now() + kSignOfLife).IgnoreError();
@@ -518,6 +557,8 @@ class ScriptRank {
   const std::string container_name_;
   const Cgroup cgroup_;
   Endpoint coordinator_;
+  std::string begin_with_;  // a checkpoint; empty: the attempt begins anew
+  int64_t begin_step_ = 0;
   std::string folder_;   // where it runs
   std::string scratch_;  // where it may write
   bool fenced_ = false;

@@ -103,19 +103,33 @@ UploadState BackgroundUpload::State() const {
   return state_;
 }
 
+UploadResult BackgroundUpload::Attempt(bool first) {
+  if (first && upload_.copy != nullptr) {
+    const absl::Status copied = upload_.copy();
+    if (!upload_.durable)
+      return {copied.ok() ? UploadEnd::kCopied : UploadEnd::kFailed, copied, ""};
+    if (!copied.ok()) {
+      spdlog::warn("step {}: its checkpoint has no copy in hosts' memory: {}", upload_.begin.step(),
+                   std::string(copied.message()));
+    }
+  }
+  return uploader_.Run(upload_);
+}
+
 void BackgroundUpload::Loop() {
   const absl::Status prepared = options_.prepare ? options_.prepare() : absl::OkStatus();
   absl::MutexLock lock(&mutex_);
   prepare_status_ = prepared;
   prepared_ = true;
   absl::Duration backoff = kFirstBackoff;
+  int64_t attempted = 0;
   while (true) {
     mutex_.Await(absl::Condition(this, &BackgroundUpload::HasWork));
     if (stopping_) return;
     const int64_t submitted = submitted_;
     attempting_ = true;
     mutex_.Unlock();
-    UploadResult result = uploader_.Run(upload_);
+    UploadResult result = Attempt(std::exchange(attempted, submitted) != submitted);
     mutex_.Lock();
     attempting_ = false;
     const absl::Duration pause = Settle(result, backoff);
@@ -165,6 +179,8 @@ absl::Duration BackgroundUpload::Settle(const UploadResult& result, absl::Durati
     state_.problem.clear();
     spdlog::info("step {}: checkpoint {} committed in {:.2f} s", step, result.checkpoint,
                  absl::ToDoubleSeconds(now - submit_time_));
+  } else if (result.end == UploadEnd::kCopied) {
+    state_.problem.clear();
   } else if (result.end != UploadEnd::kFenced && !stopping_) {
     Problem(final_ ? "the last checkpoint was not saved"
                    : "the checkpoint was not saved, training goes on",

@@ -81,6 +81,8 @@ class BackgroundUpload {
     return stopping_ || (state_.active && !claimed_);
   }
   void Loop();
+  // `first`: of this upload.
+  UploadResult Attempt(bool first);
   // Less when there is a newer upload, or when the coordinator was away and is back.
   void PauseFor(absl::Duration pause, int64_t submitted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Zero: this upload is over. Otherwise how long to pause before the next attempt.

@@ -57,6 +57,35 @@ TEST_F(BackgroundUploadTest, AfterWithdrawingNothingIsClaimedAndWhatWaitsGoesOn)
   EXPECT_TRUE(absl::IsDeadlineExceeded(uploads_.Wait(absl::InfinitePast())));
 }
 
+// Copies need no coordinator. They are made once, however often the upload begins.
+TEST_F(BackgroundUploadTest, CopiesMayBeAllThatIsMade) {
+  int copies = 0;
+  const auto submit = [&](int64_t step, bool durable, const absl::Status& copied) {
+    ASSERT_TRUE(uploads_.Claim(step).ok());
+    Upload upload;
+    upload.layout = &layout_;
+    upload.begin.set_step(step);
+    upload.durable = durable;
+    upload.copy = [&copies, copied] {
+      ++copies;
+      return copied;
+    };
+    uploads_.Submit(std::move(upload), /*final=*/true);
+  };
+  submit(5, /*durable=*/false, absl::OkStatus());
+  EXPECT_TRUE(uploads_.Wait(InTime()).ok());
+  EXPECT_FALSE(uploads_.State().active);
+  EXPECT_EQ(uploads_.State().committed_step, -1);
+  submit(6, /*durable=*/false, absl::ResourceExhaustedError("no memory is left there"));
+  EXPECT_THAT(uploads_.Wait(InTime()).message(), HasSubstr("no memory"));
+  EXPECT_THAT(uploads_.State().problem, HasSubstr("no memory"));
+  submit(7, /*durable=*/true, absl::ResourceExhaustedError("no memory is left there"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(uploads_.Wait(absl::InfinitePast())));
+  ASSERT_TRUE(uploads_.Claim(8).ok());  // that attempt is over
+  EXPECT_EQ(copies, 3);
+  uploads_.GiveUp();
+}
+
 TEST_F(BackgroundUploadTest, CancellingEndsAWait) {
   Submit(5);
   std::thread canceller([this] { uploads_.Cancel(); });

@@ -13,6 +13,7 @@
 #include "engine/data/training/training_data.h"
 #include "engine/runtime/executor/state_interval.h"
 #include "worker/memory_state/memory_state.h"
+#include "worker/memory_state/snapshot_claims.h"
 #include "worker/trainer/checkpoint_reader.h"
 #include "worker/trainer/initial_weights.h"
 #include "worker/trainer/trainer.h"

@@ -3,6 +3,7 @@
 #define MILEPOST_WORKER_TRAINER_UPLOAD_ATTEMPT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,11 +30,15 @@ struct Upload {
   // The chunks' checksums, where the bytes lie on a disk meanwhile. Empty: computed while sending.
   std::vector<uint64_t> checksums;
   const state::StateLayout* layout = nullptr;
+  // Called once, before the first attempt: makes copies of the chunks elsewhere. Absent: none.
+  std::function<absl::Status()> copy = nullptr;
+  bool durable = true;  // false: those copies are all that is made
 };
 
 enum class UploadEnd {
   kCommitted,
-  kRetry,  // the coordinator is away or has forgotten the data: start again
+  kCopied,  // it is not durable, and its copies are made
+  kRetry,   // the coordinator is away or has forgotten the data: start again
   kFullDisk,
   kSuperseded,  // a later checkpoint of this job was begun: this one can never complete
   kFenced,      // a newer generation exists
