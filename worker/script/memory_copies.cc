@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/status_macros.h"
 #include "worker/memory_state/snapshot_claims.h"
@@ -14,6 +16,9 @@
 
 namespace milepost::worker {
 namespace {
+
+// Ranks wait for the one with the largest part. One that is lost is noticed at once.
+constexpr absl::Duration kOthersCopyTime = absl::Minutes(10);
 
 std::vector<state::Interval> IntervalsOf(const std::vector<state::TensorSlice>& slices) {
   std::vector<state::Interval> intervals;
@@ -129,6 +134,7 @@ std::vector<state::TensorSlice> ShareOf(int rank, const std::vector<v1::MemoryHo
 absl::Status MemoryCopies::Connect() {
   if (options_.world == 1 || communicator_ != nullptr) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> communicator, options_.connect());
+  communicator->SetTimeout(kOthersCopyTime);
   const absl::MutexLock lock(&mutex_);
   communicator_ = std::move(communicator);
   if (aborted_) communicator_->Abort("no more copies are made");
