@@ -64,6 +64,8 @@ void AddSourceOptions(CLI::App* command, ModelSource* source) {
   command->add_option("--coordinator", source->coordinator.address, "host:port")->required();
   command->add_option("--checkpoint", source->checkpoint, "checkpoints/<number>")->required();
   command->add_option("--base", source->base, "of adapters: the folder of what they adapt");
+  command->add_flag("--trained-weights", source->trained_weights,
+                    "the parameters, also where the checkpoint has their average");
   const std::map<std::string, v1::Precision> precisions = {
       {"fp32", v1::PRECISION_FP32}, {"bf16", v1::PRECISION_BF16}, {"fp16", v1::PRECISION_FP16}};
   command->add_option("--precision", source->precision)

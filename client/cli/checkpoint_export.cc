@@ -95,12 +95,15 @@ class Exporter {
  private:
   absl::Status Prepare() {
     MP_ASSIGN_OR_RETURN(layout_, state::StateLayout::FromProto(manifest_.tensors()));
+    for (const state::TensorSpec& tensor : layout_.tensors()) {
+      if (tensor.kind == state::kAverageKind) averaged_.insert(tensor.name);
+    }
     std::vector<state::SafetensorsTensor> tensors;
     outputs_.assign(layout_.tensors().size(), -1);
     for (int32_t i = 0; i < manifest_.tensors_size(); ++i) {
       const state::TensorSpec& source = layout_.tensor(i);
       const bool as_it_is = AsItIs(i);
-      if (!as_it_is && source.kind != kParameterKind) continue;
+      if (!as_it_is && source.kind != KindOf(source.name)) continue;
       if (IsStructure(manifest_.tensors(i))) continue;
       if (!as_it_is && source.dtype != DType::kF32 && source.dtype != DType::kBf16) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -172,6 +175,12 @@ class Exporter {
                                             " has another size than its layer"));
   }
 
+  // What is exported of a parameter.
+  absl::string_view KindOf(const std::string& name) const {
+    const bool average = !settings_.trained_weights && averaged_.contains(name);
+    return average ? absl::string_view(state::kAverageKind) : kParameterKind;
+  }
+
   // Running statistics keep their dtype: it is not the model's. So does all of a script.
   bool AsItIs(int32_t tensor) const {
     return of_script_ || layout_.tensor(tensor).kind == state::kStatisticKind;
@@ -221,7 +230,8 @@ class Exporter {
   const AdaptedBase* const base_;
   const bool of_script_;
   state::StateLayout layout_;
-  std::vector<int32_t> sources_;  // the manifest's numbers of what is exported
+  std::set<std::string> averaged_;  // parameters of which there is an average
+  std::vector<int32_t> sources_;    // the manifest's numbers of what is exported
   std::vector<int64_t>
       outputs_;  // of each of the manifest's tensors: its number in the file, or -1
   v1::ReadChunksRequest request_;

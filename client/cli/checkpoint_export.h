@@ -1,5 +1,5 @@
-// Exports a checkpoint's parameters as a folder that Hugging Face's transformers can load. Of a
-// checkpoint with adapters, these as PEFT has them. Of a checkpoint that a script saved, all
+// Exports a checkpoint's parameters, or the average that it has of them, as a folder that Hugging
+// Face's transformers can load. Of a checkpoint with adapters, these as PEFT has them. Of a checkpoint that a script saved, all
 // tensors, as they are, and JSON that says where in its state each one was
 // (python/milepost/_tree.py).
 //
@@ -44,6 +44,7 @@ struct ExportSettings {
   // only to merge, and for magnitudes (model.lora.dora).
   std::string base = {};
   bool merge = false;                      // of adapters: the model with them, not the adapters
+  bool trained_weights = false;            // not their average, where the checkpoint has one
   std::function<bool()> interrupted = {};  // asked while it merges
 };
 

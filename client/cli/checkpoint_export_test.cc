@@ -124,6 +124,27 @@ TEST_F(CheckpointExportTest, WritesTheMastersAndTheConfig) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1) << "nothing beside it";
 }
 
+// Of parameters without one, as those that were frozen, the parameter.
+TEST_F(CheckpointExportTest, WritesTheAveragesWhereThereAreSome) {
+  Add("transformer.wte.weight", "ema", {16, 8});
+  for (const bool trained : {false, true}) {
+    const std::string folder = absl::StrCat(Out(), trained);
+    const int source = trained ? 0 : 4;
+    const auto report =
+        ExportCheckpoint(manifest_, Reader({ChunkOf(2, 0, 8), ChunkOf(source, 0, 128)}),
+                         {.folder = folder, .trained_weights = trained});
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->tensors, 2);
+    const auto weights = state::SafetensorsFolder::Open(folder);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    const auto* wte = (*weights)->Find("transformer.wte.weight");
+    ASSERT_NE(wte, nullptr);
+    std::vector<float> values(128);
+    ASSERT_TRUE(wte->file->ReadF32(*wte->tensor, 0, 128, values.data()).ok());
+    EXPECT_EQ(values[100], ValueOf(source, 100));
+  }
+}
+
 // A model of one layer with adapters of rank 2 at attention's first and at the MLP's second layer.
 class AdapterExportTest : public CheckpointExportTest {
  protected:

@@ -82,6 +82,8 @@ void CommandTree::AddCheckpoint() {
   File(to_files->add_option("--base", export_.base,
                             "of adapters: the folder of the model that they adapt (default: "
                             "train.init_from of the job)"));
+  to_files->add_flag("--trained-weights", export_.trained_weights,
+                     "of a job with train.ema: the parameters, not their average");
   const auto deletion = [&](const std::string& name, const std::string& help, bool purge) {
     const auto run = [this, purge] { return CheckpointDeleteCommand(global_, names_, purge); };
     several(Connected(Command(group, name, help, run), {"table", "name"}));

@@ -168,6 +168,8 @@ void CommandTree::AddGenerate() {
   File(generate->add_option("--base", generate_.base,
                             "of adapters: the folder of the model that they adapt (default: "
                             "train.init_from of the job)"));
+  generate->add_flag("--trained-weights", generate_.trained_weights,
+                     "of a job with train.ema: the parameters, not their average");
   generate->add_option("--tokens", generate_.tokens, "how many to add")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
@@ -213,6 +215,8 @@ void CommandTree::AddServe() {
   File(serve->add_option("--base", serve_.base,
                          "of adapters: the folder of the model that they adapt (default: "
                          "train.init_from of the job)"));
+  serve->add_flag("--trained-weights", serve_.trained_weights,
+                  "of a job with train.ema: the parameters, not their average");
   serve
       ->add_option("--context", serve_.context,
                    "tokens that a prompt and its answer may have, at most the model's; memory is "

@@ -86,6 +86,7 @@ struct GenerateOptions {
   uint64_t seed = 0;
   std::string precision = "fp32";
   std::string device = "cpu";
+  bool trained_weights = false;  // not their average, where the checkpoint has one
 };
 int GenerateCommand(const GlobalOptions& global, const GenerateOptions& options);
 
@@ -94,6 +95,7 @@ struct ServeOptions {
   std::string job;
   std::string tokenizer;  // as of GenerateOptions
   std::string base;
+  bool trained_weights = false;
   std::string precision = "fp32";
   std::string device = "cpu";
   int64_t context = 8192;  // tokens of a prompt and its answer; at most the model's
@@ -236,6 +238,7 @@ struct ExportOptions {
   std::string tokenizer;  // a folder; empty: that of the job's initial weights
   std::string base;       // of adapters: the folder of what they adapt; empty: the job's
   bool merge = false;
+  bool trained_weights = false;  // as of GenerateOptions
 };
 int CheckpointExportCommand(const GlobalOptions& global, const ExportOptions& options);
 

@@ -38,6 +38,7 @@ absl::StatusOr<ExportReport> Export(const Access& access, const std::string& che
        .base = options.base.empty() ? InitialFolderOf(access, manifest.checkpoint().job())
                                     : options.base,
        .merge = options.merge,
+       .trained_weights = options.trained_weights,
        .interrupted = [&guard] { return guard.interrupted(); }});
 }
 

@@ -56,6 +56,7 @@ SpawnOptions GenerateSpawn(const std::string& address, const std::string& checkp
                 "--precision",
                 options.precision};
   if (!options.base.empty()) spawn.argv.push_back("--base=" + options.base);
+  if (options.trained_weights) spawn.argv.push_back("--trained-weights");
   // One argument, as it may begin with a dash; after a bare "--prompt=" the next would be taken.
   if (!options.prompt.empty()) spawn.argv.push_back("--prompt=" + options.prompt);
   if (!options.prompt_ids.empty()) spawn.argv.push_back("--prompt-ids=" + options.prompt_ids);

@@ -128,6 +128,7 @@ ModelProcessOptions ProcessesFor(const ServeOptions& options, const GenerationSo
                             "--precision",
                             options.precision};
   if (!source.base.empty()) processes.trainer.argv.push_back("--base=" + source.base);
+  if (options.trained_weights) processes.trainer.argv.push_back("--trained-weights");
   processes.trainer.env = ShortOpenMpSpins();
   AddCredentials(access, &processes.trainer);
   if (source.tokenizer.empty()) return processes;

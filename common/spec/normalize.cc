@@ -211,6 +211,9 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT(train->mutable_validation(), every, 0);
   MP_DEFAULT(train->mutable_validation(), samples, 64);
   MP_DEFAULT(train->mutable_validation(), patience, 0);
+  if (!train->has_ema()) return;
+  MP_DEFAULT(train->mutable_ema(), decay, 0.999);
+  MP_DEFAULT(train->mutable_ema(), warmup, true);
 }
 
 // Of a model without further heads the weight of its own stays as it was given.

@@ -250,6 +250,16 @@ void CheckOffload(const v1::TrainSpec& train, Checker* check) {
   }
 }
 
+void CheckEma(const v1::TrainSpec& train, Checker* check) {
+  if (!train.has_ema()) return;
+  check->Real("train.ema.decay", train.ema().decay(), 0, 1, "[)");
+  if (train.offload().optimizer() > v1::OFFLOAD_TARGET_NONE) {
+    check->Add("train.ema",
+               "its average lies beside an optimizer that is not offloaded: remove it, or take "
+               "train.offload.optimizer: none");
+  }
+}
+
 }  // namespace
 
 bool KeepsInitialWeights(const v1::JobSpec& spec) {
@@ -322,6 +332,7 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   }
   CheckLossScale(train, check);
   CheckOffload(train, check);
+  CheckEma(train, check);
   CheckOptimizer(train.optimizer(), check);
   for (const StorageProblem& problem : StorageProblems(train)) {
     check->Add(problem.field, problem.what);

@@ -195,6 +195,25 @@ void AddUpdateAccesses(const StepPlan& plan, OpKind kind, const FlatGroup& group
   }
 }
 
+// Ops on a group's average. False: the op is none of them.
+bool AddAverageAccesses(const StepPlan& plan, OpKind kind, const FlatGroup& group,
+                        std::vector<Access>& accesses) {
+  switch (kind) {
+    case OpKind::kAverageParameters:
+      AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);  // whether the step is skipped
+      AddBuffer(plan, MasterOf(group), false, accesses);
+      AddBuffer(plan, group.average_buffer, true, accesses);
+      return true;
+    case OpKind::kExchangeAverages:
+      AddBuffer(plan, group.master_buffer, false, accesses);
+      AddBuffer(plan, group.average_buffer, true, accesses);
+      AddBuffer(plan, group.parameter_buffer, true, accesses);
+      return true;
+    default:
+      return false;
+  }
+}
+
 // What an op touches besides its operands.
 void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph::Op& op,
                       std::vector<Access>& accesses) {
@@ -203,6 +222,7 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return;
   if (AddGradientAccesses(plan, op.kind, index, accesses)) return;
   const FlatGroup& group = plan.groups[index];
+  if (AddAverageAccesses(plan, op.kind, group, accesses)) return;
   if (op.kind == OpKind::kParametersToDevice) {
     AddHostParameters(plan, group, false, accesses);
     AddBuffer(plan, group.parameter_buffer, true, accesses);

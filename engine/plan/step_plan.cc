@@ -59,6 +59,9 @@ std::vector<GroupState> StatesOf(const FlatGroup& group) {
                       .buffer = group.scale_buffers[i],
                       .elements_per_item = kQuantizedBlock});
   }
+  if (group.average_buffer != kNoBuffer) {
+    states.push_back({.kind = "ema", .buffer = group.average_buffer});
+  }
   return states;
 }
 

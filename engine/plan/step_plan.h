@@ -153,6 +153,8 @@ struct FlatGroup {
   StateBuffers state_buffers = kNoBuffers;
   // Where IsQuantized the states have shard_elements bytes, and these an f32 per block of them.
   StateBuffers scale_buffers = kNoBuffers;
+  // options.averages: shard_elements, f32. The average of the master over steps.
+  BufferId average_buffer = kNoBuffer;
   // Muon: padded_elements f32, from kMuonMomentum to kOptimizer.
   BufferId update_buffer = kNoBuffer;
   // Offloaded: master (also at fp32), states and their scales lie on the host, and so do these.
@@ -174,12 +176,12 @@ struct FlatGroup {
 // A tensor kind that checkpoints hold of each parameter of a group, and where this rank's part
 // lies.
 struct GroupState {
-  std::string kind;             // "master", "m", "v", "m.scale"
+  std::string kind;             // "master", "m", "v", "m.scale", "ema"
   BufferId buffer = kNoBuffer;  // kNoBuffer: this rank's shard of the parameters themselves
   DType dtype = DType::kF32;
   int64_t elements_per_item = 1;  // elements of the parameter that share one item
 };
-// Of one group: master first.
+// Of one group: master first, and the average last.
 std::vector<GroupState> StatesOf(const FlatGroup& group);
 
 // On disk a state takes whole blocks of this many bytes, and memory for it begins at multiples.
@@ -300,6 +302,7 @@ struct PlanOptions {
   // false: frozen parameters in bf16 are their own masters, as where adapters are trained.
   bool frozen_masters = true;
   DType orthogonalization = DType::kF32;  // FlatGroup::product_dtype of Muon's groups
+  bool averages = false;  // of the parameters over steps; not where the optimizer is offloaded
   int64_t micro_batch = 1;
   int64_t sequence = 1;  // generation plans: how many positions the caches hold
   bool scores = false;   // generation plans: they have the program `score`
@@ -407,13 +410,17 @@ struct StepPlan {
 
   Program train;     // forward, backward, reduction, update
   Program evaluate;  // forward and loss only, no dropout, the same micro-batch
+  // options.averages: of this rank's shards, takes each group's average for its parameters or, run
+  // once more, gives them back.
+  Program exchange;
+  Program gather;  // after each of these, where all ranks hold parameters that shards update
   // Generation plans have these alone: a chunk of text, and one token, each ending in the logits of
   // one row. They share the caches: persistent buffers, called as the values are.
   Program prompt;
   Program next;
   Program score;  // as `prompt`, ending in the logits of every row; where options.scores
-  std::array<const Program*, 5> Programs() const {
-    return {&train, &evaluate, &prompt, &next, &score};
+  std::array<const Program*, 7> Programs() const {
+    return {&train, &evaluate, &exchange, &gather, &prompt, &next, &score};
   }
 
   // Where a buffer begins in both arenas, one behind the other: apart where bytes are.

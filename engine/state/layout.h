@@ -33,10 +33,14 @@ inline constexpr char kStatisticKind[] = "statistic";
 // run whose checkpoint has none begins with new ones.
 inline constexpr char kScalingKind[] = "scaling";
 
+// The kind of the averages of parameters over steps (train.ema): F32. A run whose checkpoint has
+// none begins with the parameters.
+inline constexpr char kAverageKind[] = "ema";
+
 // One tensor of one kind.
 struct TensorSpec {
   std::string name;  // "h.0.attn.c_attn.weight"
-  std::string kind;  // "master", "m", "v", "statistic", "scaling"
+  std::string kind;  // "master", "m", "v", "ema", "statistic", "scaling"
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   int64_t elements = 1;  // product of shape

@@ -246,6 +246,7 @@ class GoldenCurve : public testing::Test {
     };
     fill(session.state_tensors(), session.RestoreTargets());
     fill(session.base_tensors(), session.BaseTargets(/*part=*/0));
+    session.StartAverages();
     ASSERT_EQ(session.FinishRestore(state), absl::OkStatus());
   }
 
@@ -257,15 +258,17 @@ class GoldenCurve : public testing::Test {
 #endif
   }
 
-  // Checks how far the weights are from PyTorch's final ones, relative to these. The distance is
-  // estimated from products with vectors of signs, for each tensor and for all of them.
-  static void ExpectTheWeights(runtime::TrainingSession& session, const json& golden) {
+  // Checks how far the weights, or what is kept of them as `kind`, are from PyTorch's final ones,
+  // relative to these. The distance is estimated from products with vectors of signs, for each
+  // tensor and for all of them.
+  static void ExpectTheWeights(runtime::TrainingSession& session, const json& golden,
+                               const char* kind = "master") {
     double all_differences = 0;
     double all_squares = 0;
     size_t seen = 0;
     for (const runtime::StateInterval& source : session.SaveSources()) {  // whole: one rank
       const v1::TensorInfo& tensor = session.state_tensors()[source.tensor];
-      if (tensor.kind() != "master") continue;
+      if (tensor.kind() != kind) continue;
       ++seen;
       const json& wanted = golden.at(tensor.name());
       const auto* data = reinterpret_cast<const float*>(source.data);

@@ -72,6 +72,10 @@ absl::StatusOr<std::vector<int32_t>> MatchTensors(const v1::CheckpointManifest& 
   std::vector<int32_t> result;
   for (const v1::TensorInfo& tensor : tensors) {
     auto found = known.find({tensor.name(), tensor.kind()});
+    // An average that has not been kept so far begins as the parameters.
+    if (found == known.end() && tensor.kind() == state::kAverageKind) {
+      found = known.find({tensor.name(), "master"});
+    }
     const bool starts_anew =
         tensor.kind() == state::kScalingKind || WasFrozen(manifest, tensor.name());
     if (found == known.end() && starts_anew) {
@@ -117,6 +121,10 @@ class Scatter {
     v1::ReadChunksRequest request;
     request.set_name(name_);
     for (const Target& target : targets_) {
+      if (request.ranges_size() > 0) {  // what goes to two targets comes once
+        const v1::TensorRange& last = request.ranges(request.ranges_size() - 1);
+        if (last.tensor() == target.tensor && last.begin() == target.begin) continue;
+      }
       v1::TensorRange& range = *request.add_ranges();
       range.set_tensor(target.tensor);
       range.set_begin(target.begin);

@@ -31,7 +31,8 @@ class CheckpointReader {
   absl::StatusOr<v1::CheckpointManifest> Manifest(const std::string& name);
 
   // `targets` index `tensors` and do not overlap. On OK they are filled completely, apart from the
-  // exceptions below. Tensors are matched by name and kind. FAILED_PRECONDITION: the checkpoint
+  // exceptions below. Tensors are matched by name and kind. An average that the checkpoint lacks is
+  // filled with the parameter. FAILED_PRECONDITION: the checkpoint
   // lacks a tensor, or has it with another dtype or shape. DATA_LOSS: the bytes of a chunk, which
   // the message names, are not what was saved.
   //

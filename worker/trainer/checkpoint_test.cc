@@ -528,6 +528,47 @@ TEST_F(CheckpointTest, WhatWasFrozenHasNoOtherKinds) {
 }
 
 // A run in another precision has no scalings: they stay as a new session has them.
+// Of a checkpoint without averages both are the parameter; of one with them each is its own.
+TEST_F(CheckpointTest, AnAverageThatIsNotThereIsTheParameter) {
+  state_.Fill(1);
+  auto uploader = Single();
+  ASSERT_TRUE(uploader->Save(state_.All(), AtStep(5), false).ok());
+  ASSERT_TRUE(uploader->Wait(Soon()).ok());
+  CheckpointReader reader = Reader();
+  const auto manifest = reader.Manifest("checkpoints/5");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  const std::vector<v1::TensorInfo> wanted = {Tensor("wte", "master", {3000, 1000}),
+                                              Tensor("wte", "ema", {3000, 1000})};
+  std::vector<float> master(2000000), average(2000000);
+  const auto target = [](int32_t tensor, std::vector<float>& into) {
+    return runtime::StateInterval{tensor, 100, 2000100, reinterpret_cast<char*>(into.data())};
+  };
+  ASSERT_EQ(reader.Read(*manifest, wanted, {target(0, master), target(1, average)}),
+            absl::OkStatus());
+  EXPECT_EQ(master[0], 101);
+  EXPECT_EQ(average, master);
+  const std::vector<v1::TensorInfo> other = {Tensor("bias", "ema", {10})};
+  EXPECT_THAT(reader.Read(*manifest, other, {}).message(), HasSubstr("has no tensor bias (ema)"));
+}
+
+TEST_F(CheckpointTest, AnAverageThatIsThereIsRead) {
+  state_.tensors[1] = Tensor("wte", "ema", {10});
+  state_.tensors[0] = Tensor("wte", "master", {3000000});
+  state_.Fill(1);
+  state_.values[1][3] = -7;
+  auto uploader = Single();
+  ASSERT_TRUE(uploader->Save(state_.All(), AtStep(5), false).ok());
+  ASSERT_TRUE(uploader->Wait(Soon()).ok());
+  CheckpointReader reader = Reader();
+  const auto manifest = reader.Manifest("checkpoints/5");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  std::vector<float> average(10);
+  ASSERT_EQ(reader.Read(*manifest, {Tensor("wte", "ema", {10})},
+                        {{0, 0, 10, reinterpret_cast<char*>(average.data())}}),
+            absl::OkStatus());
+  EXPECT_EQ(average, state_.values[1]);
+}
+
 TEST_F(CheckpointTest, ScalingsMayBeginAnew) {
   auto uploader = Single();
   EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());

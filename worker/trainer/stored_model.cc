@@ -7,6 +7,7 @@
 #include "common/spec/model_sizes.h"
 #include "common/spec/parse.h"
 #include "common/status_macros.h"
+#include "engine/state/layout.h"
 #include "worker/trainer/checkpoint_reader.h"
 #include "worker/trainer/initial_weights.h"
 
@@ -86,9 +87,13 @@ absl::StatusOr<std::unique_ptr<runtime::Generator>> StoredModel::Load(int64_t wi
                                                           .scores = scores,
                                                           .engine = source_.engine}));
   MP_RETURN_IF_ERROR(LoadBase(*generator));
-  const Wanted state = Select(*generator, /*base=*/false);
+  Wanted wanted = Select(*generator, /*base=*/false);
+  // What has no average is read as it is.
+  for (v1::TensorInfo& tensor : wanted.tensors) {
+    if (!source_.trained_weights) tensor.set_kind(state::kAverageKind);
+  }
   CheckpointReader reader = ReaderOf(source_);
-  MP_RETURN_IF_ERROR(reader.Read(manifest_, state.tensors, state.targets));
+  MP_RETURN_IF_ERROR(reader.Read(manifest_, wanted.tensors, wanted.targets));
   MP_RETURN_IF_ERROR(generator->FinishLoad());
   return generator;
 }

@@ -24,6 +24,8 @@ struct ModelSource {
   Endpoint coordinator;
   std::string checkpoint;  // "checkpoints/12"
   std::string base;        // of adapters: the folder with the model that they adapt
+  // The parameters themselves. Otherwise, where the checkpoint has their average, that.
+  bool trained_weights = false;
   v1::Precision precision = v1::PRECISION_FP32;
   int threads = 1;
   runtime::GenerationEngineFactory engine;

@@ -151,6 +151,7 @@ absl::Status Trainer::Initialize() {
     MP_RETURN_IF_ERROR(ReadBase(part));
     MP_RETURN_IF_ERROR(session_->StoreState(part));
   }
+  session_->StartAverages();
   MP_RETURN_IF_ERROR(AwaitOthers());
   MP_RETURN_IF_ERROR(session_->FinishRestore(session_->trainer_state()));
   spdlog::info("initial parameters of {} in {:.2f} s", folder,

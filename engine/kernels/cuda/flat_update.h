@@ -47,7 +47,8 @@ struct StepFactors {
   float past = 1;    // 0: this is the first update
   float epsilon = 0;
   float momentum = 0;
-  uint64_t step = 0;  // of random roundings
+  float average_weight = 0;  // of the parameters in their average
+  uint64_t step = 0;         // of random roundings
 };
 
 // T: the parameter's type. S: that of the optimizer's states, P: the master's, each float or

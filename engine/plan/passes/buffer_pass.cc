@@ -267,7 +267,12 @@ void AddStates(StepPlan& plan) {
       group.master_buffer =
           states.Add(group, "master", group.shard_elements * ByteSize(DType::kF32));
     }
-    if (!group.frozen) AddOptimizerStates(group, states);
+    if (group.frozen) continue;
+    AddOptimizerStates(group, states);
+    if (plan.options.averages) {
+      group.average_buffer =
+          states.Add(group, "average", group.shard_elements * ByteSize(DType::kF32));
+    }
   }
 }
 

@@ -24,6 +24,11 @@ PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op) {
   return {.op = op, .flops = cost.flops, .bytes = cost.bytes};
 }
 
+// Whether parameters are whole on every rank, but updated in shards.
+bool GathersInPlace(const PlanOptions& options) {
+  return options.Shards() > 1 && !options.ShardsParameters();
+}
+
 // Where every micro-step's gradient is reduced and let go, its first writer always assigns.
 void StartEveryMicroStep(const graph::Graph& graph, graph::Op& op) {
   for (graph::Output& output : op.outputs) {
@@ -290,7 +295,11 @@ class TrainingOps {
       Add(OpKind::kParametersToDevice, When::kUpdate, group).bytes = 2 * size * Shard(group);
     }
     if (options_.offload_disk) ReplaceState(group);
-    if (options_.Shards() == 1 || options_.ShardsParameters()) return;
+    if (options_.averages) {
+      const auto master = static_cast<double>(ByteSize(groups_[group].master_dtype));
+      Add(OpKind::kAverageParameters, When::kUpdate, group).bytes = Shard(group) * (2 * 4 + master);
+    }
+    if (!GathersInPlace(options_)) return;
     const double bytes = Padded(group) * static_cast<double>(ByteSize(options_.compute_dtype));
     PlannedOp& op = Add(OpKind::kGatherParameters, When::kUpdate, group);
     op.bytes = bytes;
@@ -371,6 +380,19 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
   return groups;
 }
 
+// One op for each group that is updated.
+std::vector<PlannedOp> OfTrained(const std::vector<FlatGroup>& groups, OpKind kind) {
+  std::vector<PlannedOp> ops;
+  for (size_t group = 0; group < groups.size(); ++group) {
+    if (groups[group].frozen) continue;
+    graph::Op& op = ops.emplace_back().op;
+    op.kind = kind;
+    op.block = groups[group].block;
+    op.attributes.group = static_cast<int32_t>(group);
+  }
+  return ops;
+}
+
 }  // namespace
 
 std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
@@ -433,6 +455,16 @@ std::vector<PlannedOp> MakeForwardOps(const graph::Graph& graph) {
   std::vector<PlannedOp> ops;
   for (const graph::Op& op : graph.ops) ops.push_back(FromGraph(graph, op));
   return ops;
+}
+
+std::vector<PlannedOp> MakeExchangeOps(const std::vector<FlatGroup>& groups) {
+  return OfTrained(groups, OpKind::kExchangeAverages);
+}
+
+std::vector<PlannedOp> MakeGatherOps(const std::vector<FlatGroup>& groups,
+                                     const PlanOptions& options) {
+  if (!GathersInPlace(options)) return {};
+  return OfTrained(groups, OpKind::kGatherParameters);
 }
 
 }  // namespace milepost::plan

@@ -41,6 +41,11 @@ std::vector<PlannedOp> MakeTrainingOps(const graph::Graph& graph,
                                        const std::vector<FlatGroup>& groups,
                                        const PlanOptions& options);
 
+// Of StepPlan::exchange and StepPlan::gather: one for every group whose average is kept.
+std::vector<PlannedOp> MakeExchangeOps(const std::vector<FlatGroup>& groups);
+std::vector<PlannedOp> MakeGatherOps(const std::vector<FlatGroup>& groups,
+                                     const PlanOptions& options);
+
 // The graph's ops alone, every micro-step: what evaluation and generation run.
 std::vector<PlannedOp> MakeForwardOps(const graph::Graph& graph);
 

@@ -90,6 +90,11 @@ absl::Status CheckOptions(const PlanOptions& options) {
   if (options.offload_disk && !options.offload_optimizer) {
     return absl::InvalidArgumentError("a state on disk is one that is offloaded");
   }
+  if (options.averages && options.offload_optimizer) {
+    return absl::InvalidArgumentError(
+        "train.ema: the average lies beside an optimizer that is not offloaded: remove it, or take "
+        "train.offload.optimizer: none");
+  }
   return absl::OkStatus();
 }
 
@@ -195,13 +200,28 @@ struct Parts {
   ParameterUpdates updates;
 };
 
-// Both programs' ops, from their graphs on.
+// Averages for parameters and back: no values but the model's parameters.
+void CompileExchange(StepPlan& plan) {
+  plan.exchange.ops = MakeExchangeOps(plan.groups);
+  plan.gather.ops = MakeGatherOps(plan.groups, plan.options);
+  for (Program* program : {&plan.exchange, &plan.gather}) {
+    program->graph = plan.evaluate.graph;
+    program->graph.ops.clear();
+    AssignBuffers(plan, *program);
+    AddStreams(*program, plan.options);
+  }
+}
+
+// The programs' ops, from their graphs on.
 void Compile(const PlanOptions& options, StepPlan& plan) {
   AddPersistentBuffers(plan, /*training=*/true);
   plan.train.ops = MakeTrainingOps(plan.train.graph, plan.groups, options);
   plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
   CompileProgram(plan, plan.train);
-  if (!plan.evaluate.ops.empty()) CompileProgram(plan, plan.evaluate);
+  if (!plan.evaluate.ops.empty()) {
+    if (options.averages) CompileExchange(plan);
+    CompileProgram(plan, plan.evaluate);
+  }
   Tally(plan);
 }
 
@@ -298,6 +318,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .orthogonalization =
           spec.train().optimizer().orthogonalization() == v1::ORTHOGONALIZATION_BF16 ? DType::kBf16
                                                                                      : DType::kF32,
+      .averages = spec.train().has_ema(),
       .micro_batch = triple.micro,
       .sequence = spec.data().sequence_length(),
       .accumulation = triple.accumulation,

@@ -46,6 +46,7 @@ class StepSimulation {
     int norms = 0;
     int updates = 0;
     int gathers = 0;
+    int averages = 0;
     size_t prepared = 0;  // how many of Preparations() are done
     int copies = 0;       // offloaded: of the gradient to the host
     int returns = 0;      // offloaded: of the parameters to the device
@@ -94,6 +95,7 @@ class StepSimulation {
   absl::Status Prepare(int index);
   absl::Status CheckPrepared(int index) const;
   absl::Status UpdateGroup(int index);
+  absl::Status Average(int index);
   absl::Status ReduceUpdateNorms();
   absl::Status ReduceScalars();
   absl::Status ReduceStatistics();
@@ -130,6 +132,9 @@ class StepSimulation {
     if (plan_.options.world == 1) return 0;
     return plan_.options.ShardsGradients() ? micro_steps_ : 1;
   }
+
+  // How often a step adds to the average of a group that is trained.
+  int Averages() const { return plan_.options.averages ? 1 : 0; }
 
   // Copies of the group's parameters back to the device in a step.
   int Returns(size_t index) const { return plan_.groups[index].Offloaded() ? 1 : 0; }

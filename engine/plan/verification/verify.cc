@@ -15,13 +15,17 @@ absl::Status Verify(const StepPlan& plan) {
   for (const Program* program : plan.Programs()) {
     const char* name = program == &plan.train      ? "train"
                        : program == &plan.evaluate ? "evaluate"
+                       : program == &plan.exchange ? "exchange"
+                       : program == &plan.gather   ? "gather"
                        : program == &plan.prompt   ? "prompt"
                        : program == &plan.next     ? "next"
                                                    : "score";
     MP_RETURN_IF_ERROR(Annotate(VerifyOps(plan, *program), name));
-    MP_RETURN_IF_ERROR(Annotate(VerifyValues(plan, *program), name));
+    const bool computes = program != &plan.exchange && program != &plan.gather;
+    if (computes) MP_RETURN_IF_ERROR(Annotate(VerifyValues(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyOrder(plan, *program), name));
   }
+  MP_RETURN_IF_ERROR(VerifyExchange(plan));
   return VerifyWire(plan);
 }
 

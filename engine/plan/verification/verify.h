@@ -10,6 +10,8 @@
 //     at world 1), then measured once, updated once after the scalars, and gathered once (stages 1
 //     and 2); from stage 2 on it is started and reduced exactly once in every micro-step; with
 //     replicas of shards these are reduced among them exactly once, after the last micro-step's;
+//   - averages are made once a step, after the group's update; the programs that take them for the
+//     parameters do so once for every group, and gather what the update would;
 //   - LAMB's norms and Muon's updates are made from the reduced gradient after the scalars,
 //     exchanged exactly as often as the shards need, and there when the group is updated;
 //   - stage 3: ops read parameters only where a gather has put them, from the gather on and until
@@ -44,6 +46,7 @@ absl::Status VerifyLayout(const StepPlan& plan);                          // buf
 absl::Status VerifyOps(const StepPlan& plan, const Program& program);     // operands, one by one
 absl::Status VerifyValues(const StepPlan& plan, const Program& program);  // program order
 absl::Status VerifyOrder(const StepPlan& plan, const Program& program);   // between streams
+absl::Status VerifyExchange(const StepPlan& plan);                        // of averages
 absl::Status VerifyWire(const StepPlan& plan);                            // bytes sent
 
 }  // namespace milepost::plan

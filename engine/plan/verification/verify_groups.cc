@@ -20,6 +20,8 @@ bool WorksOnGroup(OpKind kind) {
     case OpKind::kRoundGradients:
     case OpKind::kGradNorm:
     case OpKind::kOptimizer:
+    case OpKind::kAverageParameters:
+    case OpKind::kExchangeAverages:
     case OpKind::kGatherParameters:
     case OpKind::kUpdateNorms:
     case OpKind::kMuonMomentum:
@@ -70,6 +72,10 @@ absl::Status StepSimulation::GroupOp() {
       return absl::OkStatus();
     case OpKind::kOptimizer:
       return UpdateGroup(index);
+    case OpKind::kAverageParameters:
+      return Average(index);
+    case OpKind::kExchangeAverages:
+      return Violation(plan_.groups[index].name, " is exchanged within a step");
     case OpKind::kGradientsToHost:
       return GradientToHost(index);
     case OpKind::kParametersToDevice:
@@ -250,6 +256,13 @@ absl::Status StepSimulation::UpdateGroup(int index) {
   if (group.host_parameter_buffer != kNoBuffer) {
     HoldBytes(HostParameters(index), GroupBytes(group.host_parameter_buffer));
   }
+  return absl::OkStatus();
+}
+
+absl::Status StepSimulation::Average(int index) {
+  Group& group = groups_[index];
+  if (group.updates != 1) return Violation(plan_.groups[index].name, " is not updated yet");
+  ++group.averages;
   return absl::OkStatus();
 }
 

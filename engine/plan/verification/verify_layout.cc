@@ -208,9 +208,18 @@ absl::Status VerifyDisk(const StepPlan& plan) {
   return Violation("the file on disk does not hold every state once");
 }
 
+absl::Status VerifyAverage(const StepPlan& plan, const FlatGroup& group) {
+  if (plan.options.averages) {
+    return ExpectBuffer(plan, group, "its average", group.average_buffer,
+                        group.shard_elements * ByteSize(DType::kF32));
+  }
+  if (group.average_buffer == kNoBuffer) return absl::OkStatus();
+  return Violation("group ", group.name, " has an average, but none is kept");
+}
+
 absl::Status VerifyFrozenBuffers(const FlatGroup& group) {
   std::vector<BufferId> buffers = {group.gradient_buffer, group.gradient_shard_buffer,
-                                   group.host_gradient_buffer};
+                                   group.host_gradient_buffer, group.average_buffer};
   for (const StateBuffers& more : {group.state_buffers, group.scale_buffers}) {
     buffers.insert(buffers.end(), more.begin(), more.end());
   }
@@ -257,6 +266,7 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
                                   group.padded_elements * ByteSize(DType::kF32)));
   MP_RETURN_IF_ERROR(VerifyUpdateBuffers(plan, group));
   MP_RETURN_IF_ERROR(VerifyHostBuffers(plan, group));
+  MP_RETURN_IF_ERROR(VerifyAverage(plan, group));
   if (KeepsCodes(group.optimizer)) return VerifyQuantizedBuffers(plan, group);
   if (group.state_dtype != plan.options.state_dtype) {
     return Violation("group ", group.name, " keeps its state in another type than the options say");

@@ -34,16 +34,17 @@ absl::Status StepSimulation::CheckEnd() const {
       continue;
     }
     if (group.reductions == Reductions() && group.across == AcrossReplicas() && group.norms == 1 &&
-        group.updates == 1 && group.gathers == gathers && group.copies == Returns(i) &&
-        group.returns == Returns(i)) {
+        group.updates == 1 && group.averages == Averages() && group.gathers == gathers &&
+        group.copies == Returns(i) && group.returns == Returns(i)) {
       MP_RETURN_IF_ERROR(CheckOnDisk(i));
       continue;
     }
-    return absl::InternalError(absl::StrCat(
-        "group ", plan_.groups[i].name, ": ", group.reductions, " reductions, ", group.norms,
-        " norms, ", group.updates, " updates and ", group.gathers, " gathers, ", group.copies,
-        " copies and ", group.returns, " returns; expected ", Reductions(), ", 1, 1, ", gathers,
-        ", ", Returns(i), " and ", Returns(i)));
+    return absl::InternalError(
+        absl::StrCat("group ", plan_.groups[i].name, ": ", group.reductions, " reductions, ",
+                     group.norms, " norms, ", group.updates, " updates, ", group.averages,
+                     " averages and ", group.gathers, " gathers, ", group.copies, " copies and ",
+                     group.returns, " returns; expected ", Reductions(), ", 1, 1, ", Averages(),
+                     ", ", gathers, ", ", Returns(i), " and ", Returns(i)));
   }
   return absl::OkStatus();
 }
@@ -95,8 +96,8 @@ absl::Status StepSimulation::CheckOnDisk(size_t index) const {
 
 absl::Status StepSimulation::CheckUntouched(size_t index) const {
   const Group& group = groups_[index];
-  if (group.reductions + group.across + group.rounds + group.norms + group.updates +
-              group.gathers ==
+  if (group.reductions + group.across + group.rounds + group.norms + group.updates + group.gathers +
+              group.averages ==
           0 &&
       group.prepared == 0 && group.copies + group.returns + group.reads + group.writes == 0) {
     return absl::OkStatus();

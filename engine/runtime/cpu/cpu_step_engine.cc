@@ -40,6 +40,13 @@ class CpuEngine : public StepEngine {
 
   bool may_have_updated() const override { return updating_; }
 
+  absl::Status ExchangeAverages(bool take) override {
+    return exchange_->Run(Section::kMicroStep, {.take_averages = take});
+  }
+  absl::Status GatherExchanged() override {
+    return gather_->Run(Section::kMicroStep, {.last_micro_step = false});
+  }
+
   absl::Status BeginEvaluation() override;
   absl::StatusOr<const HostInputs*> NextEvaluationInputs() override { return &evaluate_inputs_; }
   absl::Status EvaluateBatch(const StepContext& context) override {
@@ -65,6 +72,8 @@ class CpuEngine : public StepEngine {
   HostInputs evaluate_inputs_;  // where there is validation data
   std::unique_ptr<Executor> train_;
   std::unique_ptr<Executor> evaluate_;
+  std::unique_ptr<Executor> exchange_;
+  std::unique_ptr<Executor> gather_;
 };
 
 absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
@@ -83,6 +92,8 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   auto abort = [communicator](const absl::Status& s) { communicator->Abort(s.message()); };
   MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, &backend_, abort));
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
+  MP_ASSIGN_OR_RETURN(exchange_, Executor::Create(plan_, plan_.exchange, &backend_, abort));
+  MP_ASSIGN_OR_RETURN(gather_, Executor::Create(plan_, plan_.gather, &backend_, abort));
   MP_ASSIGN_OR_RETURN(train_inputs_,
                       HostInputs::Find(plan_, plan_.train, arena_->data(), *data.train));
   if (data.validation != nullptr) {

@@ -47,8 +47,12 @@ struct StepContext {
   float weight_decay = 0;
   float momentum = 0;
   bool nesterov = false;
-  float clip_factor = 1;  // over the loss scale
-  int64_t update = 1;     // number of this update, counted from 1: bias correction
+  float clip_factor = 1;     // over the loss scale
+  int64_t update = 1;        // number of this update, counted from 1: bias correction
+  float average_weight = 0;  // of the parameters in their average; the rest is the average's
+
+  // ---- exchange of averages ----
+  bool take_averages = false;  // false: the parameters come back
 };
 
 }  // namespace milepost::runtime

@@ -12,7 +12,8 @@
 //
 // One thread at a time, which has called UseThread since another one did. Errors are those of ops
 // and of peers (comm::IsPeerLost); after one only Download is allowed, which then brings
-// the state as it was before the step unless may_have_updated, and destruction.
+// the state as it was before the step unless may_have_updated, ExchangeAverages(false), and
+// destruction.
 #ifndef MILEPOST_ENGINE_RUNTIME_EXECUTOR_STEP_ENGINE_H_
 #define MILEPOST_ENGINE_RUNTIME_EXECUTOR_STEP_ENGINE_H_
 
@@ -111,6 +112,14 @@ class StepEngine {
 
   // After FinishStep has failed: whether some of the state may be the next step's already.
   virtual bool may_have_updated() const = 0;
+
+  // ---- averages of parameters ----
+  // plan.exchange: `take` puts the averages where the parameters of this rank's shards are, and then
+  // false puts the parameters back, to the bit; that also after another call has failed. May return
+  // before it has run.
+  virtual absl::Status ExchangeAverages(bool take) = 0;
+  // plan.gather, after each of them. Collective where it has ops. May return before it has run.
+  virtual absl::Status GatherExchanged() = 0;
 
   // ---- evaluation ----
   // The losses' sums become 0.

@@ -192,6 +192,21 @@ void ParameterStore::Initialize(uint64_t seed, const Tensors& of,
 void ParameterStore::Initialize(uint64_t seed, int part) {
   Initialize(seed, state_, Held(part));
   Initialize(seed, base_, HeldBase(part));
+  StartAverages();
+}
+
+void ParameterStore::StartAverages() {
+  for (const plan::FlatGroup& group : plan_.groups) {
+    if (group.average_buffer == plan::kNoBuffer) continue;
+    const plan::GroupState master = plan::StatesOf(group)[0];
+    auto* average = reinterpret_cast<float*>(BufferAt(group.average_buffer));
+    if (master.dtype == DType::kBf16) {
+      kernels::CastToFloat(reinterpret_cast<const bf16*>(Data(group, master)), group.shard_elements,
+                           average);
+    } else {
+      std::copy_n(Master(group), group.shard_elements, average);
+    }
+  }
 }
 
 const plan::FlatGroup* ParameterStore::GroupOf(plan::BufferId buffer) const {

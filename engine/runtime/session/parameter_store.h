@@ -53,8 +53,11 @@ class ParameterStore {
   // What it saves: over all ranks, every element exactly once.
   std::vector<StateInterval> Saved(int part) const;
 
-  // Masters from (seed, parameter, element), also of the base; m and v zero. Local.
+  // Masters from (seed, parameter, element), also of the base; m and v zero; averages as
+  // StartAverages. Local.
   void Initialize(uint64_t seed, int part = 0);
+  // Averages become the masters. Local.
+  void StartAverages();
   // What Initialize and RebuildParameters leave in a buffer of masters or parameters, but for
   // zeros, for a device that makes it; not of packed ones. Needs no arena and no other rank, as
   // WritePacked.

@@ -16,6 +16,7 @@
 #include "common/steady_time.h"
 #include "engine/comm/agreement.h"
 #include "engine/comm/communicator.h"
+#include "engine/optim/average.h"
 #include "engine/runtime/cpu/cpu_step_engine.h"
 #include "engine/runtime/offload/state_disk.h"
 
@@ -132,7 +133,20 @@ absl::Status TrainingSession::Fail(const absl::Status& status) {
   Enter(Activity::kOther);
   if (failure_.ok()) failure_ = status;
   communicator_->Abort(status.message());
+  // So that the state is whole, if no parameters are.
+  if (averages_taken_ && !exchanging_ && engine_->ExchangeAverages(false).ok()) {
+    averages_taken_ = false;
+  }
   return status;
+}
+
+absl::Status TrainingSession::UseAverages(bool take) {
+  if (!plan().options.averages) return absl::OkStatus();
+  exchanging_ = true;
+  MP_RETURN_IF_ERROR(engine_->ExchangeAverages(take));
+  exchanging_ = false;
+  averages_taken_ = take;
+  return engine_->GatherExchanged();
 }
 
 absl::Status TrainingSession::InitializeParameters() {
@@ -140,7 +154,8 @@ absl::Status TrainingSession::InitializeParameters() {
   engine_->UseThread();
   statistics_->Initialize();
   const plan::PlanOptions& options = engine_->plan().options;
-  if (!has_parameters_ && options.device == plan::DeviceKind::kCuda && !options.offload_optimizer) {
+  if (!has_parameters_ && options.device == plan::DeviceKind::kCuda && !options.offload_optimizer &&
+      !options.averages) {
     return Start(/*initial=*/true);
   }
   for (int part = 0; part < store_->parts(); ++part) {
@@ -198,7 +213,8 @@ std::vector<StateInterval> TrainingSession::RestoreTargets(int part) {
 }
 
 bool TrainingSession::state_is_whole() const {
-  return has_parameters_ && !in_micro_steps_ && !engine_->may_have_updated();
+  return has_parameters_ && !in_micro_steps_ && !averages_taken_ && !exchanging_ &&
+         !engine_->may_have_updated();
 }
 
 absl::Status TrainingSession::StoreState(int part) {
@@ -308,6 +324,9 @@ void TrainingSession::SetUpdate() {
   context_.momentum = static_cast<float>(hyper_.momentum);
   context_.nesterov = hyper_.nesterov;
   context_.update = state_.schedule_step() + 1;
+  if (!spec_.train().has_ema()) return;
+  context_.average_weight =
+      static_cast<float>(optim::AverageWeight(spec_.train().ema(), context_.update));
 }
 
 absl::Status TrainingSession::RunMicroSteps() {
@@ -402,23 +421,34 @@ absl::StatusOr<EvaluationReport> TrainingSession::Evaluate() {
     return absl::FailedPreconditionError("data.validation is empty: there is nothing to evaluate");
   }
   engine_->UseThread();
+  absl::StatusOr<EvaluationReport> report = MeasureAverages();
+  if (!report.ok()) return Fail(report.status());
+  Enter(Activity::kOther);
+  KeepValidation(*report);
+  return report;
+}
+
+absl::StatusOr<EvaluationReport> TrainingSession::MeasureAverages() {
+  MP_RETURN_IF_ERROR(UseAverages(true));
+  MP_ASSIGN_OR_RETURN(EvaluationReport report, Measure());
+  MP_RETURN_IF_ERROR(UseAverages(false));
+  return report;
+}
+
+absl::StatusOr<EvaluationReport> TrainingSession::Measure() {
   const int64_t samples =
       std::min(spec_.train().validation().samples(), data_.validation->samples());
   const auto& heads = plan().evaluate.graph.losses;
-  if (absl::Status status = engine_->BeginEvaluation(); !status.ok()) return Fail(status);
-  const absl::StatusOr<std::vector<double>> many_documents = AgreeOnTurns(samples);
-  if (!many_documents.ok()) return Fail(many_documents.status());
-  for (size_t turn = 0; turn < many_documents->size(); ++turn) {
-    const absl::Status status =
-        EvaluateTurn(samples, static_cast<int64_t>(turn), (*many_documents)[turn] > 0);
-    if (!status.ok()) return Fail(status);
+  MP_RETURN_IF_ERROR(engine_->BeginEvaluation());
+  MP_ASSIGN_OR_RETURN(const std::vector<double> many_documents, AgreeOnTurns(samples));
+  for (size_t turn = 0; turn < many_documents.size(); ++turn) {
+    MP_RETURN_IF_ERROR(
+        EvaluateTurn(samples, static_cast<int64_t>(turn), many_documents[turn] > 0));
   }
-  const absl::StatusOr<absl::Span<double>> scalars = engine_->FinishEvaluation();
-  if (!scalars.ok()) return Fail(scalars.status());
-  Enter(Activity::kOther);
+  MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, engine_->FinishEvaluation());
   const absl::Span<double> sums =
-      scalars->subspan(plan::LossScalar(0), heads.size() * graph::kLossSums);
-  if (absl::Status status = communicator_->AllReduce(sums); !status.ok()) return Fail(status);
+      scalars.subspan(plan::LossScalar(0), heads.size() * graph::kLossSums);
+  MP_RETURN_IF_ERROR(communicator_->AllReduce(sums));
   EvaluationReport report;
   report.loss = MeanLoss(heads, sums.data());
   for (size_t head = 0; head < heads.size(); ++head) {
@@ -430,7 +460,6 @@ absl::StatusOr<EvaluationReport> TrainingSession::Evaluate() {
                             .accuracy = targets > 0 ? sum[graph::kLossCorrect] / targets : kNone,
                             .targets = static_cast<int64_t>(sum[graph::kLossTargets])});
   }
-  KeepValidation(report);
   return report;
 }
 

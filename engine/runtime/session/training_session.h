@@ -120,8 +120,8 @@ class TrainingSession {
   absl::Status InitializeParameters();
 
   // ---- state in and out ----
-  // Names, kinds ("master", "m", "v", "statistic", "scaling"), dtypes and global shapes; the same
-  // on every rank.
+  // Names, kinds ("master", "m", "v", "ema", "statistic", "scaling"), dtypes and global shapes; the
+  // same on every rank.
   const std::vector<v1::TensorInfo>& state_tensors() const { return tensors_; }
   // State that lies on disk comes in and goes out in parts, one after the other by the same memory;
   // other state is one part, 0.
@@ -134,6 +134,9 @@ class TrainingSession {
   std::vector<StateInterval> BaseTargets(int part);
   // Says which weights these are (v1::TrainerState::base); kept in trainer_state().
   void SetBase(uint64_t fingerprint) { state_.set_base(fingerprint); }
+  // train.ema: the averages become the masters that a restore has put there. To be called before
+  // FinishRestore where it has brought masters alone. Local.
+  void StartAverages() { store_->StartAverages(); }
   // The intervals of a part that this rank must be given by a restore, sorted by tensor. For each
   // part FetchState, fill all of them (or some, where the rest is to stay as InitializeParameters
   // has made it), and StoreState; then FinishRestore, before the first Step.
@@ -165,7 +168,7 @@ class TrainingSession {
   // either way: only one at the scale's floor fails.
   absl::StatusOr<StepReport> Step(bool stop_requested);
   // The validation file's first `train.validation.samples` sequences (all, if it has fewer), split
-  // over the ranks. Sets trainer_state's validation fields. FAILED_PRECONDITION: no validation
+  // over the ranks; by the parameters or, with train.ema, their averages. Sets trainer_state's validation fields. FAILED_PRECONDITION: no validation
   // data.
   absl::StatusOr<EvaluationReport> Evaluate();
   // Forgets what the smallest validation loss was: a run that begins with another one's state.
@@ -199,6 +202,10 @@ class TrainingSession {
     return 0;
   }
   absl::Status Ready(absl::string_view call) const;
+  // train.ema: what is measured are the averages, which take the parameters' place for so long.
+  absl::Status UseAverages(bool take);
+  absl::StatusOr<EvaluationReport> MeasureAverages();
+  absl::StatusOr<EvaluationReport> Measure();
   const std::string& StateFolder() const;
   // FAILED_PRECONDITION, on every rank, where not all have the same data.
   absl::Status AgreeOnData();
@@ -258,6 +265,8 @@ class TrainingSession {
   bool has_parameters_ = false;
   bool base_given_ = false;      // since parameters last went to where steps find them
   bool in_micro_steps_ = false;  // that change the state
+  bool averages_taken_ = false;  // they lie where parameters do
+  bool exchanging_ = false;      // either: an exchange of the two is under way, or has failed
   absl::Status failure_;
 };
 

@@ -110,6 +110,13 @@ class CudaEngine : public StepEngine {
 
   bool may_have_updated() const override { return updating_; }
 
+  absl::Status ExchangeAverages(bool take) override {
+    return exchange_->Run(Section::kMicroStep, {.last_micro_step = false, .take_averages = take});
+  }
+  absl::Status GatherExchanged() override {
+    return gather_->Run(Section::kMicroStep, {.last_micro_step = false});
+  }
+
   absl::Status BeginEvaluation() override;
   absl::StatusOr<const HostInputs*> NextEvaluationInputs() override;
   absl::Status EvaluateBatch(const StepContext& context) override;
@@ -160,6 +167,8 @@ class CudaEngine : public StepEngine {
   CudaMemoryOfStep memory_;
   std::unique_ptr<DeviceExecutor> train_;
   std::unique_ptr<DeviceExecutor> evaluate_;
+  std::unique_ptr<DeviceExecutor> exchange_;
+  std::unique_ptr<DeviceExecutor> gather_;
   std::optional<StepPieces> pieces_;
 
   std::optional<Arena> host_arena_;  // pinned; where something is offloaded
@@ -188,6 +197,8 @@ CudaEngine::~CudaEngine() {
   parts_.device.reset();
   train_.reset();  // host work that was under way was its
   evaluate_.reset();
+  exchange_.reset();
+  gather_.reset();
 }
 
 absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
@@ -286,6 +297,12 @@ absl::Status CudaEngine::Bind() {
       evaluate_,
       DeviceExecutor::Create(plan_, plan_.evaluate, &*backend_, parts_.device.get(), streams_,
                              memory_.arena, OffloadMemory{memory_.host_arena, rank_}));
+  MP_ASSIGN_OR_RETURN(exchange_,
+                      DeviceExecutor::Create(plan_, plan_.exchange, &*backend_, parts_.device.get(),
+                                             streams_, memory_.arena));
+  MP_ASSIGN_OR_RETURN(gather_,
+                      DeviceExecutor::Create(plan_, plan_.gather, &*backend_, parts_.device.get(),
+                                             streams_, memory_.arena));
   pieces_.emplace(StepPiecesOptions{.device = parts_.device.get(),
                                     .train = &plan_.train,
                                     .capture = parts_.capture,

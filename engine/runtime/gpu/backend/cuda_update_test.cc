@@ -508,6 +508,7 @@ TEST(CudaUpdatePlan, WhatReadsTheDecisionComesAfterTheScalars) {
       const v1::JobSpec spec = SpecOf(job, c);
       plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
       options.device = plan::DeviceKind::kCuda;
+      options.averages = true;
       const plan::StepPlan plan = *plan::PlanTraining(spec, options);
       const std::vector<plan::FinishedBefore> order =
           plan::OrderOf(plan.train, /*last_micro_step=*/true);
@@ -517,7 +518,7 @@ TEST(CudaUpdatePlan, WhatReadsTheDecisionComesAfterTheScalars) {
         const OpKind kind = plan.train.ops[i].op.kind;
         if (kind == OpKind::kReduceScalars) scalars = static_cast<int>(i);
         if (kind != OpKind::kOptimizer && kind != OpKind::kUpdateNorms &&
-            kind != OpKind::kMuonMomentum) {
+            kind != OpKind::kMuonMomentum && kind != OpKind::kAverageParameters) {
           continue;
         }
         ASSERT_GE(scalars, 0);

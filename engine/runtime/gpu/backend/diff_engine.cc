@@ -91,6 +91,8 @@ class Differ : public StepEngine {
   absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) override;
   bool may_have_updated() const override { return updating_; }
 
+  absl::Status ExchangeAverages(bool) override { return NoEvaluation(); }
+  absl::Status GatherExchanged() override { return NoEvaluation(); }
   absl::Status BeginEvaluation() override { return NoEvaluation(); }
   absl::StatusOr<const HostInputs*> NextEvaluationInputs() override { return NoEvaluation(); }
   absl::Status EvaluateBatch(const StepContext&) override { return NoEvaluation(); }

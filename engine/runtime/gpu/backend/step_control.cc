@@ -47,6 +47,7 @@ StepFactors StepFactorsOf(const StepContext& c) {
                                       kernels::cuda::BiasCorrection(c.beta2, c.update));
   factors.past = c.update == 1 ? 0.0F : 1.0F;
   factors.momentum = c.momentum;
+  factors.average_weight = c.average_weight;
   factors.step = static_cast<uint64_t>(c.step);
   return factors;
 }
