@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "engine/dtype/half.h"
 #include "engine/kernels/cuda/flat.h"
 #include "engine/kernels/cuda/stream.h"
 
