@@ -1,7 +1,7 @@
 // Exports a checkpoint's parameters, or the average that it has of them, as a folder that Hugging
-// Face's transformers can load. Of a checkpoint with adapters, these as PEFT has them. Of a checkpoint that a script saved, all
-// tensors, as they are, and JSON that says where in its state each one was
-// (python/milepost/_tree.py).
+// Face's transformers can load. Of a checkpoint with adapters, these as PEFT has them. Of a
+// checkpoint that a script saved, all tensors, as they are, and JSON that says where in its state
+// each one was (python/milepost/_tree.py).
 //
 //   const ChunkReader read = [&](const auto& request, const auto& on_chunk) {
 //     return access.checkpoints().Read(request, on_chunk);

@@ -329,6 +329,10 @@ absl::StatusOr<v1::Job> JobDesk::Fork(const v1::ForkJobRequest& request, const s
   if (spec.has_train() && !KeepsInitialWeights(spec)) spec.mutable_train()->clear_init_from();
   spec.mutable_checkpoint()->clear_resume_from();
   MP_RETURN_IF_ERROR(ApplyOverrides(request.overrides(), "overrides", &spec));
+  if (spec.has_train() && !KeepsInitialWeights(spec) &&
+      spec.train().init_from() == from.train().init_from()) {
+    spec.mutable_train()->clear_init_from();  // of what the source alone needs
+  }
   if (!spec.checkpoint().resume_from().empty()) {
     return absl::InvalidArgumentError(
         "overrides: checkpoint.resume_from: a fork begins with its source: name that instead");

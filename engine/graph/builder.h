@@ -48,8 +48,8 @@ class Builder {
  public:
   explicit Builder(const BuilderOptions& options);
 
-  // Ops that are made from now on pass no gradient (Op::constant), and parameters are no part of the
-  // model's state (Parameter::base), or do and are again.
+  // Ops that are made from now on pass no gradient (Op::constant), and parameters are no part of
+  // the model's state (Parameter::base), or do and are again.
   void SetConstant(bool constant) { constant_ = constant; }
 
   // Starts a block: later values and ops belong to it until the next call. An op that mixes blocks

@@ -67,8 +67,8 @@ struct HfPlace {
 };
 
 // The places of a parameter, in the order in which they are to be looked for. Names are with the
-// base model's prefix, and without it, as in files of the bare base model. Those of a parameter with
-// kReferencePrefix are those of the one without.
+// base model's prefix, and without it, as in files of the bare base model. A parameter with
+// kReferencePrefix has the places of the one without.
 std::vector<HfPlace> HfPlaces(const v1::ModelSpec& spec, absl::string_view parameter);
 
 // "wte.weight or transformer.wte.weight", for errors.

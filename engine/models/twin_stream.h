@@ -1,6 +1,7 @@
 // A model that runs twice, layer by layer: once to be trained, and once without gradients, as what
-// its loss compares it with. With adapters the second has the same parameters, without the adapters;
-// else it has parameters of its own, which are what training began with. Internal to the families.
+// its loss compares it with. With adapters the second has the same parameters, without the
+// adapters; else it has parameters of its own, which are what training began with. Internal to the
+// families.
 //
 //   TwinStream<Stream> twin(model, options, b, linear);
 //   twin.ForEach([&](Stream& s) { Layer(s, layer); });  // twice where there is a reference
@@ -28,8 +29,8 @@ namespace milepost::models {
 // INVALID_ARGUMENT: a loss of preferences needs documents, and nothing else that is trained.
 absl::Status CheckPreference(const v1::ModelSpec& model, const ModelOptions& options);
 
-// Stream: what a family carries from layer to layer; at the end `y` is what it gives, and `head` the
-// matrix that makes logits of it.
+// Stream: what a family carries from layer to layer; at the end `y` is what it gives, and `head`
+// the matrix that makes logits of it.
 template <typename Stream>
 class TwinStream {
  public:

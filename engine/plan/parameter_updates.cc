@@ -84,9 +84,9 @@ absl::Status MatchesNothing(const v1::OptimizerSpec& spec, int index, const grap
     if (!compiled.Matches(name)) continue;
     if (graph.parameters[i].base) {
       return absl::InvalidArgumentError(
-          absl::StrCat(field, "' matches only what the adapters of model.lora adapt (", name,
-                       "), which is not trained: name adapters, as in *.lora_A.weight, or list it "
-                       "in model.lora.also_train"));
+          absl::StrCat(field, "' matches only what is not trained (", name,
+                       ", among others): where there are adapters, name these, as in "
+                       "*.lora_A.weight, or list it in model.lora.also_train"));
     }
     return absl::InvalidArgumentError(
         absl::StrCat(field, "' matches nothing that an entry before it does not match (", name,

@@ -23,6 +23,7 @@ __all__ = ["Checkpoint", "load", "save", "wait"]
 
 _STRUCTURE, _RANK, _RANK_STRUCTURE = "structure", "rank", "rank_structure"
 _STRUCTURE_NAME = "milepost.structure"
+_TEXT_BYTES = 4096
 
 _lock = threading.Lock()
 _link: Optional[Link] = None
@@ -79,8 +80,9 @@ def save(
     uploaded, it waits for that. If the coordinator is away, a newer save replaces one that waits.
 
     A step that was saved already is passed over. TypeError: the state holds what cannot be saved.
-    MilepostError: the step comes after a later one; or the ranks are at different steps, have
-    different forms of a tensor, or only some have one; or `durable=False` was given with `alone`,
+    MilepostError: the step comes after a later one; or the ranks are at different steps, give
+    different `durable`, have different forms of a tensor, or only some have one; or
+    `durable=False` was given with `alone`,
     or in a job whose spec has no `checkpoint.redundancy: 1`. Nothing happens outside a job.
     """
     here = job()
@@ -178,6 +180,8 @@ class Parts:
 
     def add_json(self, name: str, kind: str, value: Any) -> None:
         text = json.dumps(value).encode()
+        # So that the list of tensors is mostly the same from save to save.
+        text += b" " * (-len(text) % _TEXT_BYTES)
         form = Form("array", "uint8", (len(text),), 1)
         self.add(form, name, kind, Part(0, len(text), memoryview(text)))
 

@@ -457,7 +457,9 @@ TEST_F(PythonScriptTest, AHostThatIsLostCostsNoSaveThatHasACopy) {
   spec.mutable_checkpoint()->set_redundancy(1);
   std::ofstream(folder_ + "/train.py") << absl::StrReplaceAll(
       kTrainingScript, {{"step % 50 == 0", "step % 10 == 0"},
-                        {"per_rank={'rank'", "durable=step % 100 == 0, per_rank={'rank'"}});
+                        {"per_rank={'rank'", "durable=step % 100 == 0, per_rank={'rank'"},
+                        {"    if stop: break\n",
+                         "    if step == 290: milepost.checkpoint.wait()\n    if stop: break\n"}});
   const std::string job = cluster.Submit(spec);
   // It waits at step 300, and has saved 290; the newest durable save is 200's.
   cluster.Await(job,

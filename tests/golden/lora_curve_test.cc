@@ -1,6 +1,6 @@
 // Trains adapters of tiny models from the weights and on the tokens that make_lora_curve.py gave
-// PEFT, also on preferences; and whole models on these. Compares 20 steps of losses, gradient norms and learning rates, and
-// the trained weights then.
+// PEFT, also on preferences; and whole models on these. Compares 20 steps of losses, gradient norms
+// and learning rates, and the trained weights then.
 #include "tests/golden/curve.h"
 
 namespace milepost {

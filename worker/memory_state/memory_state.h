@@ -5,7 +5,6 @@
 //   sharding).
 // - With checkpoint.redundancy every rank's state is there after every step, and again on another
 //   rank's host (peer_copies.h).
-//   rank's host (peer_copies.h).
 //
 //   // before leaving:
 //   KeepState(folder, {job, generation, rank, "left"}, *session).IgnoreError();

@@ -2,8 +2,9 @@
 // copies it keeps.
 //
 //   MP_ASSIGN_OR_RETURN(const PeerLink link, FindPeers(communicator));
-//   MP_ASSIGN_OR_RETURN(const PeerState peer, MeetPeers(link, layout, own_intervals, communicator));
-//   MP_ASSIGN_OR_RETURN(uint64_t sum, SwapCopies(link, own, own_sum, received, peer, communicator));
+//   MP_ASSIGN_OR_RETURN(const PeerState peer, MeetPeers(link, layout, intervals, communicator));
+//   MP_ASSIGN_OR_RETURN(uint64_t sum,
+//                       SwapCopies(link, own, own_sum, received, peer, communicator));
 //
 // All are collective, and block. Errors are the communicator's unless said otherwise.
 #ifndef MILEPOST_WORKER_MEMORY_STATE_PEER_LINK_H_

@@ -1,10 +1,11 @@
 #include "worker/script/memory_copies.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,23 +38,35 @@ bool IsScriptsSave(const FoundSnapshot& found, const std::string& job) {
   return layout.ok() && FitsLayout(found, *layout);
 }
 
-// Lists of tensors by digest, from all ranks' holdings. Of each rank's own every list is told once.
-using TensorLists = std::map<uint64_t, std::vector<v1::TensorInfo>>;
-
-v1::MemoryHoldings Told(const std::vector<FoundSnapshot>& found) {
-  v1::MemoryHoldings holdings = HoldingsOf(found);
-  std::set<uint64_t> told;
-  for (v1::MemorySnapshot& snapshot : *holdings.mutable_snapshots()) {
-    if (!told.insert(snapshot.tensors()).second) snapshot.clear_infos();
-  }
+v1::MemoryHoldings WithoutTensors(v1::MemoryHoldings holdings) {
+  for (v1::MemorySnapshot& snapshot : *holdings.mutable_snapshots()) snapshot.clear_infos();
   return holdings;
 }
 
-TensorLists ListsOf(const std::vector<v1::MemoryHoldings>& holdings) {
+// Lists of tensors, by digest.
+using TensorLists = std::map<uint64_t, std::vector<v1::TensorInfo>>;
+
+// Each list is told by the first rank that has it. Collective.
+absl::StatusOr<TensorLists> GatherLists(const std::vector<FoundSnapshot>& found,
+                                        const std::vector<v1::MemoryHoldings>& holdings,
+                                        comm::Communicator& communicator) {
+  std::set<uint64_t> told;
+  for (int rank = 0; rank < communicator.rank(); ++rank) {
+    for (const v1::MemorySnapshot& snapshot : holdings[static_cast<size_t>(rank)].snapshots()) {
+      told.insert(snapshot.tensors());
+    }
+  }
+  v1::MemoryHoldings own;
+  for (const FoundSnapshot& one : found) {
+    if (!told.insert(one.snapshot.tensors()).second) continue;
+    v1::MemorySnapshot* snapshot = own.add_snapshots();
+    snapshot->set_tensors(one.snapshot.tensors());
+    *snapshot->mutable_infos() = one.snapshot.infos();
+  }
+  MP_ASSIGN_OR_RETURN(const std::vector<v1::MemoryHoldings> all, GatherHoldings(own, communicator));
   TensorLists lists;
-  for (const v1::MemoryHoldings& of_rank : holdings) {
+  for (const v1::MemoryHoldings& of_rank : all) {
     for (const v1::MemorySnapshot& snapshot : of_rank.snapshots()) {
-      if (snapshot.infos().empty()) continue;
       lists.try_emplace(snapshot.tensors(), snapshot.infos().begin(), snapshot.infos().end());
     }
   }
@@ -129,6 +142,12 @@ std::vector<state::TensorSlice> ShareOf(int rank, const std::vector<v1::MemoryHo
   return slices;
 }
 
+// The same on every rank: the attempt begins with its checkpoint.
+std::optional<SaveInMemory> TooMuchToTell(const absl::Status& status) {
+  spdlog::warn("what the hosts' memory has is not taken up: {}", std::string(status.message()));
+  return std::nullopt;
+}
+
 }  // namespace
 
 absl::Status MemoryCopies::Connect() {
@@ -155,52 +174,61 @@ absl::StatusOr<bool> MemoryCopies::Any(bool here) {
   return any != 0;
 }
 
+absl::Status MemoryCopies::CheckStep(int64_t step) {
+  int64_t bounds[] = {step, -step};
+  if (communicator_ != nullptr) {
+    MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(bounds), comm::ReduceOp::kMax));
+  }
+  if (bounds[0] == -bounds[1]) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("ranks copy the saves of steps ", -bounds[1], " and ", bounds[0]));
+}
+
 absl::Status MemoryCopies::MakeFiles(const std::vector<v1::TensorInfo>& tensors,
-                                     const std::vector<state::Interval>& intervals) {
+                                     const std::vector<state::Interval>& intervals, Slot& slot) {
   if (options_.folder.empty()) {
     return absl::FailedPreconditionError(
         "the worker keeps nothing in memory: see its --memory-dir");
   }
   SnapshotId id = options_.id;
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    id.which = absl::StrCat("own", i);
-    MP_ASSIGN_OR_RETURN(slots_[i].own, SnapshotFile::Create(options_.folder, id, tensors, intervals,
-                                                            /*tells_tensors=*/true));
-    if (communicator_ == nullptr) continue;
-    id.which = absl::StrCat("peer", i);
-    MP_ASSIGN_OR_RETURN(slots_[i].received,
-                        SnapshotFile::Create(options_.folder, id, tensors, peer_.intervals,
-                                             /*tells_tensors=*/true));
-  }
+  id.which = absl::StrCat("own", next_);
+  MP_ASSIGN_OR_RETURN(slot.own, SnapshotFile::Create(options_.folder, id, tensors, intervals,
+                                                     /*tells_tensors=*/true));
+  if (communicator_ == nullptr) return absl::OkStatus();
+  id.which = absl::StrCat("peer", next_);
+  MP_ASSIGN_OR_RETURN(slot.received,
+                      SnapshotFile::Create(options_.folder, id, tensors, slot.peer.intervals,
+                                           /*tells_tensors=*/true));
   return absl::OkStatus();
 }
 
-// Where the saves before are of other tensors, they go: there is no room for both.
-absl::Status MemoryCopies::MakeSlots(const std::vector<v1::TensorInfo>& tensors,
-                                     const std::vector<state::Interval>& intervals) {
+absl::Status MemoryCopies::MakeSlot(const std::vector<v1::TensorInfo>& tensors,
+                                    const std::vector<state::Interval>& intervals) {
+  Slot& slot = slots_[next_];
   const uint64_t digest = TensorsDigest(tensors);
-  MP_ASSIGN_OR_RETURN(const bool other, Any(digest != tensors_ || intervals != intervals_));
+  MP_ASSIGN_OR_RETURN(const bool other, Any(slot.tensors != digest || slot.intervals != intervals));
   if (!other) return absl::OkStatus();
-  tensors_ = 0;
+  for (auto* file : {&slot.own, &slot.received}) {  // there may be no room for both
+    if (*file != nullptr) (*file)->Discard();
+  }
+  slot = {};
   if (communicator_ != nullptr) {
     MP_ASSIGN_OR_RETURN(const state::StateLayout layout, state::StateLayout::FromProto(tensors));
     MP_ASSIGN_OR_RETURN(link_, FindPeers(*communicator_));
-    MP_ASSIGN_OR_RETURN(peer_, MeetPeers(link_, layout, intervals, *communicator_));
+    MP_ASSIGN_OR_RETURN(slot.peer, MeetPeers(link_, layout, intervals, *communicator_));
   }
-  const absl::Status made = MakeFiles(tensors, intervals);
+  const absl::Status made = MakeFiles(tensors, intervals, slot);
   MP_ASSIGN_OR_RETURN(const bool failed, Any(!made.ok()));
   if (failed) {
-    for (Slot& slot : slots_) {
-      for (auto* file : {&slot.own, &slot.received}) {
-        if (*file != nullptr) (*file)->Discard();
-        file->reset();
-      }
+    for (auto* file : {&slot.own, &slot.received}) {
+      if (*file != nullptr) (*file)->Discard();
     }
+    slot = {};
   }
   MP_RETURN_IF_ERROR(made);
   if (failed) return absl::ResourceExhaustedError("another rank has too little host memory");
-  tensors_ = digest;
-  intervals_ = intervals;
+  slot.tensors = digest;
+  slot.intervals = intervals;
   return absl::OkStatus();
 }
 
@@ -216,9 +244,9 @@ absl::Status MemoryCopies::Fill(const Slot& slot, int64_t step,
   const uint64_t checksum = slot.own->Checksum();
   slot.own->Commit(state, checksum);
   if (slot.received == nullptr) return absl::OkStatus();
-  MP_ASSIGN_OR_RETURN(
-      const uint64_t received,
-      SwapCopies(link_, slot.own->all(), checksum, slot.received->all(), peer_, *communicator_));
+  MP_ASSIGN_OR_RETURN(const uint64_t received,
+                      SwapCopies(link_, slot.own->all(), checksum, slot.received->all(), slot.peer,
+                                 *communicator_));
   slot.received->Commit(state, received);
   return absl::OkStatus();
 }
@@ -226,7 +254,8 @@ absl::Status MemoryCopies::Fill(const Slot& slot, int64_t step,
 absl::Status MemoryCopies::Keep(int64_t step, const std::vector<v1::TensorInfo>& tensors,
                                 const std::vector<state::TensorSlice>& slices) {
   MP_RETURN_IF_ERROR(Connect());
-  MP_RETURN_IF_ERROR(MakeSlots(tensors, IntervalsOf(slices)));
+  MP_RETURN_IF_ERROR(CheckStep(step));
+  MP_RETURN_IF_ERROR(MakeSlot(tensors, IntervalsOf(slices)));
   const absl::Status filled = Fill(slots_[next_], step, slices);
   // Nobody writes over the save before while one lacks this one.
   MP_ASSIGN_OR_RETURN(const bool failed, Any(!filled.ok()));
@@ -250,15 +279,18 @@ absl::StatusOr<std::optional<SaveInMemory>> TakeUpSave(const std::string& folder
       ClaimSnapshots(
           folder, generation, [&](const FoundSnapshot& found) { return IsScriptsSave(found, job); },
           communicator));
-  MP_ASSIGN_OR_RETURN(const std::vector<v1::MemoryHoldings> holdings,
-                      GatherHoldings(Told(save.bytes), communicator));
-  const TensorLists lists = ListsOf(holdings);
-  const std::optional<Save> newest = NewestWhole(holdings, lists, least_step);
+  const auto holdings = GatherHoldings(WithoutTensors(HoldingsOf(save.bytes)), communicator);
+  if (absl::IsInternal(holdings.status())) return TooMuchToTell(holdings.status());
+  MP_RETURN_IF_ERROR(holdings.status());
+  const auto lists = GatherLists(save.bytes, *holdings, communicator);
+  if (absl::IsInternal(lists.status())) return TooMuchToTell(lists.status());
+  MP_RETURN_IF_ERROR(lists.status());
+  const std::optional<Save> newest = NewestWhole(*holdings, *lists, least_step);
   if (!newest.has_value()) return std::optional<SaveInMemory>();
   save.step = newest->moment.step;
-  save.tensors = lists.at(newest->tensors);
+  save.tensors = lists->at(newest->tensors);
   MP_ASSIGN_OR_RETURN(const state::StateLayout layout, state::StateLayout::FromProto(save.tensors));
-  save.slices = ShareOf(communicator.rank(), holdings, save.bytes, layout, *newest);
+  save.slices = ShareOf(communicator.rank(), *holdings, save.bytes, layout, *newest);
   return std::make_optional(std::move(save));
 }
 

@@ -10,8 +10,9 @@
 //                       TakeUpSave(folder, uid, generation, least_step, communicator));
 //   if (save) ...   // upload each rank's slices as the checkpoint of save->step
 //
-// There are two copies each of own and received state, written in turn: the save before is whole
-// until this one is, everywhere.
+// There are two copies each of own and received state, written in turn, each in files of its own
+// that are made anew where a save has other tensors: the save before is whole until this one is,
+// everywhere.
 #ifndef MILEPOST_WORKER_SCRIPT_MEMORY_COPIES_H_
 #define MILEPOST_WORKER_SCRIPT_MEMORY_COPIES_H_
 
@@ -49,8 +50,9 @@ class MemoryCopies {
   // Copies this rank's part of a save, `slices` of `tensors`, and the part of another rank. It
   // returns when every rank has done so. Collective: all ranks give the same step and tensors.
   // Blocks. RESOURCE_EXHAUSTED, FAILED_PRECONDITION: there is too little memory, or none to use;
-  // then no rank has a copy of this save. DATA_LOSS: a copy arrived damaged. Otherwise errors are
-  // those of the communicator. Call it from one thread.
+  // then no rank has a copy of this save. DATA_LOSS: a copy arrived damaged. INTERNAL: the steps
+  // differ. Otherwise errors are those of the communicator, which ends all copies of the attempt.
+  // Call it from one thread.
   absl::Status Keep(int64_t step, const std::vector<v1::TensorInfo>& tensors,
                     const std::vector<state::TensorSlice>& slices);
 
@@ -61,25 +63,27 @@ class MemoryCopies {
   struct Slot {
     std::unique_ptr<SnapshotFile> own;
     std::unique_ptr<SnapshotFile> received;  // null: there is one rank
+    // What they are for.
+    uint64_t tensors = 0;
+    std::vector<state::Interval> intervals;
+    PeerState peer;
   };
   absl::Status Connect();
   // Whether any rank says so. Collective.
   absl::StatusOr<bool> Any(bool here);
-  absl::Status MakeSlots(const std::vector<v1::TensorInfo>& tensors,
-                         const std::vector<state::Interval>& intervals);
+  absl::Status CheckStep(int64_t step);
+  // For a save of other tensors than it has.
+  absl::Status MakeSlot(const std::vector<v1::TensorInfo>& tensors,
+                        const std::vector<state::Interval>& intervals);
   absl::Status MakeFiles(const std::vector<v1::TensorInfo>& tensors,
-                         const std::vector<state::Interval>& intervals);
+                         const std::vector<state::Interval>& intervals, Slot& slot);
   absl::Status Fill(const Slot& slot, int64_t step, const std::vector<state::TensorSlice>& slices);
 
   const Options options_;
   PeerLink link_;
-  PeerState peer_;
   std::array<Slot, 2> slots_;
   size_t next_ = 0;
   bool kept_ = false;  // a save
-  // Of what the slots are.
-  uint64_t tensors_ = 0;
-  std::vector<state::Interval> intervals_;
   absl::Mutex mutex_;
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<comm::Communicator> communicator_;  // set under mutex_, used by Keep's thread

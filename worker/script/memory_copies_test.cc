@@ -71,16 +71,20 @@ class MemoryCopiesTest : public testing::Test {
              return std::move(communicator);
            }});
       for (const Save& save : saves) {
-        const int64_t begin = kElements * rank / world, end = kElements * (rank + 1) / world;
-        std::vector<std::vector<float>> values(static_cast<size_t>(save.tensors));
-        std::vector<state::TensorSlice> slices;
-        for (int t = 0; t < save.tensors; ++t) {
-          for (int64_t e = begin; e < end; ++e) values[t].push_back(ValueOf(save.step, t, e));
-          slices.push_back({{t, begin, end}, reinterpret_cast<char*>(values[t].data())});
-        }
-        EXPECT_EQ(copies.Keep(save.step, Tensors(save.tensors), slices), absl::OkStatus());
+        EXPECT_EQ(Keep(copies, rank, world, save), absl::OkStatus());
       }
     });
+  }
+  // The part of a rank; -1: of one that has none.
+  static absl::Status Keep(MemoryCopies& copies, int rank, int world, const Save& save) {
+    const int64_t begin = kElements * rank / world, end = kElements * (rank + 1) / world;
+    std::vector<std::vector<float>> values(static_cast<size_t>(save.tensors));
+    std::vector<state::TensorSlice> slices;
+    for (int t = 0; rank >= 0 && t < save.tensors; ++t) {
+      for (int64_t e = begin; e < end; ++e) values[t].push_back(ValueOf(save.step, t, e));
+      slices.push_back({{t, begin, end}, reinterpret_cast<char*>(values[t].data())});
+    }
+    return copies.Keep(save.step, Tensors(save.tensors), slices);
   }
 
   // What the next attempt's ranks find. Each element that is given, with its value; the step.
@@ -90,21 +94,22 @@ class MemoryCopiesTest : public testing::Test {
   };
   Found TakeUp(int64_t generation, int world, int64_t least_step) {
     Found found = {.steps = std::vector<int64_t>(static_cast<size_t>(world), -1), .elements = {}};
-    std::mutex mutex;
     OnRanks(world, [&](int rank, const std::unique_ptr<comm::Communicator>& communicator) {
       const auto save = TakeUpSave(Folder(rank), "uid", generation, least_step, *communicator);
       ASSERT_TRUE(save.ok()) << save.status();
-      if (!save->has_value()) return;
-      const std::lock_guard lock(mutex);
-      found.steps[rank] = (*save)->step;
-      for (const state::TensorSlice& slice : (*save)->slices) {
-        const auto* values = reinterpret_cast<const float*>(slice.data);
-        for (int64_t e = slice.interval.begin; e < slice.interval.end; ++e) {
-          found.elements[{slice.interval.tensor, e}].push_back(values[e - slice.interval.begin]);
-        }
-      }
+      if (save->has_value()) Add(**save, rank, &found);
     });
     return found;
+  }
+  void Add(const SaveInMemory& save, int rank, Found* found) {
+    const std::lock_guard lock(mutex_);
+    found->steps[rank] = save.step;
+    for (const state::TensorSlice& slice : save.slices) {
+      const auto* values = reinterpret_cast<const float*>(slice.data);
+      for (int64_t e = slice.interval.begin; e < slice.interval.end; ++e) {
+        found->elements[{slice.interval.tensor, e}].push_back(values[e - slice.interval.begin]);
+      }
+    }
   }
   static void ExpectWhole(const Found& found, int64_t step, int tensors) {
     EXPECT_THAT(found.steps, Each(step));
@@ -116,6 +121,7 @@ class MemoryCopiesTest : public testing::Test {
   }
 
   std::string root_;
+  std::mutex mutex_;
 };
 
 TEST_F(MemoryCopiesTest, AHostThatIsLostCostsNoSave) {
@@ -152,25 +158,52 @@ TEST_F(MemoryCopiesTest, TheFirstSaveOfAnAttemptReplacesTheOlder) {
   EXPECT_THAT(TakeUp(2, 2, 0).steps, Each(-1));
 }
 
-// The save before is whole until the next one is, everywhere.
+// The save before is whole until the next one is, everywhere, also where that has other tensors.
 TEST_F(MemoryCopiesTest, AnInterruptedCopyLeavesTheSaveBefore) {
-  Attempt(1, 2, {{10, 1}, {20, 1}});
+  for (const int tensors : {1, 4}) {
+    OnRanks(2, [&](int rank, std::unique_ptr<comm::Communicator> communicator) {
+      comm::Communicator* const raw = communicator.get();
+      MemoryCopies copies(
+          {.folder = Folder(rank), .id = {"uid", 1, rank}, .world = 2, .connect = [&] {
+             return std::move(communicator);
+           }});
+      EXPECT_EQ(Keep(copies, rank, 2, {10, 1}), absl::OkStatus());
+      EXPECT_EQ(Keep(copies, rank, 2, {20, 1}), absl::OkStatus());
+      if (rank == 1) return raw->Abort("killed");
+      EXPECT_FALSE(Keep(copies, rank, 2, {30, tensors}).ok());
+    });
+    ExpectWhole(TakeUp(2, 2, 0), 20, 1);
+  }
+}
+
+// Ranks of one host, of which one saves all.
+TEST_F(MemoryCopiesTest, RanksMayShareAFolderAndHaveNothingToSave) {
+  OnRanks(3, [&](int rank, std::unique_ptr<comm::Communicator> communicator) {
+    MemoryCopies copies({.folder = Folder(0), .id = {"uid", 1, rank}, .world = 3, .connect = [&] {
+                           return std::move(communicator);
+                         }});
+    for (const int64_t step : {10, 20, 30}) {
+      EXPECT_EQ(Keep(copies, rank == 0 ? 0 : -1, 1, {step, 2}), absl::OkStatus());
+    }
+  });
+  Found found = {.steps = {-1, -1, -1}, .elements = {}};
+  OnRanks(3, [&](int rank, const std::unique_ptr<comm::Communicator>& communicator) {
+    const auto save = TakeUpSave(Folder(0), "uid", 2, rank == 1 ? 25 : 0, *communicator);
+    ASSERT_TRUE(save.ok() && save->has_value()) << save.status();
+    Add(**save, rank, &found);
+  });
+  ExpectWhole(found, 30, 2);
+}
+
+TEST_F(MemoryCopiesTest, RanksThatCopyDifferentStepsAreToldSo) {
   OnRanks(2, [&](int rank, std::unique_ptr<comm::Communicator> communicator) {
-    comm::Communicator* const raw = communicator.get();
     MemoryCopies copies(
-        {.folder = Folder(rank), .id = {"uid", 2, rank}, .world = 2, .connect = [&] {
+        {.folder = Folder(rank), .id = {"uid", 1, rank}, .world = 2, .connect = [&] {
            return std::move(communicator);
          }});
-    if (rank == 1) {
-      raw->Abort("killed");
-      return;
-    }
-    std::vector<float> values(kElements);
-    EXPECT_FALSE(
-        copies.Keep(30, Tensors(1), {{{0, 0, kElements}, reinterpret_cast<char*>(values.data())}})
-            .ok());
+    EXPECT_THAT(Keep(copies, rank, 2, {10 + rank, 1}).message(),
+                testing::HasSubstr("steps 10 and 11"));
   });
-  ExpectWhole(TakeUp(3, 2, 0), 20, 1);
 }
 
 TEST_F(MemoryCopiesTest, WithoutAFolderInMemoryItSaysSo) {

@@ -4,9 +4,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "common/clock.h"
 #include "common/status_macros.h"
+#include "worker/memory_state/snapshot_claims.h"
 
 namespace milepost::worker {
 namespace {
@@ -56,11 +56,14 @@ absl::StatusOr<std::optional<std::string>> UploadSave(const Endpoint& coordinato
   const Upload upload = UploadOf(saving, save.step, save.tensors, layout, save.slices);
   Uploader uploader(coordinator, upload.streams_of_rank);
   const absl::StatusOr<std::string> name = UploadPart(uploader, upload, give_up);
-  int64_t failed = name.ok() ? 0 : 1;
-  MP_RETURN_IF_ERROR(communicator.AllReduce(absl::MakeSpan(&failed, 1), comm::ReduceOp::kMax));
-  if (failed == 0) return std::make_optional(*name);
+  // It is one checkpoint: where one rank has seen it committed, all ranks' parts are there.
+  MP_ASSIGN_OR_RETURN(const std::vector<std::string> seen,
+                      GatherBytes(name.ok() ? *name : "", communicator));
+  for (const std::string& checkpoint : seen) {
+    if (!checkpoint.empty()) return std::make_optional(checkpoint);
+  }
   spdlog::warn("step {}, in the hosts' memory, could not be made a checkpoint: {}", save.step,
-               name.ok() ? "another rank says why" : std::string(name.status().message()));
+               std::string(name.status().message()));
   return std::optional<std::string>();
 }
 

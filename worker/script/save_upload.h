@@ -30,13 +30,15 @@ struct SavingRank {
   int world = 1;
 };
 
-// `layout` is that of the tensors; it and the slices' memory outlive the upload. Slices are sorted.
+// `layout` is that of the tensors; it and the slices' memory outlive the upload. Slices are
+// sorted.
 Upload UploadOf(const SavingRank& saving, int64_t step, const std::vector<v1::TensorInfo>& tensors,
                 const state::StateLayout& layout, const std::vector<state::TensorSlice>& slices);
 
 // Makes a checkpoint of what an earlier attempt left in memory, and returns its name. Nullopt, with
-// a warning: it could not be uploaded. Collective: every rank gets the same. Blocks, for minutes
-// where the coordinator is away, unless `give_up` returns true. Errors are the communicator's.
+// a warning: no rank has seen it committed. Collective: every rank gets the same. Blocks, for
+// minutes where the coordinator is away, unless `give_up` returns true. Errors are the
+// communicator's.
 absl::StatusOr<std::optional<std::string>> UploadSave(const Endpoint& coordinator,
                                                       const SavingRank& saving,
                                                       const SaveInMemory& save,

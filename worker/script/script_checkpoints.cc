@@ -66,8 +66,9 @@ std::vector<int32_t> Renumbered(const std::vector<v1::TensorInfo>& tensors,
   return numbers;
 }
 
-RankState StateOf(const SaveRequest& request) {
-  RankState state = {request.step, request.tensors, {}};
+RankState StateOf(const SaveRequest& request, bool owed) {
+  RankState state = {
+      .step = request.step, .tensors = request.tensors, .durable = request.durable, .owed = owed};
   for (const MemoryPiece& piece : request.pieces) state.pieces.push_back(piece.interval);
   return state;
 }
@@ -145,12 +146,12 @@ absl::Status ScriptCheckpoints::Release() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<v1::TensorInfo>> ScriptCheckpoints::TensorsOfAll(
-    const absl::StatusOr<RankState>& own, bool alone) {
+absl::StatusOr<AgreedSave> ScriptCheckpoints::Agree(const absl::StatusOr<RankState>& own,
+                                                    bool alone) {
   if (alone || options_.world == 1) {
     MP_RETURN_IF_ERROR(own.status());
     MP_RETURN_IF_ERROR(CheckWhole(*own));
-    return own->tensors;
+    return AgreedSave{own->tensors, own->durable || own->owed};
   }
   if (communicator_ == nullptr) {
     MP_ASSIGN_OR_RETURN(std::unique_ptr<comm::Communicator> communicator, options_.connect());
@@ -159,13 +160,13 @@ absl::StatusOr<std::vector<v1::TensorInfo>> ScriptCheckpoints::TensorsOfAll(
     communicator_ = std::move(communicator);
     if (cancelled_) communicator_->Abort("this rank's script has ended");
   }
-  auto tensors = AgreeOnTensors(*communicator_, own);
-  if (own.ok() && absl::IsDeadlineExceeded(tensors.status())) {
+  auto agreed = AgreeOnSave(*communicator_, own);
+  if (own.ok() && absl::IsDeadlineExceeded(agreed.status())) {
     return absl::DeadlineExceededError(
         absl::StrCat("step ", own->step, ": not every rank has come to save it within ",
-                     absl::FormatDuration(kOthersTime), ": ", tensors.status().message()));
+                     absl::FormatDuration(kOthersTime), ": ", agreed.status().message()));
   }
-  return tensors;
+  return agreed;
 }
 
 absl::Status ScriptCheckpoints::Save(const std::string& body) {
@@ -190,17 +191,18 @@ absl::StatusOr<Upload> ScriptCheckpoints::MakeUpload(const std::string& body) {
     MP_RETURN_IF_ERROR(parsed.status());
     MP_ASSIGN_OR_RETURN(memory_, SharedMemory::Map(parsed->memory, options_.processes(),
                                                    /*write=*/false, &memory_));
-    return StateOf(*parsed);
+    return StateOf(*parsed, uploads_.gave_way());
   }();
   const bool alone = parsed.ok() && parsed->alone;
-  MP_ASSIGN_OR_RETURN(const std::vector<v1::TensorInfo> tensors, TensorsOfAll(own, alone));
+  MP_ASSIGN_OR_RETURN(const AgreedSave agreed, Agree(own, alone));
+  const std::vector<v1::TensorInfo>& tensors = agreed.tensors;
   const SaveRequest& request = *parsed;
   MP_ASSIGN_OR_RETURN(layout_, state::StateLayout::FromProto(tensors));
   const std::vector<state::TensorSlice> slices = SlicesOf(request, tensors, memory_.data());
   const SavingRank saving = {options_.job, options_.generation, request.alone ? 0 : options_.rank,
                              request.alone ? 1 : options_.world};
   Upload upload = UploadOf(saving, request.step, tensors, layout_, slices);
-  upload.durable = request.durable;
+  upload.durable = agreed.durable;
   if (copies_ && !request.alone) {
     upload.copy = [this, step = request.step, tensors, slices] {
       return copies_->Keep(step, tensors, slices);

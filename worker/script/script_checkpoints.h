@@ -85,9 +85,8 @@ class ScriptCheckpoints {
   absl::StatusOr<std::string> WaitForCommit(const std::string& body);
   absl::StatusOr<std::string> Manifest();
   absl::Status Read(const std::string& body);
-  // The list that all ranks use.
-  absl::StatusOr<std::vector<v1::TensorInfo>> TensorsOfAll(const absl::StatusOr<RankState>& own,
-                                                           bool alone);
+  // What all ranks save.
+  absl::StatusOr<AgreedSave> Agree(const absl::StatusOr<RankState>& own, bool alone);
   absl::Status Fetch();  // manifest_
 
   const Options options_;

@@ -1,5 +1,4 @@
 #include "worker/script/script_rank.h"
-#include "worker/memory_state/snapshot_claims.h"
 
 #include <spdlog/spdlog.h>
 #include <sys/utsname.h>
@@ -27,6 +26,7 @@
 #include "common/steady_time.h"
 #include "common/subprocess.h"
 #include "engine/comm/tcp.h"
+#include "worker/memory_state/snapshot_claims.h"
 #include "worker/script/files_fetch.h"
 #include "worker/script/position/rank_position.h"
 #include "worker/script/python_environment.h"
@@ -264,19 +264,23 @@ class ScriptRank {
     return absl::OkStatus();
   }
 
-  absl::Status Meet() {
-    // Another host may still fetch what this one has.
+  // Another host may still fetch what this one has.
+  absl::Duration MeetingTime() const {
     const v1::ScriptSpec& script = start_.spec().script();
     absl::Duration patience = kMeetingTime;
     if (script.has_sent_files()) patience += kFetchPatience;
     if (!script.requirements().empty()) patience += kEnvironmentPatience;
     if (script.has_container()) patience += kImagePatience;
+    return patience;
+  }
+
+  absl::Status Meet() {
     RendezvousStore store(coordinator_, start_.job(), start_.generation(), MustLeave);
     // The worker has hidden all others from this process.
     const char* gpu = std::getenv("CUDA_VISIBLE_DEVICES");
     auto layout = MeetForLayout(&store, start_.rank(), start_.world(),
                                 {HostName(), gpu == nullptr ? "" : gpu},
-                                LocalAddressTowards(message_.coordinator()), Now() + patience);
+                                LocalAddressTowards(message_.coordinator()), Now() + MeetingTime());
     fenced_ = store.fenced();
     MP_RETURN_IF_ERROR(layout.status());
     layout_ = *std::move(layout);
@@ -287,10 +291,13 @@ class ScriptRank {
   // after `give_up` returns true.
   absl::StatusOr<std::unique_ptr<comm::Communicator>> Connect(const std::string& purpose,
                                                               absl::Duration patience,
-                                                              std::function<bool()> give_up) const {
+                                                              std::function<bool()> give_up) {
     RendezvousStore store(coordinator_, start_.job(), start_.generation(), give_up);
     comm::PrefixedStore prefixed(&store, absl::StrCat("script.", purpose, "."));
-    MP_RETURN_IF_ERROR(AwaitRanks(&prefixed, start_.rank(), start_.world(), Now() + patience));
+    const absl::Status came =
+        AwaitRanks(&prefixed, start_.rank(), start_.world(), Now() + patience);
+    if (store.fenced()) fenced_ = true;
+    MP_RETURN_IF_ERROR(came);
     comm::TcpOptions options;
     options.connect_timeout = kConnectTime;  // all are there
     options.give_up = std::move(give_up);
@@ -306,12 +313,15 @@ class ScriptRank {
     if (start_.spec().checkpoint().redundancy() == 0 || start_.generation() == 1) {
       return absl::OkStatus();
     }
-    MP_ASSIGN_OR_RETURN(auto communicator, Connect("memory", kMeetingTime, MustLeave));
+    MP_ASSIGN_OR_RETURN(auto communicator, Connect("memory", MeetingTime(), MustLeave));
     const int64_t least_step = begin_with_.empty() ? 0 : begin_step_ + 1;
     MP_ASSIGN_OR_RETURN(const std::optional<SaveInMemory> save,
                         TakeUpSave(message_.memory_folder(), start_.uid(), start_.generation(),
                                    least_step, *communicator));
-    if (!save.has_value()) return absl::OkStatus();
+    if (!save.has_value()) {  // on no rank: what is there is of no use, and takes memory
+      ForgetState(message_.memory_folder(), start_.generation());
+      return absl::OkStatus();
+    }
     communicator->SetTimeout(kSavingTime);
     MP_ASSIGN_OR_RETURN(
         const std::optional<std::string> checkpoint,
@@ -472,6 +482,11 @@ class ScriptRank {
     checkpoints_->Cancel();
     if (fenced_ || absl::IsAborted(last)) return Fenced();
     if (failed || last.ok()) return exit;
+    if (exit.code == kExitOk && !checkpoints_->State().durable) {
+      spdlog::warn("the last save was in memory alone, and failed: {}",
+                   std::string(last.message()));
+      return exit;
+    }
     if (AbortRequested()) return Aborted();
     if (exit.code == kExitStopped) {
       spdlog::warn("stopped, and its last checkpoint was not saved: {}",
@@ -561,7 +576,7 @@ class ScriptRank {
   int64_t begin_step_ = 0;
   std::string folder_;   // where it runs
   std::string scratch_;  // where it may write
-  bool fenced_ = false;
+  std::atomic<bool> fenced_ = false;
   std::atomic<bool> ended_ = false;
   ScriptLayout layout_;
   v1::Progress progress_;     // as last told

@@ -22,6 +22,8 @@ using Tensors = std::vector<v1::TensorInfo>;
 struct Heading {
   int64_t step = kUnknownStep;
   int64_t bytes = 0;  // of its list
+  int32_t durable = 1;
+  int32_t owed = 0;
 };
 
 absl::Status CheckSteps(const std::vector<Heading>& headings) {
@@ -30,10 +32,16 @@ absl::Status CheckSteps(const std::vector<Heading>& headings) {
       return absl::FailedPreconditionError(
           absl::StrCat("rank ", rank, " could not say what it saves"));
     }
-    if (headings[rank].step == headings[0].step) continue;
+    if (headings[rank].step != headings[0].step) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the ranks save different steps: rank 0 step ", headings[0].step, ", rank ",
+                       rank, " step ", headings[rank].step,
+                       "; every rank of the job must call save() at the same steps"));
+    }
+    if (headings[rank].durable == headings[0].durable) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        "the ranks save different steps: rank 0 step ", headings[0].step, ", rank ", rank, " step ",
-        headings[rank].step, "; every rank of the job must call save() at the same steps"));
+        "step ", headings[0].step, ": rank 0 and rank ", rank,
+        " do not both want a durable save; every rank of the job must give the same `durable`"));
   }
   return absl::OkStatus();
 }
@@ -172,14 +180,17 @@ absl::Status CheckWhole(const RankState& state) {
       absl::StrCat(whole.message(), ": what only some ranks have belongs into `per_rank`"));
 }
 
-absl::StatusOr<Tensors> AgreeOnTensors(comm::Communicator& communicator,
+absl::StatusOr<AgreedSave> AgreeOnSave(comm::Communicator& communicator,
                                        const absl::StatusOr<RankState>& own) {
   std::vector<Heading> headings(static_cast<size_t>(communicator.world()));
   v1::CheckpointManifest list;
   if (own.ok()) list.mutable_tensors()->Assign(own->tensors.begin(), own->tensors.end());
   std::string text = list.SerializeAsString();
-  headings[static_cast<size_t>(communicator.rank())] = {own.ok() ? own->step : kUnknownStep,
-                                                        static_cast<int64_t>(text.size())};
+  headings[static_cast<size_t>(communicator.rank())] = {
+      .step = own.ok() ? own->step : kUnknownStep,
+      .bytes = static_cast<int64_t>(text.size()),
+      .durable = own.ok() && !own->durable ? 0 : 1,
+      .owed = own.ok() && own->owed ? 1 : 0};
   MP_RETURN_IF_ERROR(communicator.AllGather(headings.data(), headings.size() * sizeof(Heading)));
   MP_RETURN_IF_ERROR(own.status());
   MP_RETURN_IF_ERROR(CheckSteps(headings));
@@ -195,7 +206,10 @@ absl::StatusOr<Tensors> AgreeOnTensors(comm::Communicator& communicator,
     }
     MP_RETURN_IF_ERROR(joined.Add(rank, said));
   }
-  return joined.Take();
+  MP_ASSIGN_OR_RETURN(Tensors tensors, joined.Take());
+  const bool owed = std::any_of(headings.begin(), headings.end(),
+                                [](const Heading& heading) { return heading.owed != 0; });
+  return AgreedSave{std::move(tensors), own->durable || owed};
 }
 
 }  // namespace milepost::worker

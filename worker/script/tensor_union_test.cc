@@ -35,12 +35,13 @@ RankState Whole(const Tensors& tensors, int64_t step = 7) {
 }
 
 // What each rank gets.
-std::vector<absl::StatusOr<Tensors>> Agree(const std::vector<absl::StatusOr<RankState>>& states) {
+std::vector<absl::StatusOr<AgreedSave>> Agree(
+    const std::vector<absl::StatusOr<RankState>>& states) {
   auto group = comm::MakeInProcessGroup(static_cast<int>(states.size()));
-  std::vector<absl::StatusOr<Tensors>> results(states.size());
+  std::vector<absl::StatusOr<AgreedSave>> results(states.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < states.size(); ++i) {
-    threads.emplace_back([&, i] { results[i] = AgreeOnTensors(*group[i], states[i]); });
+    threads.emplace_back([&, i] { results[i] = AgreeOnSave(*group[i], states[i]); });
   }
   for (std::thread& thread : threads) thread.join();
   return results;
@@ -61,8 +62,21 @@ TEST(TensorUnionTest, EveryRankHasTheTensorsOfAll) {
                    {{0, 0, 1000}, {1, 4, 10}}};
   for (const auto& result : Agree({first, second, RankState{7, {}, {}}})) {
     ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_THAT(Names(*result), ElementsAre("a", "r0", "halves", "r1"));
-    EXPECT_EQ((*result)[3].shape(0), 1000);
+    EXPECT_THAT(Names(result->tensors), ElementsAre("a", "r0", "halves", "r1"));
+    EXPECT_EQ(result->tensors[3].shape(0), 1000);
+  }
+}
+
+TEST(TensorUnionTest, ASaveIsDurableWhereOneIsOwed) {
+  RankState all = Whole({Tensor("a", 1)});
+  all.durable = false;
+  RankState none{.step = 7, .durable = false};
+  for (const auto& result : Agree({all, none})) EXPECT_FALSE(result->durable);
+  none.owed = true;
+  for (const auto& result : Agree({all, none})) EXPECT_TRUE(result->durable);
+  none.durable = true;
+  for (const auto& result : Agree({all, none})) {
+    EXPECT_THAT(result.status().message(), HasSubstr("rank 1 do not both want a durable save"));
   }
 }
 

@@ -43,6 +43,7 @@ absl::Status BackgroundUpload::Claim(int64_t step) {
   mutex_.Await(absl::Condition(this, &BackgroundUpload::IsFree));
   if (!prepare_status_.ok()) return prepare_status_;
   if (withdrawn_) return absl::CancelledError("nothing more is saved");
+  gave_way_ = state_.active && upload_.durable;
   if (state_.active) {
     spdlog::warn("step {}: its checkpoint gives way to step {}'s: the coordinator is away",
                  upload_.begin.step(), step);
@@ -57,6 +58,8 @@ void BackgroundUpload::Submit(Upload upload, bool final) {
   absl::MutexLock lock(&mutex_);
   claimed_ = false;
   final_ = final;
+  copy_due_ = upload_.copy != nullptr;
+  state_.durable = upload_.durable;
   ++submitted_;
   state_.active = true;
   submit_time_ = now;
@@ -108,9 +111,12 @@ UploadResult BackgroundUpload::Attempt(bool first) {
     const absl::Status copied = upload_.copy();
     if (!upload_.durable)
       return {copied.ok() ? UploadEnd::kCopied : UploadEnd::kFailed, copied, ""};
+    copy_problem_.clear();
     if (!copied.ok()) {
-      spdlog::warn("step {}: its checkpoint has no copy in hosts' memory: {}", upload_.begin.step(),
-                   std::string(copied.message()));
+      copy_problem_ =
+          absl::StrCat("step ", upload_.begin.step(),
+                       ": the checkpoint has no copies in hosts' memory: ", copied.message());
+      spdlog::warn("{}", copy_problem_);
     }
   }
   return uploader_.Run(upload_);
@@ -128,6 +134,7 @@ void BackgroundUpload::Loop() {
     if (stopping_) return;
     const int64_t submitted = submitted_;
     attempting_ = true;
+    copy_due_ = false;
     mutex_.Unlock();
     UploadResult result = Attempt(std::exchange(attempted, submitted) != submitted);
     mutex_.Lock();
@@ -176,7 +183,7 @@ absl::Duration BackgroundUpload::Settle(const UploadResult& result, absl::Durati
   state_.last = result.status;
   if (result.end == UploadEnd::kCommitted) {
     state_.committed_step = step;
-    state_.problem.clear();
+    state_.problem = copy_problem_;
     spdlog::info("step {}: checkpoint {} committed in {:.2f} s", step, result.checkpoint,
                  absl::ToDoubleSeconds(now - submit_time_));
   } else if (result.end == UploadEnd::kCopied) {

@@ -31,6 +31,7 @@ namespace milepost::worker {
 // The state of the newest upload.
 struct UploadState {
   bool active = false;  // neither committed nor given up
+  bool durable = true;  // Upload::durable
   absl::Status last =
       absl::OkStatus();  // how the last one ended; ABORTED: a newer generation exists
   // Why the newest one is overdue: one line for the user. Empty: it is not.
@@ -53,9 +54,12 @@ class BackgroundUpload {
   ~BackgroundUpload();  // ends a running upload at once
 
   // Blocks until the memory of what was submitted before is not read any more, and keeps it so
-  // until Submit or GiveUp. What was not committed by then gives way; `step`, which replaces it, is
+  // until Submit or GiveUp. Copies of it (Upload::copy) are made by then. What was not committed
+  // gives way; `step`, which replaces it, is
   // for the message. CANCELLED: Withdraw was called. Otherwise the error of `prepare`.
   absl::Status Claim(int64_t step);
+  // After Claim: whether a durable upload gave way to this one.
+  bool gave_way() const { return gave_way_; }
   // The memory of upload.chunks, and upload.layout, stay as they are until the next Claim. `final`:
   // no other one follows, so that a full disk is retried for options.full_disk_retry.
   void Submit(Upload upload, bool final);
@@ -74,7 +78,9 @@ class BackgroundUpload {
   void Cancel();
 
  private:
-  bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return prepared_ && !attempting_; }
+  bool IsFree() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return prepared_ && !attempting_ && (!copy_due_ || stopping_);
+  }
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !state_.active || stopping_; }
   void GiveUpLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -95,7 +101,9 @@ class BackgroundUpload {
   const Options options_;
   Uploader uploader_;
   absl::BitGen bits_;
-  Upload upload_;  // written while `claimed_`, read by the thread while `attempting_`
+  Upload upload_;             // written while `claimed_`, read by the thread while `attempting_`
+  bool gave_way_ = false;     // of Claim's thread
+  std::string copy_problem_;  // of the upload's thread: why upload_ has no copies
 
   mutable absl::Mutex mutex_;
   bool prepared_ ABSL_GUARDED_BY(mutex_) = false;
@@ -104,6 +112,7 @@ class BackgroundUpload {
   bool claimed_ ABSL_GUARDED_BY(mutex_) = false;
   bool withdrawn_ ABSL_GUARDED_BY(mutex_) = false;
   bool attempting_ ABSL_GUARDED_BY(mutex_) = false;
+  bool copy_due_ ABSL_GUARDED_BY(mutex_) = false;  // no attempt has begun that makes the copies
   bool final_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t submitted_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time submit_time_ ABSL_GUARDED_BY(mutex_);

@@ -527,7 +527,6 @@ TEST_F(CheckpointTest, WhatWasFrozenHasNoOtherKinds) {
   EXPECT_TRUE(absl::IsFailedPrecondition(reader.Read(*manifest, other.tensors, targets)));
 }
 
-// A run in another precision has no scalings: they stay as a new session has them.
 // Of a checkpoint without averages both are the parameter; of one with them each is its own.
 TEST_F(CheckpointTest, AnAverageThatIsNotThereIsTheParameter) {
   state_.Fill(1);
@@ -569,6 +568,7 @@ TEST_F(CheckpointTest, AnAverageThatIsThereIsRead) {
   EXPECT_EQ(average, state_.values[1]);
 }
 
+// A run in another precision has no scalings: they stay as a new session has them.
 TEST_F(CheckpointTest, ScalingsMayBeginAnew) {
   auto uploader = Single();
   EXPECT_TRUE(uploader->Save(state_.All(), AtStep(1), false).ok());

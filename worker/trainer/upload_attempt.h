@@ -46,7 +46,7 @@ enum class UploadEnd {
 };
 struct UploadResult {
   UploadEnd end;
-  absl::Status status;     // not OK unless committed
+  absl::Status status;     // OK: committed, or copied
   std::string checkpoint;  // its name, once begun
 };
 

@@ -246,7 +246,7 @@ TEST(LoraPlan, GroupsApplyToWhatIsTrained) {
   EXPECT_EQ(plan->parameter_groups[0].tensors, 16);  // of two matrices at each of eight layers
   group.set_match("wte.weight");
   EXPECT_THAT(std::string(PlanTraining(spec, LoraOptions(1, 0, DType::kF32)).status().message()),
-              HasSubstr("matches only what the adapters of model.lora adapt (transformer.wte"));
+              HasSubstr("matches only what is not trained (transformer.wte"));
 }
 
 // Only their second matrices are of no other op than products. Magnitudes are no matrices.

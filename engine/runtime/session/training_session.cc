@@ -154,6 +154,7 @@ absl::Status TrainingSession::InitializeParameters() {
   engine_->UseThread();
   statistics_->Initialize();
   const plan::PlanOptions& options = engine_->plan().options;
+  // Averages are no zeros, and nothing makes them on a device.
   if (!has_parameters_ && options.device == plan::DeviceKind::kCuda && !options.offload_optimizer &&
       !options.averages) {
     return Start(/*initial=*/true);

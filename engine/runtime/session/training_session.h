@@ -168,8 +168,8 @@ class TrainingSession {
   // either way: only one at the scale's floor fails.
   absl::StatusOr<StepReport> Step(bool stop_requested);
   // The validation file's first `train.validation.samples` sequences (all, if it has fewer), split
-  // over the ranks; by the parameters or, with train.ema, their averages. Sets trainer_state's validation fields. FAILED_PRECONDITION: no validation
-  // data.
+  // over the ranks; by the parameters or, with train.ema, their averages. Sets trainer_state's
+  // validation fields. FAILED_PRECONDITION: no validation data.
   absl::StatusOr<EvaluationReport> Evaluate();
   // Forgets what the smallest validation loss was: a run that begins with another one's state.
   void ForgetBest() {
