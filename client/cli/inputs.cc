@@ -35,14 +35,15 @@ bool IsHere(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-// What further heads learn of the training data, or of the validation data.
-std::vector<data::LabelOptions> LabelsOf(const v1::JobSpec& spec, bool train) {
+// What further heads learn of a set; `path`: of an entry of `labels`.
+template <typename Labels, typename Path>
+std::vector<data::LabelOptions> LabelsOf(const v1::JobSpec& spec, const Labels& labels, Path path) {
   std::vector<data::LabelOptions> options;
   for (const v1::TaskHeadSpec& head : spec.model().heads()) {
-    for (const v1::LabelSource& labels : spec.data().labels()) {
-      if (labels.head() != head.name()) continue;
+    for (const auto& source : labels) {
+      if (source.head() != head.name()) continue;
       options.push_back({.field = head.name(),
-                         .path = train ? labels.train() : labels.validation(),
+                         .path = path(source),
                          .classes = head.classes(),
                          .head = head.name()});
     }
@@ -113,20 +114,38 @@ struct DataFile {
   std::string field;
   std::string path;
   std::string loss_mask;
+  std::vector<data::LabelOptions> labels = {};
 };
 
 std::vector<DataFile> TrainFiles(const v1::JobSpec& spec) {
+  const std::vector<data::LabelOptions> labels = LabelsOf(
+      spec, spec.data().labels(), [](const v1::LabelSource& source) { return source.train(); });
   std::vector<DataFile> files;
   for (const v1::TokenSource& source : spec.data().mixture()) {
-    files.push_back({"data.mixture.path", source.path(), source.loss_mask()});
+    files.push_back({"data.mixture.path", source.path(), source.loss_mask(), labels});
   }
   if (!files.empty()) return files;
-  return {{"data.train", spec.data().train(), spec.data().loss_mask().train()}};
+  return {{"data.train", spec.data().train(), spec.data().loss_mask().train(), labels}};
+}
+
+std::vector<DataFile> ValidationFiles(const v1::JobSpec& spec) {
+  const v1::DataSpec& data = spec.data();
+  if (data.validation().empty()) return {};
+  std::vector<DataFile> files = {
+      {"data.validation", data.validation(), data.loss_mask().validation(),
+       LabelsOf(spec, data.labels(),
+                [](const v1::LabelSource& source) { return source.validation(); })}};
+  for (const v1::ValidationSetSpec& set : data.validation_sets()) {
+    files.push_back(
+        {absl::StrCat("data.validation_sets, ", set.name()), set.path(), set.loss_mask(),
+         LabelsOf(spec, set.labels(), [](const v1::SetLabels& source) { return source.path(); })});
+  }
+  return files;
 }
 
 // `here`: labels and masks that are not here are left out.
-absl::Status CheckData(const v1::JobSpec& spec, const DataFile& file, bool train, bool here) {
-  std::vector<data::LabelOptions> labels = LabelsOf(spec, train);
+absl::Status CheckData(const v1::JobSpec& spec, const DataFile& file, bool here) {
+  std::vector<data::LabelOptions> labels = file.labels;
   if (here) {
     const auto elsewhere = [](const auto& one) { return !one.path.empty() && !IsHere(one.path); };
     labels.erase(std::remove_if(labels.begin(), labels.end(), elsewhere), labels.end());
@@ -164,13 +183,10 @@ absl::Status Check(const v1::JobSpec& spec, bool here) {
   const auto looked_at = [&](const std::string& path) {
     return !here || (IsHere(path) && !listed(path));
   };
-  for (const DataFile& file : TrainFiles(spec)) {
-    if (looked_at(file.path)) MP_RETURN_IF_ERROR(CheckData(spec, file, /*train=*/true, here));
-  }
-  const DataFile validation = {"data.validation", spec.data().validation(),
-                               spec.data().loss_mask().validation()};
-  if (!validation.path.empty() && looked_at(validation.path)) {
-    MP_RETURN_IF_ERROR(CheckData(spec, validation, /*train=*/false, here));
+  for (const std::vector<DataFile>& files : {TrainFiles(spec), ValidationFiles(spec)}) {
+    for (const DataFile& file : files) {
+      if (looked_at(file.path)) MP_RETURN_IF_ERROR(CheckData(spec, file, here));
+    }
   }
   const std::string& folder = spec.train().init_from();
   return folder.empty() || !looked_at(folder) ? absl::OkStatus() : CheckInitFrom(spec, folder);

@@ -58,6 +58,28 @@ class InputsTest : public ::testing::Test {
   const std::string folder_;
 };
 
+TEST_F(InputsTest, FurtherValidationSetsAreLookedAtAsTheMainOne) {
+  WriteTokens("train.npy", std::vector<uint32_t>(40, 3));
+  WriteTokens("validation.npy", std::vector<uint32_t>(40, 3));
+  WriteTokens("large.npy", std::vector<uint32_t>(40, 64));
+  const auto with = [&](const std::string& name) {
+    v1::JobSpec spec = Spec();
+    v1::ValidationSetSpec& set = *spec.mutable_data()->add_validation_sets();
+    set.set_name("code");
+    set.set_path(Path(name));
+    return spec;
+  };
+  EXPECT_EQ(CheckReads(with("train.npy")), absl::OkStatus());
+  EXPECT_THAT(CheckReads(with("large.npy")).message(),
+              AllOf(HasSubstr("data.validation_sets, code: "), HasSubstr("64")));
+  EXPECT_THAT(CheckReads(with("absent.npy")).message(),
+              AllOf(HasSubstr("data.validation_sets, code: "), HasSubstr("absent.npy")));
+  std::vector<std::string> elsewhere;
+  EXPECT_EQ(CheckReadsHere(with("absent.npy"), &elsewhere), absl::OkStatus());
+  EXPECT_THAT(elsewhere,
+              ElementsAre(absl::StrCat("data.validation_sets.path ", Path("absent.npy"))));
+}
+
 TEST_F(InputsTest, WhatIsNotHereIsRefusedByRunAndToldByTheOthers) {
   WriteTokens("train.npy", std::vector<uint32_t>(40, 3));
   const v1::JobSpec spec = Spec();

@@ -101,6 +101,23 @@ std::string MetricsText(const v1::Progress& progress) {
   });
 }
 
+// `set`: of a further one "code, ".
+void AppendValidation(const v1::Progress& progress, const std::string& set,
+                      const google::protobuf::RepeatedPtrField<v1::LossReport>& heads,
+                      std::string* text) {
+  for (const v1::LossReport& head : heads) {
+    const std::string what =
+        absl::StrFormat("step %d, %s%s", progress.validation_step(), set, head.name());
+    if (std::isnan(head.loss())) {
+      Line(text, "Validation", what + ": not one valid target");
+      continue;
+    }
+    Line(text, "Validation",
+         absl::StrFormat("%s: loss %s, perplexity %.4g, accuracy %.2f%%", what,
+                         LossText(head.loss()), std::exp(head.loss()), head.accuracy() * 100));
+  }
+}
+
 void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
   const v1::Progress& progress = job.progress();
   if (progress.step() == 0) return;
@@ -132,17 +149,9 @@ void AppendProgress(const v1::Job& job, absl::Time now, std::string* text) {
   for (const v1::LossReport& head : progress.train_heads()) {
     Line(text, "Training", absl::StrFormat("%s: loss %s", head.name(), LossText(head.loss())));
   }
-  for (const v1::LossReport& head : progress.validation_heads()) {
-    if (std::isnan(head.loss())) {
-      Line(text, "Validation",
-           absl::StrFormat("step %d, %s: not one valid target", progress.validation_step(),
-                           head.name()));
-      continue;
-    }
-    Line(text, "Validation",
-         absl::StrFormat("step %d, %s: loss %s, perplexity %.4g, accuracy %.2f%%",
-                         progress.validation_step(), head.name(), LossText(head.loss()),
-                         std::exp(head.loss()), head.accuracy() * 100));
+  AppendValidation(progress, "", progress.validation_heads(), text);
+  for (const v1::ValidationSetReport& set : progress.validation_sets()) {
+    AppendValidation(progress, absl::StrCat(Printable(set.name()), ", "), set.heads(), text);
   }
 }
 

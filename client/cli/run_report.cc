@@ -93,6 +93,10 @@ std::string SummaryText(const RunSummary& summary) {
     absl::StrAppend(&text, "  validation loss  ", LossText(progress.validation_loss()),
                     heads.empty() ? absl::StrCat(" nats per ", LossUnit(job.spec())) : heads, "\n");
   }
+  for (const v1::ValidationSetReport& set : progress.validation_sets()) {
+    absl::StrAppendFormat(&text, "  on %-13s %s%s\n", set.name(), LossText(set.loss()),
+                          HeadsText(set.heads()));
+  }
   if (summary.unigram_loss) {
     absl::StrAppend(&text, "  unigram model    ", LossText(*summary.unigram_loss),
                     " nats per token on the same data: what token frequencies alone give\n");

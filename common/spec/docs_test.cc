@@ -78,6 +78,11 @@ void AnchorPaths(v1::DataSpec* data) {
     labels.set_train("/" + labels.train());
     labels.set_validation("/" + labels.validation());
   }
+  for (v1::ValidationSetSpec& set : *data->mutable_validation_sets()) {
+    set.set_path("/" + set.path());
+    if (!set.loss_mask().empty()) set.set_loss_mask("/" + set.loss_mask());
+    for (v1::SetLabels& labels : *set.mutable_labels()) labels.set_path("/" + labels.path());
+  }
 }
 
 // One example per model family, and a script; together they have every field.

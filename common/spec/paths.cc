@@ -48,6 +48,13 @@ void ForEachPath(v1::JobSpec* spec, PathVisitor visit) {
       read("data.loss_mask.train", data->mutable_loss_mask()->mutable_train());
       read("data.loss_mask.validation", data->mutable_loss_mask()->mutable_validation());
     }
+    for (v1::ValidationSetSpec& set : *data->mutable_validation_sets()) {
+      read("data.validation_sets.path", set.mutable_path());
+      read("data.validation_sets.loss_mask", set.mutable_loss_mask());
+      for (v1::SetLabels& labels : *set.mutable_labels()) {
+        read("data.validation_sets.labels.path", labels.mutable_path());
+      }
+    }
     for (v1::LabelSource& labels : *data->mutable_labels()) {
       read("data.labels.train", labels.mutable_train());
       read("data.labels.validation", labels.mutable_validation());

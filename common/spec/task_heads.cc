@@ -42,6 +42,7 @@ class HeadChecker {
       Add("data.labels", absl::StrCat("required: an entry with head: ", head,
                                       ", the labels that model.heads learns"));
     }
+    for (int i = 0; i < spec_.data().validation_sets_size(); ++i) CheckSet(i);
     return std::move(violations_);
   }
 
@@ -104,17 +105,37 @@ class HeadChecker {
   void CheckLabels(int index) {
     const v1::LabelSource& labels = spec_.data().labels(index);
     const std::string field = absl::StrCat("data.labels[", index, "]");
-    if (refused_.contains(labels.head())) {
-      // Said where the head is.
-    } else if (!heads_.contains(labels.head())) {
-      Add(field + ".head",
-          absl::StrCat("'", labels.head(), "' is the name of no entry of model.heads"));
-    } else if (!labelled_.insert(labels.head()).second) {
-      Add(field + ".head", absl::StrCat("two entries are for '", labels.head(), "'"));
-    }
+    CheckLabelledHead(field, labels.head(), labelled_);
     CheckPath(field + ".train", "data.train", spec_.data().train(), labels.train());
     CheckPath(field + ".validation", "data.validation", spec_.data().validation(),
               labels.validation());
+  }
+
+  void CheckLabelledHead(const std::string& field, const std::string& head,
+                         std::set<std::string>& labelled) {
+    if (refused_.contains(head)) {
+      // Said where the head is.
+    } else if (!heads_.contains(head)) {
+      Add(field + ".head", absl::StrCat("'", head, "' is the name of no entry of model.heads"));
+    } else if (!labelled.insert(head).second) {
+      Add(field + ".head", absl::StrCat("two entries are for '", head, "'"));
+    }
+  }
+
+  void CheckSet(int index) {
+    const v1::ValidationSetSpec& set = spec_.data().validation_sets(index);
+    const std::string of = absl::StrCat("data.validation_sets[", index, "]");
+    std::set<std::string> labelled;
+    for (int i = 0; i < set.labels_size(); ++i) {
+      const std::string field = absl::StrCat(of, ".labels[", i, "]");
+      CheckLabelledHead(field, set.labels(i).head(), labelled);
+      CheckPath(field + ".path", of, set.path(), set.labels(i).path());
+    }
+    for (const std::string& head : heads_) {
+      if (labelled.contains(head)) continue;
+      Add(of + ".labels", absl::StrCat("required: an entry with head: ", head,
+                                       ", the labels that model.heads learns"));
+    }
   }
 
   void CheckPath(const std::string& field, const std::string& of, const std::string& data,

@@ -1,6 +1,10 @@
+#include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/checker.h"
@@ -22,6 +26,59 @@ void CheckMaskPath(absl::string_view field, const std::string& path, Checker* ch
   if (!CheckPath(field, path, check) || absl::EndsWith(path, ".npy")) return;
   check->Add(field, absl::StrCat("expected a .npy file with 1 for each target, got '", path,
                                  "'; `milepost dataset tokenize` makes one beside the tokens"));
+}
+
+constexpr int kMaxValidationSets = 16;
+constexpr size_t kLongestSetName = 40;
+
+bool IsSetName(const std::string& name) {
+  return !name.empty() && name.size() <= kLongestSetName &&
+         std::all_of(name.begin(), name.end(),
+                     [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; });
+}
+
+void CheckSetMask(const v1::JobSpec& spec, const std::string& field, const std::string& mask,
+                  Checker* check) {
+  if (mask.empty()) return;
+  if (!spec.model().has_gpt2() && !spec.model().has_llama()) {
+    check->Add(field, "only models that predict the next token have it");
+  } else {
+    CheckMaskPath(field, mask, check);
+  }
+}
+
+void CheckValidationSets(const v1::JobSpec& spec, bool images, Checker* check) {
+  const v1::DataSpec& data = spec.data();
+  if (data.validation_sets().empty()) return;
+  if (data.validation_sets_size() > kMaxValidationSets) {
+    check->Add("data.validation_sets",
+               absl::StrCat(data.validation_sets_size(), " sets; at most ", kMaxValidationSets));
+    return;
+  }
+  if (data.validation().empty()) {
+    check->Add("data.validation_sets",
+               "these are measured beside data.validation, by which the best checkpoint is found: "
+               "give that too");
+  }
+  std::set<std::string> names;
+  for (int i = 0; i < data.validation_sets_size(); ++i) {
+    const v1::ValidationSetSpec& set = data.validation_sets(i);
+    const std::string field = absl::StrCat("data.validation_sets[", i, "]");
+    if (!IsSetName(set.name())) {
+      check->Add(field + ".name", absl::StrCat("expected 1 to ", kLongestSetName,
+                                               " letters, digits, '_' and '-', got '",
+                                               absl::CHexEscape(set.name()), "'"));
+    } else if (!names.insert(set.name()).second) {
+      check->Add(field + ".name", absl::StrCat("two sets are called '", set.name(), "'"));
+    }
+    if (set.path().empty()) {
+      check->Add(field + ".path", images ? "required: the images of the set"
+                                         : "required: a file of tokens, .npy or .bin");
+    } else {
+      CheckTokenPath(field + ".path", set.path(), images, check);
+    }
+    CheckSetMask(spec, field + ".loss_mask", set.loss_mask(), check);
+  }
 }
 
 constexpr int kMaxSources = 256;
@@ -178,6 +235,7 @@ void CheckData(const v1::JobSpec& spec, Checker* check) {
   if (!data.validation().empty()) {
     CheckTokenPath("data.validation", data.validation(), images, check);
   }
+  CheckValidationSets(spec, images, check);
   if (spec.model().family_case() == v1::ModelSpec::FAMILY_NOT_SET) return;
   if (images) {
     CheckImages(spec, check);

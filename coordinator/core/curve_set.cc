@@ -12,17 +12,20 @@
 namespace milepost::coordinator {
 namespace {
 
-// In the order in which they are described. A head's curve has the head's name behind it.
+// In the order in which they are described. A head's curve has the head's name behind it, and that
+// of a further validation set the set's.
 struct CurveKind {
   const char* name;
   const char* unit;
-  bool of_head = false;
+  bool begins = false;  // those of many heads or sets
 };
 constexpr CurveKind kKinds[] = {{"train_loss", "nats"},
                                 {"train_loss/", "nats", true},
                                 {"validation_loss", "nats"},
                                 {"validation_loss/", "nats", true},
                                 {"validation_accuracy/", "", true},
+                                {"validation_loss@", "nats", true},
+                                {"validation_accuracy@", "", true},
                                 {"lr", ""},
                                 {"grad_norm", ""},
                                 {"tokens_per_second", "tokens/s"},
@@ -31,7 +34,7 @@ constexpr CurveKind kKinds[] = {{"train_loss", "nats"},
                                 {"loss_scale", ""}};
 
 bool IsOf(const CurveKind& kind, absl::string_view name) {
-  return kind.of_head ? absl::StartsWith(name, kind.name) : name == kind.name;
+  return kind.begins ? absl::StartsWith(name, kind.name) : name == kind.name;
 }
 
 const CurveKind* FindKind(absl::string_view name) {
@@ -40,8 +43,10 @@ const CurveKind* FindKind(absl::string_view name) {
   return kind == std::end(kKinds) ? nullptr : kind;
 }
 
-bool HasCurve(const v1::LossReport& head) {
-  return !head.name().empty() && head.name().size() <= kMaxHeadNameBytes;
+// Of a head or a set.
+template <typename Report>
+bool HasCurve(const Report& report) {
+  return !report.name().empty() && report.name().size() <= kMaxHeadNameBytes;
 }
 
 void AddPoint(const CurvePoint& point, v1::Curve* curve) {
@@ -153,11 +158,18 @@ void CurveSet::TakeValidation(const v1::Progress& progress, uint32_t seconds) {
   const auto add = [&](absl::string_view name, double value) {
     AddTo(Find(name), {.step = step, .value = value, .seconds = seconds});
   };
-  add("validation_loss", progress.validation_loss());
-  for (const v1::LossReport& head : progress.validation_heads()) {
-    if (!HasCurve(head)) continue;
-    add(absl::StrCat("validation_loss/", head.name()), head.loss());
-    add(absl::StrCat("validation_accuracy/", head.name()), head.accuracy());
+  // `set`: of a further one "@code".
+  const auto add_set = [&](const std::string& set, double loss, const auto& heads) {
+    add(absl::StrCat("validation_loss", set), loss);
+    for (const v1::LossReport& head : heads) {
+      if (!HasCurve(head)) continue;
+      add(absl::StrCat("validation_loss", set, "/", head.name()), head.loss());
+      add(absl::StrCat("validation_accuracy", set, "/", head.name()), head.accuracy());
+    }
+  };
+  add_set("", progress.validation_loss(), progress.validation_heads());
+  for (const v1::ValidationSetReport& set : progress.validation_sets()) {
+    if (HasCurve(set)) add_set(absl::StrCat("@", set.name()), set.loss(), set.heads());
   }
 }
 

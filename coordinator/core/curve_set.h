@@ -25,8 +25,8 @@
 namespace milepost::coordinator {
 
 inline constexpr size_t kCurvePoints = 1000;
-inline constexpr size_t kMostCurves = 64;
-inline constexpr size_t kMaxHeadNameBytes = 128;  // a head with a longer name has no curve
+inline constexpr size_t kMostCurves = 128;
+inline constexpr size_t kMaxHeadNameBytes = 128;  // a head or set with a longer name has no curve
 // A curve is stored in blocks of so many points, so that little is written for each report.
 inline constexpr size_t kCurveBlockPoints = 32;
 

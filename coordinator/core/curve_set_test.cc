@@ -128,6 +128,29 @@ TEST_F(CurveSetTest, HasWhatIsReportedAndNothingElse) {
   EXPECT_THAT(Find("tokens_per_second").steps(), ElementsAre(2));
 }
 
+TEST_F(CurveSetTest, HasThoseOfFurtherValidationSets) {
+  v1::Progress progress = At(2);
+  progress.set_validation_step(2);
+  progress.set_validation_loss(4);
+  *progress.add_validation_heads() = Head("lm", 4, 0.75);
+  for (const char* name : {"code", "chat", ""}) {
+    v1::ValidationSetReport& set = *progress.add_validation_sets();
+    set.set_name(name);
+    set.set_loss(std::string(name) == "code" ? 3 : 5);
+    *set.add_heads() = Head("lm", 3, 0.5);
+  }
+  Take(progress);
+  EXPECT_THAT(Names(), ElementsAre("train_loss", "validation_loss", "validation_loss/lm",
+                                   "validation_accuracy/lm", "validation_loss@chat",
+                                   "validation_loss@chat/lm", "validation_loss@code",
+                                   "validation_loss@code/lm", "validation_accuracy@chat/lm",
+                                   "validation_accuracy@code/lm", "lr", "grad_norm"));
+  EXPECT_THAT(Find("validation_loss@code").means(), ElementsAre(3));
+  EXPECT_THAT(Find("validation_loss@chat").steps(), ElementsAre(2));
+  EXPECT_EQ(Find("validation_loss@chat").unit(), "nats");
+  EXPECT_THAT(Find("validation_accuracy@code/lm").means(), ElementsAre(0.5));
+}
+
 TEST_F(CurveSetTest, HasTheTimeThatTheRankTells) {
   v1::Progress progress = At(1);
   *progress.mutable_time() = ToProto(kHeard - absl::Hours(1));

@@ -100,9 +100,10 @@ size_t MaxBytes(const FieldDescriptor& field) {
 }
 
 int MaxItems(const FieldDescriptor& field) {
-  static const auto* const few = new std::set<std::string>{"milepost.v1.Progress.validation_heads",
-                                                           "milepost.v1.Progress.train_heads",
-                                                           "milepost.v1.DeviceFacts.throttling"};
+  static const auto* const few = new std::set<std::string>{
+      "milepost.v1.Progress.validation_heads", "milepost.v1.Progress.train_heads",
+      "milepost.v1.Progress.validation_sets", "milepost.v1.ValidationSetReport.heads",
+      "milepost.v1.DeviceFacts.throttling"};
   // A Hello that has too many ranks is refused: which of them run must be known.
   if (field.full_name() == "milepost.v1.Hello.ranks") return std::numeric_limits<int>::max();
   return few->contains(field.full_name()) ? kMaxFewItems : kMaxItems;

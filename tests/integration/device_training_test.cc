@@ -123,6 +123,52 @@ TEST_P(Families, TrainAsOnTheCpu) {
   }
 }
 
+// Averages, and what takes the parameters' place for a validation and gives it back: the bits of a
+// run that is never validated.
+TEST(DeviceTraining, AveragesAreTheCpus) {
+  const TinyJob job;
+  struct Averaged {
+    v1::Precision precision;
+    bool masters = true;
+    int ranks = 1;
+    int stage = 0;
+  };
+  for (const Averaged& c :
+       {Averaged{.precision = v1::PRECISION_FP32}, Averaged{v1::PRECISION_FP32, true, 2, 1},
+        Averaged{v1::PRECISION_BF16, true, 2, 3}, Averaged{v1::PRECISION_BF16, false, 2, 1}}) {
+    v1::JobSpec spec = job.Spec(
+        {.ranks = c.ranks, .stage = c.stage, .precision = c.precision, .layers = 1, .steps = 3});
+    spec.mutable_train()->mutable_ema()->set_decay(0.9);
+    if (!c.masters) {
+      spec.mutable_train()->mutable_optimizer()->set_master(v1::MASTER_DTYPE_NONE);
+    }
+    v1::ValidationSetSpec& set = *spec.mutable_data()->add_validation_sets();
+    set.set_name("same");
+    set.set_path(spec.data().validation());
+    NormalizeJobSpec(&spec);
+    const auto device = [&] { return OnDevice(5, /*capture=*/true, c.ranks); };
+    const double bar = c.precision == v1::PRECISION_FP32 ? kFp32Bar : kBf16Bar;
+    const Trained once = Train(spec, device());
+    ExpectSame(once, Train(spec, OnCpu), bar);
+    ASSERT_EQ(once.evaluation.sets.size(), 1u);
+    EXPECT_EQ(once.evaluation.sets[0].loss, once.evaluation.loss);
+    Snapshot often;
+    std::mutex mutex;
+    RunRanks(
+        spec,
+        [&](int, TrainingSession& session) {
+          ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+          while (session.step() < 3) {
+            ASSERT_TRUE(session.Step(false).ok());
+            ASSERT_TRUE(session.Evaluate().ok());
+          }
+          Save(session, often, mutex);
+        },
+        device());
+    EXPECT_TRUE(often.data == once.state.data);
+  }
+}
+
 // The scalings of the first step, too, are the CPU's.
 TEST(DeviceTraining, Fp8TrainsAsOnTheCpu) {
   const TinyJob job;

@@ -98,17 +98,32 @@ void ProgressReporter::Validation(int64_t step, const runtime::EvaluationReport&
   progress_.set_validation_step(step);
   progress_.clear_validation_heads();
   for (const runtime::EvaluationReport::Head& head : report.heads) {
-    v1::LossReport* out = progress_.add_validation_heads();
-    out->set_name(head.name);
-    out->set_loss(head.loss);
-    out->set_accuracy(head.accuracy);
-    if (!log_) continue;
-    // Of pairs e to the loss means nothing.
-    const std::string perplexity =
-        of_pairs_ ? "" : absl::StrFormat(" perplexity %.4g", std::exp(head.loss));
-    spdlog::info("step {}/{} validation {} loss {:.4f}{} accuracy {:.2f}%", step, total_steps_,
-                 head.name, head.loss, perplexity, 100 * head.accuracy);
+    *progress_.add_validation_heads() = Measured(step, "", head);
   }
+  progress_.clear_validation_sets();
+  for (const runtime::EvaluationReport::Set& set : report.sets) {
+    v1::ValidationSetReport* out = progress_.add_validation_sets();
+    out->set_name(set.name);
+    out->set_loss(set.loss);
+    for (const runtime::EvaluationReport::Head& head : set.heads) {
+      *out->add_heads() = Measured(step, absl::StrCat(" on ", set.name), head);
+    }
+  }
+}
+
+v1::LossReport ProgressReporter::Measured(int64_t step, const std::string& on,
+                                          const runtime::EvaluationReport::Head& head) const {
+  v1::LossReport report;
+  report.set_name(head.name);
+  report.set_loss(head.loss);
+  report.set_accuracy(head.accuracy);
+  if (!log_) return report;
+  // Of pairs e to the loss means nothing.
+  const std::string perplexity =
+      of_pairs_ ? "" : absl::StrFormat(" perplexity %.4g", std::exp(head.loss));
+  spdlog::info("step {}/{} validation{} {} loss {:.4f}{} accuracy {:.2f}%", step, total_steps_, on,
+               head.name, head.loss, perplexity, 100 * head.accuracy);
+  return report;
 }
 
 void ProgressReporter::SetData(const data::SourceStats& stats) {

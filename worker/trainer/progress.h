@@ -32,6 +32,9 @@ class ProgressReporter {
 
  private:
   void LogStep(absl::Time now, bool must);
+  // `on`: of a further set " on code". Also logs it.
+  v1::LossReport Measured(int64_t step, const std::string& on,
+                          const runtime::EvaluationReport::Head& head) const;
   void SetData(const data::SourceStats& stats);
 
   MessageChannel* const channel_;

@@ -86,10 +86,17 @@ void ScalarLog::Step(const v1::Progress& progress, absl::Time now) {
 void ScalarLog::Validation(const v1::Progress& progress, absl::Time now) {
   if (events_ == nullptr) return;
   const int64_t step = progress.validation_step();
-  events_->Add("validation/loss", step, progress.validation_loss(), now);
-  for (const v1::LossReport& head : progress.validation_heads()) {
-    events_->Add(absl::StrCat("validation/", head.name(), "/loss"), step, head.loss(), now);
-    events_->Add(absl::StrCat("validation/", head.name(), "/accuracy"), step, head.accuracy(), now);
+  const auto add = [&](const std::string& group, double loss, const auto& heads) {
+    events_->Add(absl::StrCat(group, "/loss"), step, loss, now);
+    for (const v1::LossReport& head : heads) {
+      const std::string of_head = absl::StrCat(group, "/", head.name());
+      events_->Add(absl::StrCat(of_head, "/loss"), step, head.loss(), now);
+      events_->Add(absl::StrCat(of_head, "/accuracy"), step, head.accuracy(), now);
+    }
+  };
+  add("validation", progress.validation_loss(), progress.validation_heads());
+  for (const v1::ValidationSetReport& set : progress.validation_sets()) {
+    add(absl::StrCat("validation@", set.name()), set.loss(), set.heads());
   }
   Flush();
 }

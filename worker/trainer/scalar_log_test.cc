@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 
 namespace milepost::worker {
@@ -51,6 +53,26 @@ TEST_F(ScalarLogTest, AResumedJobGoesOnInItsOwnAndAnotherOfItsNameDoesNot) {
   const std::string other = ScalarFolder(base_, "jobs/7", "99887766554433");
   EXPECT_EQ(other, base_ + "/jobs-7-99887766");
   EXPECT_EQ(ScalarFolder(base_, "jobs/7", "99887766554433"), other);
+}
+
+TEST_F(ScalarLogTest, FurtherValidationSetsHaveGroupsOfTheirOwn) {
+  const std::string folder = ScalarFolder(base_, "jobs/7", "1a2b3c4d5e6f");
+  v1::Progress progress;
+  progress.set_validation_step(3);
+  v1::ValidationSetReport& set = *progress.add_validation_sets();
+  set.set_name("code");
+  set.add_heads()->set_name("lm");
+  ScalarLog(folder, 0, absl::FromUnixSeconds(1000))
+      .Validation(progress, absl::FromUnixSeconds(1001));
+  std::string events;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    events.append(std::istreambuf_iterator<char>(file), {});
+  }
+  for (const char* tag : {"validation/loss", "validation@code/loss", "validation@code/lm/loss",
+                          "validation@code/lm/accuracy"}) {
+    EXPECT_NE(events.find(tag), std::string::npos) << tag;
+  }
 }
 
 TEST(ScalarLogRemedy, IsOfWhatMayNotBeWrittenAlone) {

@@ -2,7 +2,7 @@
 import {num} from './ui.js';
 import {call, ApiError} from './api.js';
 
-// What is drawn, and of which curves: NAME and NAME/HEAD.
+// What is drawn, and of which curves: NAME, NAME/HEAD, and of further validation sets NAME@SET and NAME@SET/HEAD.
 export const PLOTS = [
   {title: 'Loss', unit: 'nats', curves: ['train_loss', 'validation_loss']},
   {title: 'Validation accuracy', curves: ['validation_accuracy'], linear: true, percent: true},
@@ -19,10 +19,11 @@ const MOST_LIVE = 20000;
 const WORDS = {train_loss: 'training', validation_loss: 'validation', validation_accuracy: 'accuracy', lr: 'learning rate', grad_norm: 'before clipping',
   tokens_per_second: 'all ranks', mfu: 'of one rank', step_seconds: 'last step', loss_scale: 'scale'};
 export const wordsOf = (name) => {
-  const [kind, head] = name.split('/');
-  return head ? `${WORDS[kind] || kind}, ${head}` : WORDS[kind] || kind;
+  const [whole, head] = name.split('/');
+  const [kind, set] = whole.split('@');
+  return [WORDS[kind] || kind, set, head].filter(Boolean).join(', ');
 };
-export const isOf = (plot, name) => plot.curves.includes(name.split('/')[0]);
+export const isOf = (plot, name) => plot.curves.includes(name.split(/[@/]/)[0]);
 
 const list = (values) => (values || []).map((x) => Number(x));
 
@@ -72,6 +73,14 @@ export class Curves {
     if (one.steps.length > MOST_LIVE) for (const each of Object.values(one)) each.splice(0, MOST_LIVE / 4);
   }
 
+  #hearValidation(set, loss, heads, step, seconds) {
+    this.#push(`validation_loss${set}`, step, loss, seconds);
+    for (const head of heads) {
+      if (heads.length > 1) this.#push(`validation_loss${set}/${head.name}`, step, head.loss ?? NaN, seconds);
+      this.#push(`validation_accuracy${set}/${head.name}`, step, head.accuracy ?? NaN, seconds);
+    }
+  }
+
   // True: something is new.
   hear(progress) {
     const step = num(progress?.step);
@@ -89,12 +98,8 @@ export class Curves {
     for (const head of progress.trainHeads || []) put(`train_loss/${head.name}`, head.loss);
     const validated = num(progress.validationStep);
     if (validated > 0 && this.byName.get('validation_loss')?.steps.at(-1) !== validated) {
-      this.#push('validation_loss', validated, Number(progress.validationLoss), seconds);
-      const heads = progress.validationHeads || [];
-      for (const head of heads) {
-        if (heads.length > 1) this.#push(`validation_loss/${head.name}`, validated, head.loss ?? NaN, seconds);
-        this.#push(`validation_accuracy/${head.name}`, validated, head.accuracy ?? NaN, seconds);
-      }
+      this.#hearValidation('', Number(progress.validationLoss), progress.validationHeads || [], validated, seconds);
+      for (const set of progress.validationSets || []) this.#hearValidation(`@${set.name}`, Number(set.loss ?? NaN), set.heads || [], validated, seconds);
     }
     return true;
   }

@@ -64,26 +64,62 @@ ImageSourceOptions ImageOptions(const v1::JobSpec& spec) {
   return options;
 }
 
-// Of every head in the model's order; `path`: of one of its label sources.
-template <typename Path>
-std::vector<LabelOptions> LabelsOf(const v1::JobSpec& spec, Path path) {
+// Of every head in the model's order; `path`: of one of its entries in `labels`.
+template <typename Labels, typename Path>
+std::vector<LabelOptions> LabelsOf(const v1::JobSpec& spec, const Labels& labels, Path path) {
   std::vector<LabelOptions> options;
   for (const v1::TaskHeadSpec& head : spec.model().heads()) {
-    for (const v1::LabelSource& labels : spec.data().labels()) {
-      if (labels.head() != head.name()) continue;
+    for (const auto& source : labels) {
+      if (source.head() != head.name()) continue;
       options.push_back(
-          {models::LabelsInput(head.name()), path(labels), head.classes(), head.name()});
+          {models::LabelsInput(head.name()), path(source), head.classes(), head.name()});
     }
   }
   return options;
 }
 
 std::vector<LabelOptions> TrainingLabels(const v1::JobSpec& spec) {
-  return LabelsOf(spec, [](const v1::LabelSource& labels) { return labels.train(); });
+  return LabelsOf(spec, spec.data().labels(),
+                  [](const v1::LabelSource& labels) { return labels.train(); });
 }
 
-std::vector<LabelOptions> ValidationLabels(const v1::JobSpec& spec) {
-  return LabelsOf(spec, [](const v1::LabelSource& labels) { return labels.validation(); });
+// What a model is validated on.
+struct Held {
+  std::string field;
+  std::string path;
+  std::string loss_mask;
+  std::vector<LabelOptions> labels;
+};
+
+Held ValidationOf(const v1::JobSpec& spec) {
+  return {.field = "data.validation",
+          .path = spec.data().validation(),
+          .loss_mask = spec.data().loss_mask().validation(),
+          .labels = LabelsOf(spec, spec.data().labels(),
+                             [](const v1::LabelSource& labels) { return labels.validation(); })};
+}
+
+Held SetOf(const v1::JobSpec& spec, const v1::ValidationSetSpec& set) {
+  return {.field = "this set",
+          .path = set.path(),
+          .loss_mask = set.loss_mask(),
+          .labels = LabelsOf(spec, set.labels(),
+                             [](const v1::SetLabels& labels) { return labels.path(); })};
+}
+
+// open(held) of data.validation and of each further set.
+template <typename Open>
+absl::Status OpenHeld(const v1::JobSpec& spec, const Open& open, TrainingData& data) {
+  if (spec.data().validation().empty()) return absl::OkStatus();
+  MP_ASSIGN_OR_RETURN(data.validation, open(ValidationOf(spec)));
+  for (const v1::ValidationSetSpec& set : spec.data().validation_sets()) {
+    absl::StatusOr<std::shared_ptr<const SampleSource>> source = open(SetOf(spec, set));
+    if (!source.ok()) {
+      return Annotate(source.status(), absl::StrCat("data.validation_sets, ", set.name()));
+    }
+    data.sets.push_back({set.name(), *std::move(source)});
+  }
+  return absl::OkStatus();
 }
 
 // That the first samples have pairs: without any, nothing would be learned.
@@ -109,10 +145,12 @@ absl::StatusOr<TrainingData> OpenImageData(const v1::JobSpec& spec) {
   MP_ASSIGN_OR_RETURN(auto train, ImageSource::Open(spec.data().train(), options));
   options.class_names = train->set().class_names();
   data.train = std::move(train);
-  if (spec.data().validation().empty()) return data;
   options.train = false;
-  options.labels = ValidationLabels(spec);
-  MP_ASSIGN_OR_RETURN(data.validation, ImageSource::Open(spec.data().validation(), options));
+  const auto open = [&](const Held& held) -> absl::StatusOr<std::shared_ptr<const SampleSource>> {
+    options.labels = held.labels;
+    return ImageSource::Open(held.path, options);
+  };
+  MP_RETURN_IF_ERROR(OpenHeld(spec, open, data));
   return data;
 }
 
@@ -165,14 +203,17 @@ absl::StatusOr<TrainingData> OpenTrainingData(const v1::JobSpec& spec) {
   MP_ASSIGN_OR_RETURN(data.train, TokenMixture::Open(paths, options, spec.train().seed()));
   if (text.Any()) data.train = std::make_shared<TextSource>(data.train, text);
   if (text.pairs) MP_RETURN_IF_ERROR(CheckPairs(*data.train, "data.train"));
-  if (spec.data().validation().empty()) return data;
-  options.labels = ValidationLabels(spec);
-  options.loss_mask = spec.data().loss_mask().validation();
-  MP_ASSIGN_OR_RETURN(auto validation, TokenDataset::Open(spec.data().validation(), options));
-  data.validation = std::make_shared<TokensInOrder>(std::move(validation));
   text.pass = MaskingPass::kValidation;
-  if (text.Any()) data.validation = std::make_shared<TextSource>(data.validation, text);
-  if (text.pairs) MP_RETURN_IF_ERROR(CheckPairs(*data.validation, "data.validation"));
+  const auto open = [&](const Held& held) -> absl::StatusOr<std::shared_ptr<const SampleSource>> {
+    options.labels = held.labels;
+    options.loss_mask = held.loss_mask;
+    MP_ASSIGN_OR_RETURN(auto tokens, TokenDataset::Open(held.path, options));
+    std::shared_ptr<const SampleSource> source = std::make_shared<TokensInOrder>(std::move(tokens));
+    if (text.Any()) source = std::make_shared<TextSource>(source, text);
+    if (text.pairs) MP_RETURN_IF_ERROR(CheckPairs(*source, held.field));
+    return source;
+  };
+  MP_RETURN_IF_ERROR(OpenHeld(spec, open, data));
   return data;
 }
 

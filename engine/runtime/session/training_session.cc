@@ -107,9 +107,17 @@ absl::Status TrainingSession::AgreeOnData() {
   const auto fact = [](int64_t samples, uint64_t value) {
     return absl::StrFormat("%d samples (fingerprint %016x)", samples, value);
   };
-  return comm::CheckAgreement(
+  MP_RETURN_IF_ERROR(comm::CheckAgreement(
       *communicator_, {{"training data", fact(own.train_samples(), own.train())},
-                       {"validation data", fact(own.validation_samples(), own.validation())}});
+                       {"validation data", fact(own.validation_samples(), own.validation())}}));
+  for (const data::ValidationSet& set : data_.sets) {
+    data::Fingerprint print;
+    MP_RETURN_IF_ERROR(set.source->AddTo(&print));
+    MP_RETURN_IF_ERROR(
+        comm::CheckAgreement(*communicator_, {{absl::StrCat("data.validation_sets, ", set.name),
+                                               fact(set.source->samples(), print.value())}}));
+  }
+  return absl::OkStatus();
 }
 
 const std::string& TrainingSession::StateFolder() const {
@@ -431,20 +439,24 @@ absl::StatusOr<EvaluationReport> TrainingSession::Evaluate() {
 
 absl::StatusOr<EvaluationReport> TrainingSession::MeasureAverages() {
   MP_RETURN_IF_ERROR(UseAverages(true));
-  MP_ASSIGN_OR_RETURN(EvaluationReport report, Measure());
+  MP_ASSIGN_OR_RETURN(EvaluationReport report, Measure(*data_.validation));
+  for (const data::ValidationSet& set : data_.sets) {
+    MP_ASSIGN_OR_RETURN(EvaluationReport measured, Measure(*set.source));
+    report.sets.push_back({set.name, measured.loss, std::move(measured.heads)});
+  }
   MP_RETURN_IF_ERROR(UseAverages(false));
   return report;
 }
 
-absl::StatusOr<EvaluationReport> TrainingSession::Measure() {
-  const int64_t samples =
-      std::min(spec_.train().validation().samples(), data_.validation->samples());
+absl::StatusOr<EvaluationReport> TrainingSession::Measure(const data::SampleSource& source) {
+  const int64_t samples = std::min(spec_.train().validation().samples(), source.samples());
   const auto& heads = plan().evaluate.graph.losses;
   MP_RETURN_IF_ERROR(engine_->BeginEvaluation());
-  MP_ASSIGN_OR_RETURN(const std::vector<double> many_documents, AgreeOnTurns(samples));
+  MP_ASSIGN_OR_RETURN(const std::vector<double> many_documents, AgreeOnTurns(source, samples));
   for (size_t turn = 0; turn < many_documents.size(); ++turn) {
-    MP_RETURN_IF_ERROR(
-        EvaluateTurn(samples, static_cast<int64_t>(turn), many_documents[turn] > 0));
+    const data::ValidationShare share =
+        data::ValidationShareOf(samples, layout_, static_cast<int64_t>(turn));
+    MP_RETURN_IF_ERROR(EvaluateTurn(source, share, many_documents[turn] > 0));
   }
   MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, engine_->FinishEvaluation());
   const absl::Span<double> sums =
@@ -481,15 +493,15 @@ void TrainingSession::KeepValidation(const EvaluationReport& report) {
   }
 }
 
-absl::StatusOr<std::vector<double>> TrainingSession::AgreeOnTurns(int64_t samples) {
+absl::StatusOr<std::vector<double>> TrainingSession::AgreeOnTurns(const data::SampleSource& source,
+                                                                  int64_t samples) {
   std::vector<double> many(static_cast<size_t>(data::ValidationTurns(samples, layout_)));
   const int64_t most = engine_->most_documents();
   if (most == std::numeric_limits<int64_t>::max()) return many;
   for (size_t turn = 0; turn < many.size(); ++turn) {
     const data::ValidationShare share =
         data::ValidationShareOf(samples, layout_, static_cast<int64_t>(turn));
-    MP_ASSIGN_OR_RETURN(const int64_t documents,
-                        data_.validation->CountDocuments(share.first, share.count));
+    MP_ASSIGN_OR_RETURN(const int64_t documents, source.CountDocuments(share.first, share.count));
     // What is filled up with is a document each.
     many[turn] = documents + layout_.micro_batch - share.count > most ? 1 : 0;
   }
@@ -497,13 +509,14 @@ absl::StatusOr<std::vector<double>> TrainingSession::AgreeOnTurns(int64_t sample
   return many;
 }
 
-absl::Status TrainingSession::EvaluateTurn(int64_t samples, int64_t turn, bool many_documents) {
-  const data::ValidationShare share = data::ValidationShareOf(samples, layout_, turn);
+absl::Status TrainingSession::EvaluateTurn(const data::SampleSource& source,
+                                           const data::ValidationShare& share,
+                                           bool many_documents) {
   // Where parameters are gathered, every rank must take part in every turn.
   if (share.count == 0 && !plan().options.ShardsParameters()) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine_->NextEvaluationInputs());
   Enter(Activity::kData);
-  MP_RETURN_IF_ERROR(inputs->FetchPadded(*data_.validation, share.first, share.count));
+  MP_RETURN_IF_ERROR(inputs->FetchPadded(source, share.first, share.count));
   Enter(Activity::kValidation);
   StepContext context;
   context.first_micro_step = false;  // the sums were zeroed: some rank may have no first turn

@@ -103,6 +103,13 @@ struct EvaluationReport {
   };
   double loss = 0;  // the heads', weighted as in training
   std::vector<Head> heads;
+  struct Set;
+  std::vector<Set> sets;  // data.validation_sets
+};
+struct EvaluationReport::Set {
+  std::string name;
+  double loss = 0;
+  std::vector<Head> heads;
 };
 
 class TrainingSession {
@@ -168,8 +175,9 @@ class TrainingSession {
   // either way: only one at the scale's floor fails.
   absl::StatusOr<StepReport> Step(bool stop_requested);
   // The validation file's first `train.validation.samples` sequences (all, if it has fewer), split
-  // over the ranks; by the parameters or, with train.ema, their averages. Sets trainer_state's
-  // validation fields. FAILED_PRECONDITION: no validation data.
+  // over the ranks; then the same of each of data.validation_sets. By the parameters or, with
+  // train.ema, their averages. Sets trainer_state's validation fields. FAILED_PRECONDITION: no
+  // validation data.
   absl::StatusOr<EvaluationReport> Evaluate();
   // Forgets what the smallest validation loss was: a run that begins with another one's state.
   void ForgetBest() {
@@ -205,7 +213,8 @@ class TrainingSession {
   // train.ema: what is measured are the averages, which take the parameters' place for so long.
   absl::Status UseAverages(bool take);
   absl::StatusOr<EvaluationReport> MeasureAverages();
-  absl::StatusOr<EvaluationReport> Measure();
+  // Of one set alone.
+  absl::StatusOr<EvaluationReport> Measure(const data::SampleSource& source);
   const std::string& StateFolder() const;
   // FAILED_PRECONDITION, on every rank, where not all have the same data.
   absl::Status AgreeOnData();
@@ -234,10 +243,12 @@ class TrainingSession {
   float LossScale() const { return scaler_.has_value() ? scaler_->scale() : 1.0F; }
   void KeepLossScale();
   // By turn of an evaluation: how many ranks have many documents in it.
-  absl::StatusOr<std::vector<double>> AgreeOnTurns(int64_t samples);
+  absl::StatusOr<std::vector<double>> AgreeOnTurns(const data::SampleSource& source,
+                                                   int64_t samples);
   // Of this step. Doing it again changes nothing.
   void KeepValidation(const EvaluationReport& report);
-  absl::Status EvaluateTurn(int64_t samples, int64_t turn, bool many_documents);
+  absl::Status EvaluateTurn(const data::SampleSource& source, const data::ValidationShare& share,
+                            bool many_documents);
   bool ChangesStateInMicroSteps() const { return !statistics_->intervals().empty(); }
 
   const v1::JobSpec spec_;
