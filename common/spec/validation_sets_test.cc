@@ -61,8 +61,8 @@ TEST(ValidationSets, NamesAreOfFewLettersAndApart) {
     AddSet("a", "/c.npy", s);
     AddSet("a", "/d.npy", s);
   });
-  EXPECT_THAT(ValidateJobSpec(twice).message(),
-              AllOf(HasSubstr("data.validation_sets[1].name"), HasSubstr("two sets are called 'a'")));
+  EXPECT_THAT(ValidateJobSpec(twice).message(), AllOf(HasSubstr("data.validation_sets[1].name"),
+                                                      HasSubstr("two sets are called 'a'")));
 }
 
 TEST(ValidationSets, StandBesideTheMainOne) {
@@ -120,18 +120,18 @@ TEST(ValidationSets, HaveTheLabelsOfEveryHead) {
                 label("tag", "/a.tag.npy", set);
               })),
               IsEmpty());
-  EXPECT_THAT(FieldsOf(With([&](JobSpec* s) {
-                with_heads(s);
-                v1::ValidationSetSpec* set = AddSet("a", "/a.npy", s);
-                label("kind", "", set);
-                label("kind", "/a.kind.npy", set);
-                label("other", "/a.other.txt", set);
-              })),
-              ElementsAre("data.validation_sets[0].labels[0].path",
-                          "data.validation_sets[0].labels[1].head",
-                          "data.validation_sets[0].labels[2].head",
-                          "data.validation_sets[0].labels[2].path",
-                          "data.validation_sets[0].labels"));
+  EXPECT_THAT(
+      FieldsOf(With([&](JobSpec* s) {
+        with_heads(s);
+        v1::ValidationSetSpec* set = AddSet("a", "/a.npy", s);
+        label("kind", "", set);
+        label("kind", "/a.kind.npy", set);
+        label("other", "/a.other.txt", set);
+      })),
+      ElementsAre("data.validation_sets[0].labels[0].path",
+                  "data.validation_sets[0].labels[1].head",
+                  "data.validation_sets[0].labels[2].head",
+                  "data.validation_sets[0].labels[2].path", "data.validation_sets[0].labels"));
   EXPECT_THAT(FieldsOf(With([&](JobSpec* s) { label("tag", "/t.npy", AddSet("a", "/a.npy", s)); })),
               ElementsAre("data.validation_sets[0].labels[0].head"));
 }

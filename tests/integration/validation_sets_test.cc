@@ -17,8 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-v1::ValidationSetSpec* AddSet(const std::string& name, const std::string& path,
-                              v1::JobSpec* spec) {
+v1::ValidationSetSpec* AddSet(const std::string& name, const std::string& path, v1::JobSpec* spec) {
   v1::ValidationSetSpec* set = spec->mutable_data()->add_validation_sets();
   set->set_name(name);
   set->set_path(path);

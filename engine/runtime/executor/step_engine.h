@@ -114,11 +114,11 @@ class StepEngine {
   virtual bool may_have_updated() const = 0;
 
   // ---- averages of parameters ----
-  // plan.exchange: `take` puts the averages where the parameters of this rank's shards are, and then
+  // plan.exchange: `take` puts the averages where the parameters of this rank's shards are. Then
   // false puts the parameters back, to the bit; that also after another call has failed. May return
   // before it has run.
   virtual absl::Status ExchangeAverages(bool take) = 0;
-  // plan.gather, after each of them. Collective where it has ops. May return before it has run.
+  // plan.gather, after each of them. Collective where it has ops. It has run when this returns.
   virtual absl::Status GatherExchanged() = 0;
 
   // ---- evaluation ----

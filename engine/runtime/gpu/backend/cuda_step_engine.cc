@@ -113,9 +113,7 @@ class CudaEngine : public StepEngine {
   absl::Status ExchangeAverages(bool take) override {
     return exchange_->Run(Section::kMicroStep, {.last_micro_step = false, .take_averages = take});
   }
-  absl::Status GatherExchanged() override {
-    return gather_->Run(Section::kMicroStep, {.last_micro_step = false});
-  }
+  absl::Status GatherExchanged() override;
 
   absl::Status BeginEvaluation() override;
   absl::StatusOr<const HostInputs*> NextEvaluationInputs() override;
@@ -497,6 +495,13 @@ absl::StatusOr<absl::Span<double>> CudaEngine::ReadScalars() {
   if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
   return absl::Span<double>(reinterpret_cast<double*>(scalars_->data()),
                             static_cast<size_t>(range.end - range.begin) / sizeof(double));
+}
+
+// It is waited for: whoever reads the state afterwards does not depend on peers.
+absl::Status CudaEngine::GatherExchanged() {
+  MP_RETURN_IF_ERROR(gather_->Run(Section::kMicroStep, {.last_micro_step = false}));
+  MP_RETURN_IF_ERROR(Synchronize());
+  return communicator_ == nullptr ? absl::OkStatus() : communicator_->Health();
 }
 
 absl::Status CudaEngine::BeginEvaluation() {
