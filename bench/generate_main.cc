@@ -6,6 +6,9 @@
 //
 // The floor of a token is reading every parameter that its products have once: their bytes over the
 // rate at which all threads read that many bytes, measured between the texts.
+//
+// With --parallel N as many texts are made side by side. A token's time is then that of one token
+// of each, and tokens per second are those of all.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -23,6 +26,7 @@
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/random.h"
+#include "engine/plan/planner/planner.h"
 #include "engine/runtime/executor/arena.h"
 #include "engine/runtime/generation/generator.h"
 
@@ -41,12 +45,19 @@ struct Flags {
   int64_t prompt = 64;
   int64_t tokens = 128;
   int64_t texts = 3;
+  int64_t parallel = 1;
   int threads = 2;
   std::string precision = "fp32";
 };
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// And begins anew.
+double SecondsSince(double* start) {
+  const double now = Seconds();
+  return now - std::exchange(*start, now);
 }
 
 double Median(std::vector<double> values) {
@@ -127,29 +138,46 @@ class Reader {
 };
 
 struct Texts {
-  std::vector<double> prompt_seconds;  // until the first token, of each text
+  std::vector<double> prompt_seconds;  // until all have their first token
   std::vector<double> token_seconds;   // of each further one
 };
 
-// `number`: no text begins as the one before it did, whose keys and values would be used.
-absl::Status Write(const Flags& flags, int64_t number, runtime::Generator& generator,
-                   Texts* texts) {
+// `number`: no text begins as one before it did, whose keys and values would be used.
+std::vector<int32_t> PromptOf(const Flags& flags, int64_t number) {
   std::vector<int32_t> prompt(static_cast<size_t>(flags.prompt));
   for (size_t i = 0; i < prompt.size(); ++i) {
     prompt[i] = static_cast<int32_t>(Philox4x32({static_cast<uint32_t>(i), 0, 0, 0}, {1, 2})[0] %
                                      static_cast<uint32_t>(flags.vocabulary));
   }
   prompt[0] = static_cast<int32_t>(number % flags.vocabulary);
+  return prompt;
+}
+
+// As many texts as go side by side: their prompts, then token by token.
+absl::Status Write(const Flags& flags, int64_t number, runtime::Generator& generator,
+                   Texts* texts) {
+  const runtime::GenerateOptions options = {.tokens = flags.tokens, .temperature = 0};
   double last = Seconds();
-  bool first = true;
-  return generator.Generate(
-      prompt, {.tokens = flags.tokens, .temperature = 0}, [&](const TokenScore& /*token*/) {
-        const double now = Seconds();
-        (first ? texts->prompt_seconds : texts->token_seconds).push_back(now - last);
-        first = false;
-        last = now;
-        return true;
-      });
+  for (int64_t i = 0; i < flags.parallel; ++i) {
+    const std::vector<int32_t> prompt = PromptOf(flags, number * flags.parallel + i);
+    MP_RETURN_IF_ERROR(generator.Start(prompt, options).status());
+  }
+  std::vector<bool> begun(static_cast<size_t>(flags.parallel), false);
+  int64_t beginnings = 0;
+  // Until the first one ends: they make their last tokens one after the other.
+  while (generator.running() == flags.parallel) {
+    MP_RETURN_IF_ERROR(generator.Step([&](int32_t text, const TokenScore& /*token*/) {
+      if (begun[static_cast<size_t>(text)]) return true;
+      begun[static_cast<size_t>(text)] = true;
+      if (++beginnings == flags.parallel) texts->prompt_seconds.push_back(SecondsSince(&last));
+      return true;
+    }));
+    if (beginnings == flags.parallel) texts->token_seconds.push_back(SecondsSince(&last));
+  }
+  while (generator.running() > 0) {
+    MP_RETURN_IF_ERROR(generator.Step([](int32_t, const TokenScore&) { return true; }));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<runtime::Generator>> Make(const Flags& flags) {
@@ -159,7 +187,8 @@ absl::StatusOr<std::unique_ptr<runtime::Generator>> Make(const Flags& flags) {
   MP_ASSIGN_OR_RETURN(auto generator, runtime::Generator::Create(
                                           Model(flags), {.precision = precision,
                                                          .threads = flags.threads,
-                                                         .window = flags.prompt + flags.tokens}));
+                                                         .window = flags.prompt + flags.tokens,
+                                                         .texts = flags.parallel}));
   for (const runtime::StateInterval& target : generator->LoadTargets()) {
     kernels::NormalInit(reinterpret_cast<float*>(target.data), target.end, 0, 0.02F, 1,
                         static_cast<uint64_t>(target.tensor), 0);
@@ -192,14 +221,16 @@ absl::Status Run(const Flags& flags) {
   const double token = Median(texts.token_seconds);
   const double prompt = Median(texts.prompt_seconds);
   const double floor = static_cast<double>(bytes) / reader.Rate();
+  const auto all = static_cast<double>(flags.parallel);
   const nlohmann::ordered_json result = {
       {"precision", flags.precision},
       {"threads", flags.threads},
       {"parameters", plan.parameters},
       {"prompt_seconds", prompt},
-      {"prompt_tokens_per_second", static_cast<double>(flags.prompt) / prompt},
+      {"parallel", flags.parallel},
+      {"prompt_tokens_per_second", all * static_cast<double>(flags.prompt) / prompt},
       {"token_seconds", token},
-      {"tokens_per_second", 1 / token},
+      {"tokens_per_second", all / token},
       {"read_bytes", bytes},
       {"read_bytes_per_second", reader.Rate()},
       {"floor_seconds", floor},
@@ -228,6 +259,8 @@ int main(int argc, char** argv) {
   app.add_option("--prompt", flags.prompt, "tokens")->check(CLI::PositiveNumber);
   app.add_option("--tokens", flags.tokens, "to add")->check(CLI::Range(2, 1 << 20));
   app.add_option("--texts", flags.texts)->check(CLI::PositiveNumber);
+  app.add_option("--parallel", flags.parallel, "texts side by side")
+      ->check(CLI::Range(int64_t{1}, milepost::plan::kMostTexts));
   app.add_option("--threads", flags.threads);
   app.add_option("--precision", flags.precision)->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   CLI11_PARSE(app, argc, argv);

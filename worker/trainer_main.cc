@@ -52,10 +52,10 @@ int RunGenerate(GenerateRequest request) {
   return ExitCodeOf(status);
 }
 
-int RunServe(ModelSource source, int64_t window) {
+int RunServe(ModelSource source, int64_t window, int64_t texts) {
   signal(SIGPIPE, SIG_IGN);
   absl::Status status = FindCredentials(&source.coordinator);
-  if (status.ok()) status = ServeTexts(source, window);
+  if (status.ok()) status = ServeTexts(source, window, texts);
   if (!status.ok()) spdlog::error("{}", std::string(status.message()));
   return ExitCodeOf(status);
 }
@@ -142,6 +142,8 @@ int Main(int argc, char** argv) {
   serve->add_option("--window", window, "tokens of a prompt and its answer")
       ->required()
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 24));
+  int64_t texts = 1;
+  serve->add_option("--texts", texts, "that are made side by side")->check(CLI::PositiveNumber);
   std::string name = "host";
   int measured_threads = all_threads;
   CLI::App* measure = app.add_subcommand("measure", "print what this machine can do, as JSON");
@@ -165,7 +167,7 @@ int Main(int argc, char** argv) {
   request.source.engine = device.generation;
   served.engine = device.generation;
   if (generate->parsed()) return RunGenerate(request);
-  if (serve->parsed()) return RunServe(served, window);
+  if (serve->parsed()) return RunServe(served, window, texts);
   if (check->parsed()) return RunCheck(device);
   if (measure->parsed()) return RunMeasure(device, name, measured_threads, disk_folder);
   return RunRank(MessageChannel(UniqueFd(channel_fd)),

@@ -9,6 +9,7 @@
 #include "client/cli/output.h"
 #include "common/exit_codes.h"
 #include "common/flags/number_range.h"
+#include "engine/plan/planner/planner.h"
 
 namespace milepost::client {
 
@@ -153,18 +154,29 @@ void CommandTree::AddGenerate() {
                    "use this job's newest checkpoint (default: the newest job's)")
       ->excludes(checkpoint);
   CLI::App* prompt = generate->add_option_group("prompt");
-  CLI::Option* text = prompt->add_option("--prompt", generate_.prompt, "the text to continue");
-  prompt->add_option("--prompt-ids", generate_.prompt_ids, "token ids to continue: 1,2,3");
+  prompt->add_option("--prompt", generate_.prompt, "the text to continue");
+  CLI::Option* ids =
+      prompt->add_option("--prompt-ids", generate_.prompt_ids, "token ids to continue: 1,2,3");
+  CLI::Option* file = File(
+      prompt->add_option("--prompts", generate_.prompts_file,
+                         "a file of texts to continue: one a line, or of *.jsonl an object with "
+                         "`prompt`; prints a line of JSON for each"));
   prompt->require_option(1);
+  generate
+      ->add_option("--parallel", generate_.parallel,
+                   "how many of the file's texts are made side by side; each takes memory")
+      ->check(CLI::Range(int64_t{1}, plan::kMostTexts))
+      ->needs(file)
+      ->capture_default_str();
   File(generate->add_option("--tokenizer", generate_.tokenizer,
                             "a Hugging Face folder or tokenizer.json for the text (default: "
                             "train.init_from of the job, where it is here; else bytes)"))
-      ->needs(text);
+      ->excludes(ids);
   generate
       ->add_flag("--chat", generate_.message,
                  "the prompt is a user's message, and the answer is printed: by the tokenizer's "
                  "chat template")
-      ->needs(text);
+      ->excludes(ids);
   File(generate->add_option("--base", generate_.base,
                             "of adapters: the folder of the model that they adapt (default: "
                             "train.init_from of the job)"));
@@ -220,8 +232,13 @@ void CommandTree::AddServe() {
   serve
       ->add_option("--context", serve_.context,
                    "tokens that a prompt and its answer may have, at most the model's; memory is "
-                   "taken for all of them")
+                   "taken for all of them, for each text of --parallel")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 24))
+      ->capture_default_str();
+  serve
+      ->add_option("--parallel", serve_.parallel,
+                   "how many texts are made side by side; further requests wait")
+      ->check(CLI::Range(int64_t{1}, plan::kMostTexts))
       ->capture_default_str();
   serve
       ->add_option("--precision", serve_.precision,

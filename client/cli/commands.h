@@ -74,11 +74,13 @@ int TokenizeCommand(const TokenizeOptions& options);
 struct GenerateOptions {
   std::string checkpoint;  // one of these two
   std::string job;
-  std::string prompt;      // one of these two
-  std::string prompt_ids;  // "1,2,3"
-  std::string tokenizer;   // empty: that of the job's initial weights, if it has one
-  bool message = false;    // the prompt is a message of a chat
-  std::string base;        // of adapters: the folder of what they adapt; empty: the job's
+  std::string prompt;        // one of these three
+  std::string prompt_ids;    // "1,2,3"
+  std::string prompts_file;  // prompt_file.h
+  int64_t parallel = 4;      // texts of the file side by side
+  std::string tokenizer;     // empty: that of the job's initial weights, if it has one
+  bool message = false;      // the prompt is a message of a chat
+  std::string base;          // of adapters: the folder of what they adapt; empty: the job's
   int64_t tokens = 200;
   double temperature = 0.8;
   int64_t top_k = 0;
@@ -99,6 +101,7 @@ struct ServeOptions {
   std::string precision = "fp32";
   std::string device = "cpu";
   int64_t context = 8192;  // tokens of a prompt and its answer; at most the model's
+  int64_t parallel = 4;    // texts side by side
   std::string host = "127.0.0.1";
   int port = 8000;  // 0: a free one
   std::string tls_dir;

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
+#include "client/cli/generate_prompts.h"
 #include "client/cli/generation_source.h"
 #include "client/cli/text_generation.h"
 #include "client/cli/trainer_binary.h"
@@ -75,6 +76,10 @@ int GenerateCommand(const GlobalOptions& global, const GenerateOptions& given) {
     return Fail(absl::InvalidArgumentError(
         "--chat: the job began with no folder on this machine that has a tokenizer: --tokenizer "
         "FOLDER names one"));
+  }
+  if (!given.prompts_file.empty()) {
+    const absl::Status made = GeneratePrompts(*access, *source, given);
+    return made.ok() ? int{kExitOk} : Fail(made);
   }
   const bool text = given.prompt_ids.empty() && !source->tokenizer.empty();
   GenerateOptions options = given;

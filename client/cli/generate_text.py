@@ -16,8 +16,9 @@ ended before the ids: at such a token, or because nobody reads the text.
 
     {"text": TEXT}                            {"ids": [...]}
     {"messages": [...], "arguments": {...}}   {"ids": [...]}: rendered by the template
-    {"begin": IDS}                            {}: a new text, behind these ids
-    {"id": ID}                                {"text": what it adds to the text}
+    {"begin": IDS, "stream": S}               {}: a new text, behind these ids
+    {"id": ID, "stream": S}                   {"text": what it adds to that text}
+    {"end": S}                                {}: of that text no more comes
     {"decode": IDS}                           {"texts": what each adds to the text of them all}
     {"pieces": IDS}                           {"texts": of each by itself}
 
@@ -135,7 +136,7 @@ class Answers:
         except ImportError:
             missing("tokenizers>=0.21")
         self.new_stream = lambda: DecodeStream(skip_special_tokens=True)
-        self.stream = self.new_stream()
+        self.streams = {}  # of texts under way
         self.some = self.some_token()
         self.chat, self.no_chat = chat_of(path)
 
@@ -153,11 +154,15 @@ class Answers:
         except Exception as error:
             fail(f"the chat template cannot render these messages: {error}")
 
-    def begin(self, ids):
-        self.stream = self.new_stream()
+    def begin(self, ids, name):
+        stream = self.streams[name] = self.new_stream()
         # Those before do not change how the next one is written.
         for number in ids[-64:]:
-            self.stream.step(self.tokenizer, number)
+            stream.step(self.tokenizer, number)
+        return {}
+
+    def end(self, name):
+        self.streams.pop(name, None)
         return {}
 
     def some_token(self):
@@ -186,9 +191,12 @@ class Answers:
         if "decode" in line:
             return {"texts": self.added(line["decode"])}
         if "id" in line:
-            return {"text": self.stream.step(self.tokenizer, line["id"]) or ""}
+            stream = self.streams[line["stream"]]
+            return {"text": stream.step(self.tokenizer, line["id"]) or ""}
         if "begin" in line:
-            return self.begin(line["begin"])
+            return self.begin(line["begin"], line["stream"])
+        if "end" in line:
+            return self.end(line["end"])
         if "text" in line:
             return self.ids(line["text"], special=True)
         return self.ids(self.rendered(line["messages"], line["arguments"]), special=False)

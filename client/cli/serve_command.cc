@@ -24,13 +24,12 @@
 #include "client/cli/commands.h"
 #include "client/cli/generation_source.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/model_spawns.h"
 #include "client/cli/output.h"
-#include "client/cli/text_generation.h"
 #include "client/cli/trainer_binary.h"
 #include "client/serve/api_server.h"
 #include "client/serve/model_processes.h"
 #include "common/exit_codes.h"
-#include "common/openmp.h"
 #include "common/regular_file.h"
 #include "common/status_macros.h"
 #include "common/systemd/service.h"
@@ -114,32 +113,6 @@ absl::StatusOr<ApiOptions> ApiOptionsFor(const ServeOptions& options) {
   return api;
 }
 
-ModelProcessOptions ProcessesFor(const ServeOptions& options, const GenerationSource& source,
-                                 const Access& access) {
-  ModelProcessOptions processes;
-  processes.trainer.argv = {TrainerBinary(options.device == "cuda"),
-                            "serve",
-                            "--coordinator",
-                            access.address(),
-                            "--checkpoint",
-                            source.checkpoint,
-                            "--window",
-                            absl::StrCat(options.context),
-                            "--precision",
-                            options.precision};
-  if (!source.base.empty()) processes.trainer.argv.push_back("--base=" + source.base);
-  if (options.trained_weights) processes.trainer.argv.push_back("--trained-weights");
-  processes.trainer.env = ShortOpenMpSpins();
-  AddCredentials(access, &processes.trainer);
-  if (source.tokenizer.empty()) return processes;
-  processes.tokenizer.argv = {"/usr/bin/env", "python3",
-                              "-c",           std::string(GenerateTextScript()),
-                              "serve",        source.tokenizer};
-  processes.tokenizer.env = {{"TRANSFORMERS_VERBOSITY", "error"},
-                             {"TRANSFORMERS_NO_ADVISORY_WARNINGS", "1"}};
-  return processes;
-}
-
 // The coordinator is needed only until the model is loaded: a run on the data directory may begin
 // afterwards.
 absl::StatusOr<std::unique_ptr<ModelProcesses>> LoadModel(const GlobalOptions& global,
@@ -151,7 +124,11 @@ absl::StatusOr<std::unique_ptr<ModelProcesses>> LoadModel(const GlobalOptions& g
       FindSource(access, {options.checkpoint, options.job, options.tokenizer, options.base}));
   if (api->model.empty()) api->model = source.checkpoint;
   Note(absl::StrCat("loading ", source.checkpoint, " of ", source.job, " ..."));
-  auto model = std::make_unique<ModelProcesses>(ProcessesFor(options, source, access));
+  const TrainerRoom room = {options.device, options.precision, options.context, options.parallel,
+                            options.trained_weights};
+  auto model = std::make_unique<ModelProcesses>(
+      ModelProcessOptions{.trainer = ServingTrainer(access, source, room),
+                          .tokenizer = ServingTokenizer(source.tokenizer)});
   end->OnAsk([raw = model.get()] { raw->Cancel(); });
   const absl::Status loaded = model->Load();
   if (loaded.ok()) return model;
@@ -164,8 +141,9 @@ void SayHowToAsk(const ApiOptions& api, const std::string& url, const TextModelF
   const bool chat = facts.chat.ok();
   const std::string asked = chat ? R"("messages": [{"role": "user", "content": "Hello"}])"
                                  : R"("prompt": "Once upon a time", "max_tokens": 100)";
-  Note(absl::StrCat("model ", api.model, ", with room for ", facts.window, " tokens; try:\n  curl ",
-                    url, chat ? "/v1/chat/completions" : "/v1/completions",
+  Note(absl::StrCat("model ", api.model, ", with room for ", facts.window, " tokens, ", facts.texts,
+                    " texts side by side; try:\n  curl ", url,
+                    chat ? "/v1/chat/completions" : "/v1/completions",
                     " -H 'Content-Type: application/json'",
                     api.key.empty() ? "" : " -H \"Authorization: Bearer $KEY\"", " \\\n    -d '{",
                     "\"model\": ", name.dump(), ", ", asked, "}'"));

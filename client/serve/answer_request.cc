@@ -1,6 +1,7 @@
 #include "client/serve/answer_request.h"
 
 #include <algorithm>
+#include <deque>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -16,31 +17,38 @@
 namespace milepost::client {
 namespace {
 
-absl::StatusOr<std::vector<int32_t>> IdsOf(const TextRequest& request, TextModel& model) {
+// What a prompt of the request is called in errors.
+std::string NameOf(const TextRequest& request, size_t prompt) {
+  if (request.chat) return "messages";
+  return request.prompts.size() == 1 ? "prompt" : absl::StrCat("prompt[", prompt, "]");
+}
+
+absl::StatusOr<std::vector<int32_t>> IdsOf(const TextRequest& request, size_t prompt,
+                                           TextModel& model) {
   if (request.chat) return model.EncodeChat(request.messages, request.template_arguments);
-  if (!request.prompt_ids.has_value()) return model.Encode(request.prompt);
-  for (const int32_t id : *request.prompt_ids) {
+  const RequestPrompt& given = request.prompts[prompt];
+  if (!given.ids.has_value()) return model.Encode(given.text);
+  for (const int32_t id : *given.ids) {
     if (id < model.facts().vocabulary) continue;
-    return BadParameter("prompt", absl::StrCat("prompt: ", id,
-                                               " is none of the model's token ids, "
-                                               "0 to ",
-                                               model.facts().vocabulary - 1));
+    return absl::InvalidArgumentError(absl::StrCat(NameOf(request, prompt), ": ", id,
+                                                   " is none of the model's token ids, 0 to ",
+                                                   model.facts().vocabulary - 1));
   }
-  return *request.prompt_ids;
+  return *given.ids;
 }
 
 // What the model is asked for.
-absl::StatusOr<TextLine> TextOf(const TextRequest& request, const AnswerContext& context,
+absl::StatusOr<TextLine> TextOf(const TextRequest& request, size_t prompt, uint64_t seed,
                                 TextModel& model) {
-  const char* input = request.chat ? "messages" : "prompt";
-  auto ids = IdsOf(request, model);
+  const std::string input = NameOf(request, prompt);
+  auto ids = IdsOf(request, prompt, model);
   if (absl::IsInvalidArgument(ids.status())) return BadParameter(input, ids.status().message());
   MP_RETURN_IF_ERROR(ids.status());
   const int64_t window = model.facts().window;
   const auto length = static_cast<int64_t>(ids->size());
   const int64_t tokens = request.tokens.value_or(std::max<int64_t>(1, window - length));
   if (length + tokens > window) {
-    return BadParameter(length + 1 > window ? input : "max_tokens",
+    return BadParameter(length + 1 > window ? absl::string_view(input) : "max_tokens",
                         absl::StrCat("this server has room for ", window, " tokens; the ", input,
                                      " have ", length, ", and ", tokens,
                                      " more are asked for (`milepost serve --context` is the "
@@ -51,9 +59,20 @@ absl::StatusOr<TextLine> TextOf(const TextRequest& request, const AnswerContext&
                   .temperature = request.temperature,
                   .top_k = request.top_k,
                   .top_p = request.top_p,
-                  .seed = request.seed.value_or(context.seed),
+                  .seed = seed,
                   .best = request.best,
                   .prompt = *std::move(ids)};
+}
+
+// Of each prompt.
+absl::StatusOr<std::vector<TextLine>> TextsOf(const TextRequest& request, uint64_t seed,
+                                              TextModel& model) {
+  const size_t prompts = request.chat ? 1 : request.prompts.size();
+  std::vector<TextLine> texts;
+  for (size_t i = 0; i < prompts; ++i) {
+    MP_ASSIGN_OR_RETURN(texts.emplace_back(), TextOf(request, i, seed, model));
+  }
+  return texts;
 }
 
 // With the texts of tokens, which are asked for once.
@@ -75,36 +94,39 @@ absl::StatusOr<std::vector<AnswerToken>> NameTokens(const std::vector<TokenScore
   return tokens;
 }
 
-// An answer under way.
+// One of the answers under way.
 class Answering {
  public:
-  Answering(const TextRequest& request, AnswerHead head, TextModel& model, TextReply& reply)
+  // `prompt`: none of a chat.
+  Answering(const TextRequest& request, AnswerHead head, const RequestPrompt* prompt,
+            TextModel& model, TextReply& reply)
       : request_(request),
         head_(std::move(head)),
+        prompt_(prompt),
         model_(model),
         reply_(reply),
         stop_(request.stop) {
     if (request_.best.has_value()) told_.emplace();
   }
 
-  // What comes before the answer.
-  absl::Status Begin(const std::vector<int32_t>& prompt) {
+  // What comes before the answer. `scores`: of the prompt's tokens behind the first, where they are
+  // told.
+  absl::Status Begin(const std::vector<int32_t>& ids, const std::vector<TokenScore>& scores) {
     if (request_.stream && request_.chat) reply_.Write(BeginChunk(head_));
     if (!request_.echo) return absl::OkStatus();
-    const bool whole = !request_.best.has_value() && !request_.prompt_ids.has_value();
+    const bool whole = !request_.best.has_value() && !prompt_->ids.has_value();
     std::vector<std::string> pieces;
     if (!whole) {
-      MP_ASSIGN_OR_RETURN(pieces, Pieces(prompt));
+      MP_ASSIGN_OR_RETURN(pieces, Pieces(ids));
     }
-    if (request_.best.has_value()) MP_RETURN_IF_ERROR(ScorePrompt(prompt, pieces));
-    Say(request_.prompt_ids.has_value() ? absl::StrJoin(pieces, "") : request_.prompt);
+    if (request_.best.has_value()) MP_RETURN_IF_ERROR(TellPrompt(ids, scores, pieces));
+    Say(prompt_->ids.has_value() ? absl::StrJoin(pieces, "") : prompt_->text);
     return absl::OkStatus();
   }
-  bool left() const { return reply_.Left(); }
   // Returns whether to go on.
   bool Take(const TokenScore& token, absl::string_view bytes) {
     if (reply_.Left()) return false;
-    ++usage_.answer;
+    ++tokens_;
     ended_ = std::binary_search(model_.facts().ends.begin(), model_.facts().ends.end(),
                                 token.token.token);
     const std::string text = ended_ ? "" : utf8_.Feed(bytes);
@@ -117,22 +139,15 @@ class Answering {
   }
   // An error that ended it.
   const absl::Status& broken() const { return broken_; }
-  void End(int64_t prompt_tokens) {
-    if (reply_.Left()) return reply_.End();
+  int64_t tokens() const { return tokens_; }
+  // Of a stream the rest is written, otherwise all is returned.
+  WholeChoice End() {
     if (!stop_.found()) Say(stop_.Feed(utf8_.Rest()));
     Say(stop_.Rest());
-    usage_.prompt = prompt_tokens;
     const char* finish = ended_ || stop_.found() ? "stop" : "length";
-    if (!request_.stream) return reply_.Whole(WholeAnswer(head_, whole_, finish, usage_, told_));
+    if (!request_.stream) return {std::move(whole_), finish, std::move(told_)};
     reply_.Write(EndChunk(head_, finish, Told()));
-    if (head_.include_usage) reply_.Write(UsageChunk(head_, usage_));
-    reply_.Write(kDoneChunk);
-    reply_.End();
-  }
-  void Break(const absl::Status& status) {
-    if (!request_.stream) return reply_.Fail(status);
-    reply_.Write(ErrorChunk(status));
-    reply_.End();
+    return {};
   }
 
  private:
@@ -144,15 +159,11 @@ class Answering {
     if (!pieces.empty()) pieces.back() += utf8.Rest();
     return pieces;
   }
-  absl::Status ScorePrompt(const std::vector<int32_t>& prompt,
-                           const std::vector<std::string>& pieces) {
-    std::vector<TokenScore> scores = {{.token = {.token = prompt[0]}, .best = {}}};
-    MP_RETURN_IF_ERROR(model_.Score(prompt, *request_.best, [&](const TokenScore& score) {
-      scores.push_back(score);
-      return !reply_.Left();
-    }));
-    if (reply_.Left()) return absl::OkStatus();
-    MP_RETURN_IF_ERROR(Tell(scores, pieces));
+  absl::Status TellPrompt(const std::vector<int32_t>& ids, const std::vector<TokenScore>& scores,
+                          const std::vector<std::string>& pieces) {
+    std::vector<TokenScore> all = {{.token = {.token = ids[0]}, .best = {}}};
+    all.insert(all.end(), scores.begin(), scores.end());
+    MP_RETURN_IF_ERROR(Tell(all, pieces));
     told_->tokens[0].scored = false;
     return absl::OkStatus();
   }
@@ -179,50 +190,119 @@ class Answering {
 
   const TextRequest& request_;
   const AnswerHead head_;
+  const RequestPrompt* const prompt_;
   TextModel& model_;
   TextReply& reply_;
   Utf8Pieces utf8_;
   StopText stop_;
   std::string whole_;
-  TokenUsage usage_;
+  int64_t tokens_ = 0;
   std::optional<AnswerTokens> told_;  // where the request asks for log-probabilities
   absl::Status broken_;
   bool ended_ = false;  // by a token that ends answers
 };
 
-// Of an answer that has begun.
-absl::Status MakeAnswer(const TextLine& text, bool whole_text, TextModel& model,
-                        Answering& answering) {
-  MP_RETURN_IF_ERROR(answering.Begin(text.prompt));
-  if (text.tokens == 0 || answering.left()) return absl::OkStatus();
-  MP_RETURN_IF_ERROR(
-      model.Generate(text, whole_text, [&](const TokenScore& token, absl::string_view bytes) {
-        return answering.Take(token, bytes);
+// All answers to a request: to each prompt as many as it asks for, one after the other.
+class AllAnswers {
+ public:
+  AllAnswers(const TextRequest& request, const AnswerContext& context,
+             std::vector<TextLine> prompts, TextModel& model, TextReply& reply)
+      : request_(request),
+        head_({.chat = request.chat,
+               .id = context.id,
+               .created = context.created,
+               .model = context.model,
+               .include_usage = request.include_usage}),
+        prompts_(std::move(prompts)),
+        model_(model),
+        reply_(reply) {
+    for (size_t i = 0; i < prompts_.size() * static_cast<size_t>(request_.answers); ++i) {
+      AnswerHead head = head_;
+      head.choice = static_cast<int64_t>(i);
+      answers_.emplace_back(request_, std::move(head),
+                            request_.chat ? nullptr : &request_.prompts[PromptOf(i)], model_,
+                            reply_);
+    }
+  }
+
+  absl::Status Make() {
+    const auto left = [this] { return reply_.Left(); };
+    std::vector<std::vector<TokenScore>> scores(prompts_.size());
+    if (request_.echo && request_.best.has_value()) {
+      MP_RETURN_IF_ERROR(model_.Score(prompts_, left, [&](size_t prompt, const TokenScore& score) {
+        scores[prompt].push_back(score);
+        return !reply_.Left();
       }));
-  return answering.broken();
-}
+      if (reply_.Left()) return absl::OkStatus();
+    }
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      MP_RETURN_IF_ERROR(answers_[i].Begin(prompts_[PromptOf(i)].prompt, scores[PromptOf(i)]));
+    }
+    if (request_.tokens == 0 || reply_.Left()) return absl::OkStatus();
+    MP_RETURN_IF_ERROR(
+        model_.Generate(Texts(), !request_.chat, left,
+                        [&](size_t answer, const TokenScore& token, absl::string_view bytes) {
+                          return answers_[answer].Take(token, bytes);
+                        }));
+    for (const Answering& answer : answers_) MP_RETURN_IF_ERROR(answer.broken());
+    return absl::OkStatus();
+  }
+  void End() {
+    if (reply_.Left()) return reply_.End();
+    TokenUsage usage;
+    std::vector<WholeChoice> choices;
+    for (Answering& answer : answers_) {
+      choices.push_back(answer.End());
+      usage.answer += answer.tokens();
+    }
+    for (const TextLine& prompt : prompts_) {
+      usage.prompt += static_cast<int64_t>(prompt.prompt.size());
+    }
+    if (!request_.stream) return reply_.Whole(WholeAnswer(head_, choices, usage));
+    if (head_.include_usage) reply_.Write(UsageChunk(head_, usage));
+    reply_.Write(kDoneChunk);
+    reply_.End();
+  }
+  void Break(const absl::Status& status) {
+    if (!request_.stream) return reply_.Fail(status);
+    reply_.Write(ErrorChunk(status));
+    reply_.End();
+  }
+
+ private:
+  size_t PromptOf(size_t answer) const { return answer / static_cast<size_t>(request_.answers); }
+  std::vector<TextLine> Texts() const {
+    std::vector<TextLine> texts;
+    for (size_t i = 0; i < answers_.size(); ++i) {
+      texts.push_back(prompts_[PromptOf(i)]);
+      texts.back().seed += i % static_cast<size_t>(request_.answers);
+    }
+    return texts;
+  }
+
+  const TextRequest& request_;
+  const AnswerHead head_;
+  const std::vector<TextLine> prompts_;
+  TextModel& model_;
+  TextReply& reply_;
+  std::deque<Answering> answers_;
+};
 
 }  // namespace
 
 absl::Status AnswerRequest(const TextRequest& request, const AnswerContext& context,
                            TextModel& model, TextReply& reply) {
-  const auto text = TextOf(request, context, model);
-  if (!text.ok()) {
-    reply.Fail(text.status());
-    return absl::IsUnavailable(text.status()) ? text.status() : absl::OkStatus();
+  auto prompts = TextsOf(request, request.seed.value_or(context.seed), model);
+  if (!prompts.ok()) {
+    reply.Fail(prompts.status());
+    return absl::IsUnavailable(prompts.status()) ? prompts.status() : absl::OkStatus();
   }
-  Answering answering(request,
-                      {.chat = request.chat,
-                       .id = context.id,
-                       .created = context.created,
-                       .model = context.model,
-                       .include_usage = request.include_usage},
-                      model, reply);
-  const absl::Status made = MakeAnswer(*text, !request.chat, model, answering);
+  AllAnswers answers(request, context, *std::move(prompts), model, reply);
+  const absl::Status made = answers.Make();
   if (made.ok()) {
-    answering.End(static_cast<int64_t>(text->prompt.size()));
+    answers.End();
   } else {
-    answering.Break(made);
+    answers.Break(made);
   }
   return absl::IsUnavailable(made) ? made : absl::OkStatus();
 }

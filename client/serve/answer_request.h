@@ -36,7 +36,7 @@ struct AnswerContext {
   uint64_t seed = 0;  // where the request has none
 };
 
-// Blocks until all is handed to `reply`, or it was left: then the model's text ends at the next
+// Blocks until all is handed to `reply`, or it was left: then the model's texts end at the next
 // token. Keeps nothing. Returns the model's error where it cannot go on (UNAVAILABLE).
 absl::Status AnswerRequest(const TextRequest& request, const AnswerContext& context,
                            TextModel& model, TextReply& reply);

@@ -64,8 +64,8 @@ TextRequest Chat(bool stream) {
 TEST(AnswerRequest, AWholeCompletion) {
   FakeTextModel model("Hello there");
   KeptReply reply;
-  ASSERT_EQ(AnswerRequest({.prompt = "abc", .tokens = 5, .temperature = 0.5, .top_k = 3}, kContext,
-                          model, reply),
+  ASSERT_EQ(AnswerRequest({.prompts = {{"abc"}}, .tokens = 5, .temperature = 0.5, .top_k = 3},
+                          kContext, model, reply),
             absl::OkStatus());
   EXPECT_EQ(reply.whole, json::parse(R"({
       "id": "id-1", "object": "text_completion", "created": 5, "model": "m",
@@ -120,10 +120,10 @@ TEST(AnswerRequest, AChatsStream) {
 TEST(AnswerRequest, ACompletionsStreamStopsAtAText) {
   FakeTextModel model("one. two. three");
   KeptReply reply;
-  ASSERT_EQ(
-      AnswerRequest({.prompt = "p", .tokens = 40, .stop = {". t"}, .echo = true, .stream = true},
-                    kContext, model, reply),
-      absl::OkStatus());
+  ASSERT_EQ(AnswerRequest(
+                {.prompts = {{"p"}}, .tokens = 40, .stop = {". t"}, .echo = true, .stream = true},
+                kContext, model, reply),
+            absl::OkStatus());
   std::string text;
   for (const json& event : reply.Events()) {
     EXPECT_EQ(event["object"], "text_completion");
@@ -138,7 +138,7 @@ TEST(AnswerRequest, ACompletionsStreamStopsAtAText) {
 TEST(AnswerRequest, ACompletionTellsHowLikelyItsTokensAre) {
   FakeTextModel model("xa");
   KeptReply reply;
-  ASSERT_EQ(AnswerRequest({.prompt_ids = {{'p', 0x68}}, .tokens = 2, .best = 1, .echo = true},
+  ASSERT_EQ(AnswerRequest({.prompts = {{"", {{'p', 0x68}}}}, .tokens = 2, .best = 1, .echo = true},
                           kContext, model, reply),
             absl::OkStatus());
   EXPECT_EQ(reply.whole["choices"][0]["text"], "phxa");
@@ -148,9 +148,9 @@ TEST(AnswerRequest, ACompletionTellsHowLikelyItsTokensAre) {
       "top_logprobs": [null, {"a": -12.125, "h": -13}, {"a": -12.125, "x": -15}, {"a": -12.125}],
       "text_offset": [0, 1, 2, 3]})"));
   EXPECT_EQ(model.asked().best, 1);
-  ASSERT_EQ(
-      AnswerRequest({.prompt = "ph", .tokens = 0, .best = 0, .echo = true}, kContext, model, reply),
-      absl::OkStatus());
+  ASSERT_EQ(AnswerRequest({.prompts = {{"ph"}}, .tokens = 0, .best = 0, .echo = true}, kContext,
+                          model, reply),
+            absl::OkStatus());
   EXPECT_EQ(reply.whole["choices"][0]["text"], "ph");
   EXPECT_EQ(reply.whole["choices"][0]["logprobs"]["token_logprobs"], json::parse("[null, -13]"));
   EXPECT_EQ(reply.whole["usage"]["completion_tokens"], 0);
@@ -173,11 +173,14 @@ TEST(AnswerRequest, AChatTellsHowLikelyItsTokensAre) {
 TEST(AnswerRequest, AStreamTellsOfEachTokenOnce) {
   FakeTextModel model("H\xc3\xa9 ab");
   KeptReply reply;
-  ASSERT_EQ(
-      AnswerRequest(
-          {.prompt = "pq", .tokens = 6, .stop = {"bx"}, .best = 0, .echo = true, .stream = true},
-          kContext, model, reply),
-      absl::OkStatus());
+  ASSERT_EQ(AnswerRequest({.prompts = {{"pq"}},
+                           .tokens = 6,
+                           .stop = {"bx"},
+                           .best = 0,
+                           .echo = true,
+                           .stream = true},
+                          kContext, model, reply),
+            absl::OkStatus());
   std::string text;
   std::vector<std::string> tokens;
   std::vector<int64_t> offsets;
@@ -196,10 +199,10 @@ TEST(AnswerRequest, AStreamTellsOfEachTokenOnce) {
 TEST(AnswerRequest, OffsetsAreThoseOfTheText) {
   FakeTextModel model("x");
   KeptReply reply;
-  ASSERT_EQ(
-      AnswerRequest({.prompt_ids = {{256, 'p', 0xc3, 0xa9}}, .tokens = 2, .best = 0, .echo = true},
-                    kContext, model, reply),
-      absl::OkStatus());
+  ASSERT_EQ(AnswerRequest(
+                {.prompts = {{"", {{256, 'p', 0xc3, 0xa9}}}}, .tokens = 2, .best = 0, .echo = true},
+                kContext, model, reply),
+            absl::OkStatus());
   EXPECT_EQ(reply.whole["choices"][0]["text"], "p\xc3\xa9x");
   EXPECT_EQ(reply.whole["choices"][0]["logprobs"]["text_offset"],
             json::parse("[0, 0, 1, 1, 2, 3]"));
@@ -210,9 +213,10 @@ TEST(AnswerRequest, WhoeverLeavesWhileAPromptIsScoredHasNoAnswerMade) {
   FakeTextModel model("x");
   KeptReply reply;
   reply.LeaveAfter(0);
-  ASSERT_EQ(AnswerRequest({.prompt = "abc", .tokens = 5, .best = 1, .echo = true, .stream = true},
-                          kContext, model, reply),
-            absl::OkStatus());
+  ASSERT_EQ(
+      AnswerRequest({.prompts = {{"abc"}}, .tokens = 5, .best = 1, .echo = true, .stream = true},
+                    kContext, model, reply),
+      absl::OkStatus());
   EXPECT_EQ(model.asked().tokens, 0);
 }
 
@@ -220,17 +224,18 @@ TEST(AnswerRequest, ATextThatCannotBeScoredIsAnError) {
   FakeTextModel model("x");
   model.set_error(absl::InvalidArgumentError("no figures"));
   KeptReply reply;
-  EXPECT_EQ(
-      AnswerRequest({.prompt = "p", .tokens = 1, .best = 0, .echo = true}, kContext, model, reply),
-      absl::OkStatus());
+  EXPECT_EQ(AnswerRequest({.prompts = {{"p"}}, .tokens = 1, .best = 0, .echo = true}, kContext,
+                          model, reply),
+            absl::OkStatus());
   EXPECT_EQ(reply.failed.message(), "no figures");
 }
 
 TEST(AnswerRequest, WhatIsHeldBackComesAtTheEnd) {
   FakeTextModel model("ab\xc3");
   KeptReply reply;
-  ASSERT_EQ(AnswerRequest({.prompt = "p", .tokens = 3, .stop = {"bx"}}, kContext, model, reply),
-            absl::OkStatus());
+  ASSERT_EQ(
+      AnswerRequest({.prompts = {{"p"}}, .tokens = 3, .stop = {"bx"}}, kContext, model, reply),
+      absl::OkStatus());
   EXPECT_EQ(reply.whole["choices"][0]["text"], "ab\xef\xbf\xbd");
 }
 
@@ -239,8 +244,9 @@ TEST(AnswerRequest, WhoeverLeavesEndsTheText) {
   model.set_ends_itself(false);
   KeptReply reply;
   reply.LeaveAfter(3);
-  ASSERT_EQ(AnswerRequest({.prompt = "p", .tokens = 60, .stream = true}, kContext, model, reply),
-            absl::OkStatus());
+  ASSERT_EQ(
+      AnswerRequest({.prompts = {{"p"}}, .tokens = 60, .stream = true}, kContext, model, reply),
+      absl::OkStatus());
   EXPECT_EQ(model.made(), 4);
   EXPECT_THAT(reply.text, testing::Not(HasSubstr("DONE")));
 }
@@ -252,16 +258,78 @@ TEST(AnswerRequest, WhatDoesNotFitIsRefused) {
     EXPECT_EQ(AnswerRequest(request, kContext, model, reply), absl::OkStatus());
     return json::parse(ErrorJson(reply.failed))["error"];
   };
-  const json long_answer = refused({.prompt = "abc", .tokens = 62});
+  const json long_answer = refused({.prompts = {{"abc"}}, .tokens = 62});
   EXPECT_EQ(long_answer["param"], "max_tokens");
   EXPECT_EQ(long_answer["code"], "context_length_exceeded");
   EXPECT_THAT(long_answer["message"].get<std::string>(), HasSubstr("room for 64 tokens"));
-  EXPECT_EQ(refused({.prompt = std::string(64, 'x'), .tokens = 1})["param"], "prompt");
-  EXPECT_EQ(refused({.prompt = "", .tokens = 1})["param"], "prompt");
-  EXPECT_EQ(refused({.prompt_ids = {{1, 257}}, .tokens = 1})["param"], "prompt");
+  EXPECT_EQ(refused({.prompts = {{std::string(64, 'x')}}, .tokens = 1})["param"], "prompt");
+  EXPECT_EQ(refused({.prompts = {{""}}, .tokens = 1})["param"], "prompt");
+  EXPECT_EQ(refused({.prompts = {{"", {{1, 257}}}}, .tokens = 1})["param"], "prompt");
   TextRequest chat = Chat(false);
   chat.messages = R"([{"role": "system"}])";
   EXPECT_EQ(refused(chat)["param"], "messages");
+  EXPECT_EQ(model.made(), 0);
+}
+
+// To each prompt as many answers as are asked for, in order.
+TEST(AnswerRequest, SeveralAnswersInOne) {
+  FakeTextModel model("xyz");
+  KeptReply reply;
+  TextRequest request = {.prompts = {{"abc"}, {"", {{'d'}}}}, .tokens = 2, .answers = 2};
+  request.echo = true;
+  ASSERT_EQ(AnswerRequest(request, kContext, model, reply), absl::OkStatus());
+  const json& choices = reply.whole["choices"];
+  ASSERT_EQ(choices.size(), 4U);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(choices[i]["index"], i);
+    EXPECT_EQ(choices[i]["text"], i < 2 ? "abcxy" : "dxy");
+    EXPECT_EQ(choices[i]["finish_reason"], "length");
+  }
+  EXPECT_EQ(reply.whole["usage"], json::parse(R"({
+      "prompt_tokens": 4, "completion_tokens": 8, "total_tokens": 12})"));
+  EXPECT_EQ(model.asked().seed, 10U);  // of the second answer to a prompt
+  request.seed = ~uint64_t{0};
+  ASSERT_EQ(AnswerRequest(request, kContext, model, reply), absl::OkStatus());
+  EXPECT_EQ(model.asked().seed, 0U);
+}
+
+TEST(AnswerRequest, SeveralPromptsAreScored) {
+  FakeTextModel model("x");
+  KeptReply reply;
+  ASSERT_EQ(AnswerRequest({.prompts = {{"ab"}, {"acd"}}, .tokens = 0, .best = 0, .echo = true},
+                          kContext, model, reply),
+            absl::OkStatus());
+  const json& choices = reply.whole["choices"];
+  ASSERT_EQ(choices.size(), 2U);
+  EXPECT_EQ(choices[0]["logprobs"]["token_logprobs"], json::parse("[null, -12.25]"));
+  EXPECT_EQ(choices[1]["logprobs"]["token_logprobs"], json::parse("[null, -12.375, -12.5]"));
+  EXPECT_EQ(choices[1]["logprobs"]["text_offset"], json::parse("[0, 1, 2]"));
+}
+
+TEST(AnswerRequest, AStreamOfSeveralAnswers) {
+  FakeTextModel model("xyz");
+  KeptReply reply;
+  ASSERT_EQ(AnswerRequest({.prompts = {{"p"}}, .tokens = 2, .answers = 2, .stream = true}, kContext,
+                          model, reply),
+            absl::OkStatus());
+  std::vector<std::string> texts(2), finished(2);
+  for (const json& event : reply.Events()) {
+    const json& choice = event["choices"][0];
+    const size_t index = choice["index"];
+    texts.at(index) += choice["text"].get<std::string>();
+    if (choice["finish_reason"].is_string()) finished.at(index) += choice["finish_reason"];
+  }
+  EXPECT_THAT(texts, ElementsAre("xy", "xy"));
+  EXPECT_THAT(finished, ElementsAre("length", "length"));
+}
+
+TEST(AnswerRequest, APromptOfSeveralIsRefusedByItsPlace) {
+  FakeTextModel model("x");
+  KeptReply reply;
+  EXPECT_EQ(
+      AnswerRequest({.prompts = {{"a"}, {"", {{1, 257}}}}, .tokens = 1}, kContext, model, reply),
+      absl::OkStatus());
+  EXPECT_EQ(json::parse(ErrorJson(reply.failed))["error"]["param"], "prompt[1]");
   EXPECT_EQ(model.made(), 0);
 }
 
@@ -269,12 +337,13 @@ TEST(AnswerRequest, AModelThatEndsIsAnError) {
   FakeTextModel model("x");
   model.set_error(absl::UnavailableError("the model has ended"));
   KeptReply whole;
-  EXPECT_EQ(AnswerRequest({.prompt = "p", .tokens = 2}, kContext, model, whole).code(),
+  EXPECT_EQ(AnswerRequest({.prompts = {{"p"}}, .tokens = 2}, kContext, model, whole).code(),
             absl::StatusCode::kUnavailable);
   EXPECT_EQ(whole.failed.message(), "the model has ended");
   KeptReply stream;
   EXPECT_FALSE(
-      AnswerRequest({.prompt = "p", .tokens = 2, .stream = true}, kContext, model, stream).ok());
+      AnswerRequest({.prompts = {{"p"}}, .tokens = 2, .stream = true}, kContext, model, stream)
+          .ok());
   EXPECT_THAT(stream.text, HasSubstr(R"(data: {"error":{"message":"the model has ended")"));
   EXPECT_TRUE(stream.ended);
 }

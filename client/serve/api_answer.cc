@@ -84,7 +84,7 @@ AnswerFields LogprobsFields(const AnswerHead& head, const std::optional<AnswerTo
 std::string ChunkOf(const AnswerHead& head, AnswerFields part, AnswerFields finish,
                     const std::optional<AnswerTokens>& tokens = {}) {
   AnswerFields chunk = HeadFields(head, head.chat ? "chat.completion.chunk" : "text_completion");
-  AnswerFields choice = {{"index", 0}};
+  AnswerFields choice = {{"index", head.choice}};
   choice[head.chat ? "delta" : "text"] = std::move(part);
   choice["logprobs"] = LogprobsFields(head, tokens);
   choice["finish_reason"] = std::move(finish);
@@ -104,19 +104,21 @@ int64_t Characters(absl::string_view text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-std::string WholeAnswer(const AnswerHead& head, absl::string_view text, absl::string_view finish,
-                        const TokenUsage& usage, const std::optional<AnswerTokens>& tokens) {
+std::string WholeAnswer(const AnswerHead& head, const std::vector<WholeChoice>& choices,
+                        const TokenUsage& usage) {
   AnswerFields answer = HeadFields(head, head.chat ? "chat.completion" : "text_completion");
-  AnswerFields choice = {{"index", 0}};
-  if (head.chat) {
-    choice["message"] = {
-        {"role", "assistant"}, {"content", std::string(text)}, {"refusal", nullptr}};
-  } else {
-    choice["text"] = std::string(text);
+  answer["choices"] = AnswerFields::array();
+  for (const WholeChoice& made : choices) {
+    AnswerFields choice = {{"index", answer["choices"].size()}};
+    if (head.chat) {
+      choice["message"] = {{"role", "assistant"}, {"content", made.text}, {"refusal", nullptr}};
+    } else {
+      choice["text"] = made.text;
+    }
+    choice["logprobs"] = LogprobsFields(head, made.tokens);
+    choice["finish_reason"] = made.finish;
+    answer["choices"].push_back(std::move(choice));
   }
-  choice["logprobs"] = LogprobsFields(head, tokens);
-  choice["finish_reason"] = std::string(finish);
-  answer["choices"] = AnswerFields::array({std::move(choice)});
   answer["usage"] = UsageFields(usage);
   return DumpAnswer(answer);
 }

@@ -4,7 +4,7 @@
 //   const AnswerHead head = {.chat = true, .id = "chatcmpl-1", .created = now, .model = "m"};
 //   stream->Write(BeginChunk(head));            // of chats: who speaks
 //   stream->Write(TextChunk(head, "Hel"));      // any number
-//   stream->Write(EndChunk(head, "stop"));
+//   stream->Write(EndChunk(head, "stop"));    // of each choice: head.choice
 //   stream->Write(UsageChunk(head, usage));     // where the client asked for it
 //   stream->Write(kDoneChunk);
 //
@@ -28,6 +28,7 @@ struct AnswerHead {
   int64_t created = 0;  // Unix seconds
   std::string model;
   bool include_usage = false;  // chunks have a null `usage`, until one has it
+  int64_t choice = 0;          // which of the answers chunks are of
 };
 
 // In tokens. The answer's include one that ends it.
@@ -58,9 +59,16 @@ struct AnswerTokens {
 // Of UTF-8.
 int64_t Characters(absl::string_view text);
 
-// `finish`: "stop": the model ended, or a stop text came; "length": no more tokens were allowed.
-std::string WholeAnswer(const AnswerHead& head, absl::string_view text, absl::string_view finish,
-                        const TokenUsage& usage, const std::optional<AnswerTokens>& tokens = {});
+struct WholeChoice {
+  std::string text;
+  // "stop": the model ended, or a stop text came; "length": no more tokens were allowed.
+  std::string finish;
+  std::optional<AnswerTokens> tokens = std::nullopt;
+};
+
+// `choices`: in their order.
+std::string WholeAnswer(const AnswerHead& head, const std::vector<WholeChoice>& choices,
+                        const TokenUsage& usage);
 
 inline constexpr char kDoneChunk[] = "data: [DONE]\n\n";
 std::string BeginChunk(const AnswerHead& head);

@@ -18,7 +18,7 @@ struct Refused {
   const char* why;
 };
 
-constexpr char kOneAnswer[] = "this server makes one answer for a request";
+constexpr char kNoChoice[] = "this server gives every answer that it makes";
 constexpr char kNoTools[] = "this server calls no tools";
 constexpr char kNoForm[] = "this server cannot force the form of an answer";
 constexpr char kNoPenalty[] =
@@ -27,9 +27,8 @@ constexpr char kTextAlone[] = "this server reads and writes text alone";
 constexpr char kTemplate[] = "the prompt is made by the tokenizer's own chat template";
 
 constexpr Refused kRefused[] = {
-    {"n", "[1]", kOneAnswer},
-    {"best_of", "[1]", kOneAnswer},
-    {"use_beam_search", "[]", kOneAnswer},
+    {"best_of", "[1]", kNoChoice},
+    {"use_beam_search", "[]", kNoChoice},
     {"suffix", "[]", "this server only goes on with a text: it fills in nothing before a suffix"},
     {"tools", "[]", kNoTools},
     {"tool_choice", R"(["none", "auto"])", kNoTools},

@@ -136,6 +136,16 @@ absl::Status ReadChatBest(const json& object, std::optional<int64_t>* best) {
   return BadParameter("top_logprobs", "top_logprobs needs `logprobs: true`");
 }
 
+absl::Status ReadAnswers(const json& object, int64_t* answers) {
+  const json* given = Given(object, "n");
+  if (given == nullptr) return absl::OkStatus();
+  if (!IsWithin(*given, 1, kMostAnswers)) {
+    return BadParameter("n", absl::StrCat("n must be an integer from 1 to ", kMostAnswers));
+  }
+  *answers = given->get<int64_t>();
+  return absl::OkStatus();
+}
+
 absl::Status ReadStop(const json& object, std::vector<std::string>* stop) {
   const json* given = Given(object, "stop");
   if (given == nullptr) return absl::OkStatus();
@@ -189,34 +199,40 @@ absl::Status ReadCommon(const json& object, TextRequest* request) {
   if (request->top_p == 0) return BadParameter("top_p", "top_p must be above 0, and at most 1");
   MP_RETURN_IF_ERROR(ReadTopK(object, &request->top_k));
   MP_RETURN_IF_ERROR(ReadSeed(object, &request->seed));
+  MP_RETURN_IF_ERROR(ReadAnswers(object, &request->answers));
   MP_RETURN_IF_ERROR(ReadStop(object, &request->stop));
   return ReadStream(object, request);
 }
 
-absl::Status ReadPrompt(const json& object, TextRequest* request) {
-  const json* prompt = Given(object, "prompt");
-  if (prompt == nullptr) return BadParameter("prompt", "prompt is missing");
-  // One prompt may be given as a list of one.
-  if (prompt->is_array() && prompt->size() == 1 && !(*prompt)[0].is_number()) {
-    prompt = &(*prompt)[0];
-  }
-  if (const auto* text = prompt->get_ptr<const std::string*>(); text != nullptr) {
-    request->prompt = *text;
-    return absl::OkStatus();
-  }
-  if (!prompt->is_array() || prompt->empty()) {
-    return BadParameter("prompt", "prompt must be a text, or a list of token ids");
+// A text, or a list of ids. `name`: as errors call it.
+absl::StatusOr<RequestPrompt> PromptOf(const json& prompt, const std::string& name) {
+  if (const auto* text = prompt.get_ptr<const std::string*>(); text != nullptr) return {{*text}};
+  if (!prompt.is_array() || prompt.empty()) {
+    return BadParameter(name, absl::StrCat(name, " must be a text, or a list of token ids"));
   }
   std::vector<int32_t> ids;
-  for (const json& id : *prompt) {
+  for (const json& id : prompt) {
     if (!IsWithin(id, 0, std::numeric_limits<int32_t>::max())) {
-      return BadParameter("prompt", id.is_string() || id.is_array()
-                                        ? "this server takes one prompt in a request"
-                                        : "prompt has an element that is no token id");
+      return BadParameter(name, absl::StrCat(name, " has an element that is no token id"));
     }
     ids.push_back(id.get<int32_t>());
   }
-  request->prompt_ids = std::move(ids);
+  return RequestPrompt{.text = "", .ids = std::move(ids)};
+}
+
+absl::Status ReadPrompts(const json& object, TextRequest* request) {
+  const json* prompt = Given(object, "prompt");
+  if (prompt == nullptr) return BadParameter("prompt", "prompt is missing");
+  const bool several = prompt->is_array() && !prompt->empty() && !(*prompt)[0].is_number();
+  if (!several) {
+    MP_ASSIGN_OR_RETURN(request->prompts.emplace_back(), PromptOf(*prompt, "prompt"));
+  } else if (static_cast<int64_t>(prompt->size()) > kMostAnswers / request->answers) {
+    return BadParameter("prompt", absl::StrCat("prompts times n may be at most ", kMostAnswers));
+  }
+  for (size_t i = 0; several && i < prompt->size(); ++i) {
+    MP_ASSIGN_OR_RETURN(request->prompts.emplace_back(),
+                        PromptOf((*prompt)[i], absl::StrCat("prompt[", i, "]")));
+  }
   return absl::OkStatus();
 }
 
@@ -303,7 +319,7 @@ absl::StatusOr<TextRequest> ParseCompletionRequest(absl::string_view body) {
   MP_RETURN_IF_ERROR(ReadFlag(object, "echo", &request.echo));
   MP_RETURN_IF_ERROR(ReadBest(object, "logprobs", &request.best));
   MP_RETURN_IF_ERROR(ReadCommon(object, &request));
-  MP_RETURN_IF_ERROR(ReadPrompt(object, &request));
+  MP_RETURN_IF_ERROR(ReadPrompts(object, &request));
   std::optional<int64_t> top;
   MP_RETURN_IF_ERROR(ReadBest(object, "top_logprobs", &top));
   if (top.value_or(0) > 0) {

@@ -23,13 +23,20 @@ inline constexpr size_t kMostStops = 16;  // OpenAI has 4
 inline constexpr size_t kMostStopBytes = 1024;
 inline constexpr int64_t kMostBest = 20;
 
+inline constexpr int64_t kMostAnswers = 64;  // to a request
+
+// A text, or the ids of one.
+struct RequestPrompt {
+  std::string text;
+  std::optional<std::vector<int32_t>> ids = std::nullopt;
+};
+
 struct TextRequest {
   bool chat = false;
   std::string model;  // empty: whichever is served
 
-  // What the model goes on with: of completions one of the first two, of chats the others.
-  std::string prompt;
-  std::optional<std::vector<int32_t>> prompt_ids;
+  // What the model goes on with: of completions the first, at least one; of chats the others.
+  std::vector<RequestPrompt> prompts;
   std::string messages;            // a JSON array of {"role", "content"}, whose contents are text
   std::string template_arguments;  // a JSON object: further variables of the chat template
 
@@ -38,6 +45,7 @@ struct TextRequest {
   double top_p = 1;
   int64_t top_k = 0;  // 0: all
   std::optional<uint64_t> seed;
+  int64_t answers = 1;  // to each prompt, of the seed, the seed + 1, ...
   std::vector<std::string> stop;
   // Log-probabilities are told of tokens, and of so many of the likeliest.
   std::optional<int64_t> best;

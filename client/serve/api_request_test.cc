@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/serve/api_error.h"
 
 namespace milepost::client {
@@ -33,7 +34,9 @@ std::string CompletionParam(const std::string& fields) {
 TEST(ApiRequest, HasTheApisDefaults) {
   const auto completion = ParseCompletionRequest(R"({"prompt": "Once"})");
   ASSERT_TRUE(completion.ok()) << completion.status();
-  EXPECT_EQ(completion->prompt, "Once");
+  ASSERT_EQ(completion->prompts.size(), 1U);
+  EXPECT_EQ(completion->prompts[0].text, "Once");
+  EXPECT_EQ(completion->answers, 1);
   EXPECT_EQ(completion->tokens, 16);
   EXPECT_EQ(completion->temperature, 1);
   EXPECT_EQ(completion->top_p, 1);
@@ -51,29 +54,48 @@ TEST(ApiRequest, TakesAllThatIsHonoured) {
   const auto request = ParseCompletionRequest(R"({
       "model": "m", "prompt": [1, 2, 3], "max_tokens": 7, "temperature": 0, "top_p": 0.5,
       "top_k": -1, "seed": -1, "stop": ["a", "b"], "stream": true, "echo": null,
-      "stream_options": {"include_usage": true}, "user": "x", "logit_bias": {}, "n": 1,
+      "stream_options": {"include_usage": true}, "user": "x", "logit_bias": {}, "n": 3,
       "something_new": [1]})");
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->model, "m");
-  EXPECT_THAT(*request->prompt_ids, ElementsAre(1, 2, 3));
+  EXPECT_THAT(*request->prompts.at(0).ids, ElementsAre(1, 2, 3));
   EXPECT_EQ(request->tokens, 7);
   EXPECT_EQ(request->temperature, 0);
   EXPECT_EQ(request->top_p, 0.5);
   EXPECT_EQ(request->top_k, 0);
   EXPECT_EQ(request->seed, ~uint64_t{0});
+  EXPECT_EQ(request->answers, 3);
   EXPECT_THAT(request->stop, ElementsAre("a", "b"));
   EXPECT_TRUE(request->stream && request->include_usage);
-  EXPECT_EQ(ParseCompletionRequest(R"({"prompt": ["one"]})")->prompt, "one");
-  EXPECT_THAT(*ParseCompletionRequest(R"({"prompt": [[5]]})")->prompt_ids, ElementsAre(5));
   EXPECT_THAT(ParseCompletionRequest(R"({"prompt": "a", "stop": "x"})")->stop, ElementsAre("x"));
   EXPECT_EQ(ParseChatRequest(absl::StrCat("{", kHello, R"(, "max_completion_tokens": 9})"))->tokens,
             9);
 }
 
+TEST(ApiRequest, TakesSeveralPrompts) {
+  const auto texts = ParseCompletionRequest(R"({"prompt": ["one", "", [5]], "n": 2})");
+  ASSERT_TRUE(texts.ok()) << texts.status();
+  ASSERT_EQ(texts->prompts.size(), 3U);
+  EXPECT_EQ(texts->prompts[0].text, "one");
+  EXPECT_FALSE(texts->prompts[1].ids.has_value());
+  EXPECT_THAT(*texts->prompts[2].ids, ElementsAre(5));
+  const auto param = [](int prompts, int answers) {
+    std::vector<std::string> each(static_cast<size_t>(prompts), "[1, 2]");
+    const auto read = ParseCompletionRequest(
+        absl::StrCat("{\"prompt\": [", absl::StrJoin(each, ","), "], \"n\": ", answers, "}"));
+    return read.ok() ? "taken" : ErrorField(read.status(), "param");
+  };
+  EXPECT_EQ(param(64, 1), "taken");
+  EXPECT_EQ(param(21, 3), "taken");
+  EXPECT_EQ(param(1, 64), "taken");
+  EXPECT_EQ(param(65, 1), "prompt");
+  EXPECT_EQ(param(22, 3), "prompt");
+  EXPECT_EQ(param(1, 65), "n");
+  EXPECT_EQ(ChatParam(R"("n": 64)"), "taken");
+}
+
 TEST(ApiRequest, WhatIsNotHonouredIsRefusedByItsName) {
   const std::vector<std::pair<const char*, const char*>> cases = {
-      {"n", "2"},
-      {"n", "0"},
       {"best_of", "3"},
       {"use_beam_search", "true"},
       {"suffix", "\"end\""},
@@ -160,6 +182,9 @@ TEST(ApiRequest, WrongValuesAreNamed) {
       {"stream", "\"yes\""},
       {"stream_options", R"({"include_usage": true})"},  // without a stream
       {"model", "7"},
+      {"n", "0"},
+      {"n", "65"},
+      {"n", "true"},
   };
   for (const auto& [name, value] : cases) {
     const std::string field = absl::StrCat("\"", name, "\": ", value);
@@ -173,11 +198,21 @@ TEST(ApiRequest, WrongValuesAreNamed) {
 }
 
 TEST(ApiRequest, PromptsAndMessagesAreChecked) {
-  for (const char* prompt : {"null", "7", "[]", "[\"a\", \"b\"]", "[[1], [2]]", "[1, -1]",
-                             "[1, 4294967296]", "[1, \"a\"]", "{}", "[[[1]]]"}) {
+  const std::vector<std::pair<const char*, const char*>> prompts = {
+      {"null", "prompt"},
+      {"7", "prompt"},
+      {"[]", "prompt"},
+      {"[1, -1]", "prompt"},
+      {"[1, 4294967296]", "prompt"},
+      {"[1, \"a\"]", "prompt"},
+      {"{}", "prompt"},
+      {"[[[1]]]", "prompt[0]"},
+      {"[\"a\", 7]", "prompt[1]"},
+      {"[[1], [2], []]", "prompt[2]"}};
+  for (const auto& [prompt, param] : prompts) {
     const auto request = ParseCompletionRequest(absl::StrCat(R"({"prompt": )", prompt, "}"));
     ASSERT_FALSE(request.ok()) << prompt;
-    EXPECT_EQ(ErrorField(request.status(), "param"), "prompt") << prompt;
+    EXPECT_EQ(ErrorField(request.status(), "param"), param) << prompt;
   }
   const std::vector<std::pair<const char*, const char*>> cases = {
       {"null", "messages"},

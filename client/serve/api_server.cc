@@ -77,7 +77,8 @@ absl::StatusOr<std::unique_ptr<ApiServer>> ApiServer::Start(ApiOptions options,
   ApiServer* raw = server.get();
   server->url_ = listener.url;
   server->queue_ = std::make_unique<TextQueue>(
-      server->options_.most_waiting, [raw](TextQueue::Waiting& one) { raw->AnswerWaiting(one); });
+      server->options_.most_waiting, static_cast<size_t>(model->facts().texts),
+      [raw](TextQueue::Waiting& one) { raw->AnswerWaiting(one); });
   HttpOptions http{.sockets = std::move(listener.sockets), .tls_dir = server->options_.tls_dir};
   http.handler = [raw](const HttpRequest& request, const HttpAnswer& answer) {
     raw->Answer(request, answer);
@@ -159,9 +160,10 @@ void ApiServer::AnswerText(bool chat, const HttpRequest& request, const HttpAnsw
                             .reply = std::make_unique<HttpReply>(answer)};
   if (queue_->Add(std::move(one))) return;
   answer(ApiErrorResponse(WithErrorCode(
-      absl::ResourceExhaustedError(absl::StrCat("this server makes one text at a time, and ",
-                                                options_.most_waiting,
-                                                " requests wait already: ask again later")),
+      absl::ResourceExhaustedError(absl::StrCat(
+          "this server answers ", model_->facts().texts, " requests at a time, and ",
+          options_.most_waiting, " wait already: ask again later (`milepost serve --parallel` is ",
+          "the number)")),
       "queue_full")));
 }
 

@@ -34,7 +34,7 @@ struct ApiOptions {
   std::string key;                 // what clients must show as a bearer token; empty: nothing
   std::string model;               // the model's name in the API
   int64_t created = 0;             // Unix seconds
-  size_t most_waiting = 16;        // requests, besides the one that is answered
+  size_t most_waiting = 16;        // requests, besides those that are answered
   std::function<int64_t()> now;    // Unix seconds; must be set
   std::function<uint64_t()> seed;  // of requests without one; must be set
   std::function<void()> model_ended = [] {};  // called when the model cannot go on

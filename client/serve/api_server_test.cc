@@ -146,8 +146,8 @@ TEST_F(ApiServerTest, BadRequestsHaveTheApisErrors) {
   is(Post("/v1/completions", "{"), 400, kBad, nullptr, nullptr);
   is(Post("/v1/completions", R"({"prompt": "a", "temperature": -1})"), 400, kBad, "temperature",
      nullptr);
-  is(Post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}], "n": 2})"),
-     400, kBad, "n", "unsupported_parameter");
+  is(Post("/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}], "n": 65})"),
+     400, kBad, "n", nullptr);
   is(Post("/v1/completions", R"({"prompt": "a", "max_tokens": 64})"), 400, kBad, "max_tokens",
      "context_length_exceeded");
   is(Post("/v1/completions", R"({"prompt": "a", "model": "other"})"), 404, kBad, nullptr,
@@ -225,6 +225,29 @@ TEST_F(ApiServerTest, AFullQueueSaysSo) {
   Let(1 << 30);
   for (RawClient* client : {&answered, &second, &third}) {
     EXPECT_THAT(client->Until("}}"), HasSubstr("\"text\":\"Hello\""));
+  }
+}
+
+// As many requests are answered at once as the model makes texts; then others wait.
+TEST_F(ApiServerTest, RequestsAreAnsweredSideBySide) {
+  model_.its_facts().texts = 3;
+  options_.most_waiting = 1;
+  Start();
+  Let(0);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 1; i <= 3; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server_->url(), kAsk));
+    AwaitWanted(i);
+  }
+  clients.push_back(std::make_unique<RawClient>(server_->url(), kAsk));
+  AwaitWaiting(1);
+  const ApiTold fifth = Post("/v1/completions", kAsk);
+  EXPECT_EQ(fifth.status, 429);
+  EXPECT_THAT(fifth.body, HasSubstr("answers 3 requests at a time"));
+  clients[1].reset();  // and makes room
+  Let(1 << 30);
+  for (const int i : {0, 2, 3}) {
+    EXPECT_THAT(clients[static_cast<size_t>(i)]->Until("}}"), HasSubstr("\"text\":\"Hello\""));
   }
 }
 

@@ -9,8 +9,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "client/serve/text_model.h"
 
 namespace milepost::client {
@@ -32,7 +34,11 @@ class FakeTextModel : public TextModel {
   void set_error(absl::Status error) { error_ = std::move(error); }
   // Of all texts.
   int made() const { return made_; }
-  const TextLine& asked() const { return asked_; }
+  // The last text.
+  TextLine asked() const {
+    absl::MutexLock lock(&mutex_);
+    return asked_;
+  }
 
   absl::StatusOr<std::vector<int32_t>> Encode(const std::string& text) override {
     if (text.empty()) return absl::InvalidArgumentError("the prompt gives no tokens");
@@ -66,41 +72,60 @@ class FakeTextModel : public TextModel {
     for (int32_t id = 'a'; id < 'a' + best; ++id) score.best.push_back({id, -id / 8.0});
     return score;
   }
-  absl::Status Score(const std::vector<int32_t>& text, int64_t best,
-                     const std::function<bool(const TokenScore&)>& emit) override {
-    if (!error_.ok()) return error_;
-    for (size_t i = 1; i < text.size(); ++i) {
-      if (!emit(ScoreOf(text[i], best))) break;
+  absl::Status Score(absl::Span<const TextLine> texts, const Left& left,
+                     const EmitScore& emit) override {
+    for (size_t text = 0; text < texts.size() && !left(); ++text) {
+      if (!error_.ok()) return error_;
+      const std::vector<int32_t>& prompt = texts[text].prompt;
+      for (size_t i = 1; i < prompt.size(); ++i) {
+        if (!emit(text, ScoreOf(prompt[i], texts[text].best.value_or(0)))) break;
+      }
     }
     return absl::OkStatus();
   }
-  absl::Status Generate(
-      const TextLine& text, bool whole_text,
-      const std::function<bool(const TokenScore&, absl::string_view)>& emit) override {
-    asked_ = text;
-    for (int64_t i = 0; i < text.tokens; ++i) {
-      before_();
-      if (!error_.ok()) return error_;
-      ++made_;
-      const auto at = static_cast<size_t>(i);
-      if (ends_itself_ && at == says_.size()) {
-        emit(ScoreOf(256, text.best.value_or(0)), "");
-        return absl::OkStatus();
+  // A token of each text in turns.
+  absl::Status Generate(absl::Span<const TextLine> texts, bool /*whole_text*/, const Left& left,
+                        const EmitPiece& emit) override {
+    std::vector<int64_t> made(texts.size(), 0);
+    for (size_t going = texts.size(); going > 0;) {
+      going = 0;
+      for (size_t i = 0; i < texts.size(); ++i) {
+        if (made[i] < 0 || (made[i] == 0 && left())) continue;
+        Asked(texts[i]);
+        before_();
+        if (!error_.ok()) return error_;
+        const bool more = Emit(texts[i], made[i]++, i, emit);
+        if (!more || made[i] == texts[i].tokens) made[i] = -1;
+        going += made[i] < 0 ? 0 : 1;
       }
-      const char c = says_[at % says_.size()];
-      const TokenScore token = ScoreOf(static_cast<unsigned char>(c), text.best.value_or(0));
-      if (!emit(token, absl::string_view(&c, 1))) break;
     }
     return absl::OkStatus();
   }
 
  private:
+  void Asked(const TextLine& text) {
+    absl::MutexLock lock(&mutex_);
+    asked_ = text;
+  }
+  bool Emit(const TextLine& text, int64_t place, size_t which, const EmitPiece& emit) {
+    ++made_;
+    const int64_t best = text.best.value_or(0);
+    const auto at = static_cast<size_t>(place);
+    if (ends_itself_ && at == says_.size()) {
+      emit(which, ScoreOf(256, best), "");
+      return false;
+    }
+    const char c = says_[at % says_.size()];
+    return emit(which, ScoreOf(static_cast<unsigned char>(c), best), absl::string_view(&c, 1));
+  }
+
   const std::string says_;
   const std::function<void()> before_;
   TextModelFacts facts_;
   bool ends_itself_ = true;
   absl::Status error_;
-  TextLine asked_;
+  mutable absl::Mutex mutex_;
+  TextLine asked_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int> made_ = 0;
 };
 

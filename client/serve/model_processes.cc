@@ -63,6 +63,10 @@ absl::StatusOr<std::vector<int32_t>> IdsIn(const std::string& answer) {
 
 }  // namespace
 
+ModelProcesses::~ModelProcesses() {
+  Cancel();  // so that the trainer's lines end
+}
+
 absl::Status ModelProcesses::Spawn(SpawnOptions options, std::optional<Talk>* talk) {
   options.in = Redirect::Pipe();
   options.out = Redirect::Pipe();
@@ -91,26 +95,42 @@ std::vector<int> ModelProcesses::ends() const {
 }
 
 absl::Status ModelProcesses::Load() {
-  const bool tokenizer = !options_.tokenizer.argv.empty();
   // Python reads its files while the trainer reads the model.
-  if (tokenizer) MP_RETURN_IF_ERROR(Spawn(options_.tokenizer, &tokenizer_));
+  if (HasTokenizer()) MP_RETURN_IF_ERROR(Spawn(options_.tokenizer, &tokenizer_));
   MP_RETURN_IF_ERROR(Spawn(options_.trainer, &trainer_));
-  absl::Status loaded = tokenizer ? LoadTokenizer() : absl::OkStatus();
-  if (loaded.ok()) loaded = LoadTrainer();
+  absl::Status loaded = HasTokenizer() ? AwaitTokenizer() : absl::OkStatus();
+  if (loaded.ok()) loaded = AwaitTrainer();
+  return Finish(loaded);
+}
+
+absl::Status ModelProcesses::LoadTokenizer() {
+  if (!HasTokenizer()) return absl::OkStatus();
+  MP_RETURN_IF_ERROR(Spawn(options_.tokenizer, &tokenizer_));
+  return Finish(AwaitTokenizer());
+}
+
+absl::Status ModelProcesses::LoadTrainer(SpawnOptions trainer) {
+  MP_RETURN_IF_ERROR(Spawn(std::move(trainer), &trainer_));
+  return Finish(AwaitTrainer());
+}
+
+absl::Status ModelProcesses::Finish(absl::Status loaded) {
   absl::MutexLock lock(&mutex_);
   return cancelled_ ? absl::CancelledError("interrupted") : loaded;
 }
 
-absl::Status ModelProcesses::LoadTrainer() {
-  const auto line = NextOfTrainer();
-  if (absl::IsUnavailable(line.status())) {
+absl::Status ModelProcesses::AwaitTrainer() {
+  const auto text = trainer_->out.Next();
+  const auto line = text.ok() ? ParseTrainerLine(*text) : text.status();
+  if (!line.ok() || line->kind != TrainerLine::kModel || line->texts < 1) {
     MP_ASSIGN_OR_RETURN(const ExitResult end, trainer_->process.Wait());
     return absl::InternalError(
         absl::StrCat("the model was not loaded (milepost-trainer: ", end.ToString(), ")"));
   }
-  MP_RETURN_IF_ERROR(line.status());
   facts_.vocabulary = line->vocabulary;
   facts_.window = line->window;
+  facts_.texts = line->texts;
+  trainer_texts_.emplace(std::move(trainer_->in), std::move(trainer_->out), facts_.texts);
   if (tokenizer_.has_value()) return absl::OkStatus();
   facts_.chat = absl::InvalidArgumentError(
       "a chat needs a tokenizer with a chat template: start `milepost serve` with --tokenizer "
@@ -120,7 +140,7 @@ absl::Status ModelProcesses::LoadTrainer() {
       "this model's tokens are not bytes: name its tokenizer with --tokenizer FOLDER");
 }
 
-absl::Status ModelProcesses::LoadTokenizer() {
+absl::Status ModelProcesses::AwaitTokenizer() {
   const auto line = tokenizer_->out.Next();
   if (!line.ok()) {
     MP_ASSIGN_OR_RETURN(const ExitResult end, tokenizer_->process.Wait());
@@ -148,6 +168,7 @@ absl::Status ModelProcesses::LoadTokenizer() {
 }
 
 absl::StatusOr<std::string> ModelProcesses::AskTokenizer(const std::string& line) {
+  absl::MutexLock lock(&tokenizer_mutex_);
   absl::Status asked = WriteLine(tokenizer_->in.get(), line);
   absl::StatusOr<std::string> answer = absl::UnavailableError("");
   if (asked.ok()) answer = tokenizer_->out.Next();
@@ -178,20 +199,6 @@ absl::StatusOr<std::vector<int32_t>> ModelProcesses::EncodeChat(const std::strin
   return IdsIn(answer);
 }
 
-absl::StatusOr<TrainerLine> ModelProcesses::NextOfTrainer() {
-  const auto line = trainer_->out.Next();
-  if (!line.ok()) return absl::UnavailableError("the model has ended");
-  auto parsed = ParseTrainerLine(*line);
-  if (!parsed.ok()) return absl::UnavailableError(parsed.status().message());
-  return parsed;
-}
-
-absl::StatusOr<std::string> ModelProcesses::BytesOf(int32_t token) {
-  if (!tokenizer_.has_value()) return std::string(1, static_cast<char>(token));
-  MP_ASSIGN_OR_RETURN(const std::string answer, AskTokenizer(DumpLine({{"id", token}})));
-  return TextIn(answer);
-}
-
 // A text for each of the ids. INTERNAL: the tokenizer has none.
 absl::StatusOr<std::vector<std::string>> ModelProcesses::AskTexts(const char* what,
                                                                   absl::Span<const int32_t> ids) {
@@ -213,61 +220,86 @@ absl::StatusOr<std::vector<std::string>> ModelProcesses::Decode(absl::Span<const
 
 absl::StatusOr<std::vector<std::string>> ModelProcesses::TokenTexts(absl::Span<const int32_t> ids) {
   std::set<int32_t> unknown;
-  for (const int32_t id : ids) {
-    if (!token_texts_.contains(id)) unknown.insert(id);
+  {
+    absl::MutexLock lock(&texts_mutex_);
+    for (const int32_t id : ids) {
+      if (!token_texts_.contains(id)) unknown.insert(id);
+    }
   }
+  const std::vector<int32_t> asked(unknown.begin(), unknown.end());
+  std::vector<std::string> texts;
   if (!tokenizer_.has_value()) {
-    for (const int32_t id : unknown) token_texts_[id] = NameOfByte(id);
-  } else if (!unknown.empty()) {
-    const std::vector<int32_t> asked(unknown.begin(), unknown.end());
-    MP_ASSIGN_OR_RETURN(const std::vector<std::string> texts, AskTexts("pieces", asked));
-    for (size_t i = 0; i < asked.size(); ++i) token_texts_[asked[i]] = texts[i];
+    for (const int32_t id : asked) texts.push_back(NameOfByte(id));
+  } else if (!asked.empty()) {
+    MP_ASSIGN_OR_RETURN(texts, AskTexts("pieces", asked));
   }
+  absl::MutexLock lock(&texts_mutex_);
+  for (size_t i = 0; i < asked.size(); ++i) token_texts_[asked[i]] = texts[i];
   std::vector<std::string> found;
   for (const int32_t id : ids) found.push_back(token_texts_[id]);
   return found;
 }
 
-// Has the trainer make or score a text, and hands on its tokens until `take` returns false.
-absl::Status ModelProcesses::AskTrainer(const TextLine& text,
-                                        const std::function<bool(const TokenScore&)>& take) {
-  if (!WriteLine(trainer_->in.get(), FormatTextLine(text)).ok()) {
-    return absl::UnavailableError("the model has ended");
+// What tokens add to their texts: the tokenizer has a stream for each text that has begun.
+class ModelProcesses::Streams {
+ public:
+  Streams(ModelProcesses& model, absl::Span<const TextLine> texts, bool whole_text)
+      : model_(model), texts_(texts), whole_text_(whole_text), streams_(texts.size()) {}
+  ~Streams() {
+    for (const std::optional<int64_t>& stream : streams_) {
+      if (stream.has_value()) model_.AskTokenizer(DumpLine({{"end", *stream}})).IgnoreError();
+    }
   }
-  bool stopped = false;
-  while (true) {
-    MP_ASSIGN_OR_RETURN(const TrainerLine line, NextOfTrainer());
-    if (line.kind == TrainerLine::kRefused) return absl::InvalidArgumentError(line.message);
-    if (line.kind == TrainerLine::kEnd) return absl::OkStatus();
-    if (stopped) continue;  // tokens that were made before the trainer read of it
-    if (take(line.token)) continue;
-    stopped = true;
-    // The trainer's own end shows at the next line.
-    WriteLine(trainer_->in.get(), kStopLine).IgnoreError();
+  // UNAVAILABLE: the tokenizer has ended. INTERNAL: it refuses.
+  absl::StatusOr<std::string> BytesOf(size_t text, int32_t token) {
+    if (!model_.tokenizer_.has_value()) return std::string(1, static_cast<char>(token));
+    absl::StatusOr<std::string> bytes = Ask(text, token);
+    if (!absl::IsInvalidArgument(bytes.status())) return bytes;
+    return absl::InternalError(bytes.status().message());
   }
-}
 
-absl::Status ModelProcesses::Generate(
-    const TextLine& text, bool whole_text,
-    const std::function<bool(const TokenScore&, absl::string_view)>& emit) {
-  if (tokenizer_.has_value()) {
-    const std::vector<int32_t> before = whole_text ? text.prompt : std::vector<int32_t>();
-    MP_RETURN_IF_ERROR(AskTokenizer(DumpLine({{"begin", before}})).status());
+ private:
+  absl::StatusOr<std::string> Ask(size_t text, int32_t token) {
+    std::optional<int64_t>& stream = streams_[text];
+    if (!stream.has_value()) {
+      stream = ++model_.streams_;
+      const std::vector<int32_t> before =
+          whole_text_ ? texts_[text].prompt : std::vector<int32_t>();
+      MP_RETURN_IF_ERROR(
+          model_.AskTokenizer(DumpLine({{"begin", before}, {"stream", *stream}})).status());
+    }
+    MP_ASSIGN_OR_RETURN(const std::string answer,
+                        model_.AskTokenizer(DumpLine({{"id", token}, {"stream", *stream}})));
+    return TextIn(answer);
   }
+
+  ModelProcesses& model_;
+  const absl::Span<const TextLine> texts_;
+  const bool whole_text_;
+  std::vector<std::optional<int64_t>> streams_;
+};
+
+absl::Status ModelProcesses::Generate(absl::Span<const TextLine> texts, bool whole_text,
+                                      const Left& left, const EmitPiece& emit) {
+  Streams streams(*this, texts, whole_text);
   absl::Status broken;
-  MP_RETURN_IF_ERROR(AskTrainer(text, [&](const TokenScore& token) {
-    const auto bytes = BytesOf(token.token.token);
-    if (bytes.ok()) return emit(token, *bytes);
-    broken = absl::IsUnavailable(bytes.status()) ? bytes.status()
-                                                 : absl::InternalError(bytes.status().message());
-    return false;
-  }));
+  MP_RETURN_IF_ERROR(trainer_texts_->Make(
+      texts, [&] { return !broken.ok() || left(); },
+      [&](size_t text, const TokenScore& token) {
+        if (!broken.ok()) return false;
+        const auto bytes = streams.BytesOf(text, token.token.token);
+        if (bytes.ok()) return emit(text, token, *bytes);
+        broken = bytes.status();
+        return false;
+      }));
   return broken;
 }
 
-absl::Status ModelProcesses::Score(const std::vector<int32_t>& text, int64_t best,
-                                   const std::function<bool(const TokenScore&)>& emit) {
-  return AskTrainer({.scored = true, .best = best, .prompt = text}, emit);
+absl::Status ModelProcesses::Score(absl::Span<const TextLine> texts, const Left& left,
+                                   const EmitScore& emit) {
+  std::vector<TextLine> scored(texts.begin(), texts.end());
+  for (TextLine& text : scored) text.scored = true;
+  return trainer_texts_->Make(scored, left, emit);
 }
 
 }  // namespace milepost::client

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "absl/strings/str_replace.h"
+
 namespace milepost::client {
 namespace {
 
@@ -20,22 +22,31 @@ SpawnOptions Shell(const std::string& script) {
   return options;
 }
 
-// Says "Hi!" for ever, or as many tokens as it is asked for; `stop` ends it.
+// Says "Hi!" for ever, or as many tokens as it is asked for; `stop` ends it. Makes two texts side
+// by side: of one that is asked for 7 tokens and the next one, first the next one.
 constexpr char kTrainer[] = R"sh(
-echo model 256 64
-while read -r word tokens rest; do
-  [ "$word" = stop ] && continue
-  [ "$word" = score ] && {
-    echo "token 104 -0.5 104:-0.5,72:-2"; echo "token 33 -8 72:-2"; echo end; continue
-  }
-  [ "$tokens" = 13 ] && { echo refused no thirteen; continue; }
-  [ "$tokens" = 99 ] && exit 3
+echo model 256 64 2
+make() {
   i=0
-  while [ $i -lt "$tokens" ]; do
-    case $((i % 3)) in 0) echo token 72;; 1) echo token 105;; 2) echo token 33;; esac
+  while [ $i -lt "$2" ]; do
+    case $((i % 3)) in 0) echo "token $1 72";; 1) echo "token $1 105";; 2) echo "token $1 33";; esac
     i=$((i + 1))
   done
-  echo end
+  echo "end $1"
+}
+while read -r word number tokens rest; do
+  [ "$word" = stop ] && continue
+  [ "$word" = score ] && {
+    echo "token $number 104 -0.5 104:-0.5,72:-2"; echo "token $number 33 -8 72:-2"
+    echo "end $number"; continue
+  }
+  [ "$tokens" = 13 ] && { echo "refused $number no thirteen"; continue; }
+  [ "$tokens" = 99 ] && exit 3
+  [ "$tokens" = 7 ] && {
+    read -r word next tokens rest
+    echo "token $number 97"; make "$next" "$tokens"; make "$number" 6; continue
+  }
+  make "$number" "$tokens"
 done
 )sh";
 // Ids of any text are 1, 2; a token is written as <>.
@@ -57,14 +68,21 @@ while read -r line; do
 done
 )sh";
 
+bool NobodyLeft() { return false; }
+
 std::string TextOf(ModelProcesses& model, const TextLine& asked, int most = 1'000'000) {
   std::string text;
-  const absl::Status made =
-      model.Generate(asked, true, [&](const TokenScore&, absl::string_view bytes) {
-        text.append(bytes.data(), bytes.size());
-        return --most > 0;
-      });
+  const absl::Status made = model.Generate({asked}, true, NobodyLeft,
+                                           [&](size_t, const TokenScore&, absl::string_view bytes) {
+                                             text.append(bytes.data(), bytes.size());
+                                             return --most > 0;
+                                           });
   return made.ok() ? text : std::string(made.message());
+}
+
+absl::Status MakeOne(ModelProcesses& model, const TextLine& asked) {
+  return model.Generate({asked}, true, NobodyLeft,
+                        [](size_t, const TokenScore&, absl::string_view) { return true; });
 }
 
 class ModelProcessesTest : public testing::Test {
@@ -106,8 +124,8 @@ TEST_F(ModelProcessesTest, TextsAreScored) {
   std::vector<TokenScore> scores;
   for (const size_t most : {5, 1}) {
     scores.clear();
-    EXPECT_EQ(model.Score({1, 104, 33}, 2,
-                          [&](const TokenScore& score) {
+    EXPECT_EQ(model.Score({{.best = 2, .prompt = {1, 104, 33}}}, NobodyLeft,
+                          [&](size_t, const TokenScore& score) {
                             scores.push_back(score);
                             return scores.size() < most;
                           }),
@@ -115,6 +133,70 @@ TEST_F(ModelProcessesTest, TextsAreScored) {
     EXPECT_EQ(scores[0], (TokenScore{{104, -0.5}, {{104, -0.5}, {72, -2}}}));
     EXPECT_EQ(scores.size(), std::min<size_t>(2, most));
   }
+}
+
+// Of one caller: more than are made side by side, which end in another order than they began.
+TEST_F(ModelProcessesTest, TextsAreMadeSideBySide) {
+  ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = {}});
+  ASSERT_EQ(model.Load(), absl::OkStatus());
+  EXPECT_EQ(model.facts().texts, 2);
+  const std::vector<TextLine> texts = {{.tokens = 7}, {.tokens = 4}, {.tokens = 2}, {.tokens = 3}};
+  std::vector<std::string> made(texts.size());
+  std::vector<size_t> order;
+  EXPECT_EQ(model.Generate(texts, true, NobodyLeft,
+                           [&](size_t text, const TokenScore&, absl::string_view bytes) {
+                             if (made[text].empty()) order.push_back(text);
+                             made[text].append(bytes.data(), bytes.size());
+                             return made[text].size() < 5;  // of the first, not all
+                           }),
+            absl::OkStatus());
+  EXPECT_THAT(made, ElementsAre("aHi!H", "Hi!H", "Hi", "Hi!"));
+  EXPECT_THAT(order, ElementsAre(0, 1, 2, 3));
+}
+
+// Of many callers.
+TEST_F(ModelProcessesTest, CallersDoNotGetEachOthersTokens) {
+  ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = Shell(kTokenizer)});
+  ASSERT_EQ(model.Load(), absl::OkStatus());
+  std::vector<std::thread> callers;
+  std::vector<std::string> made(8);
+  for (size_t i = 0; i < made.size(); ++i) {
+    callers.emplace_back([&, i] {
+      for (int repeat = 0; repeat < 5; ++repeat) {
+        made[i] += TextOf(model, {.tokens = static_cast<int64_t>(i) % 5 + 1}) + " ";
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (size_t i = 0; i < made.size(); ++i) {
+    std::string one;
+    for (size_t token = 0; token < i % 5 + 1; ++token) one += "<>";
+    EXPECT_EQ(made[i], one + " " + one + " " + one + " " + one + " " + one + " ") << i;
+  }
+}
+
+// What is refused ends the others of its call; of a caller who has left no more are begun.
+TEST_F(ModelProcessesTest, ACallEndsAsAWhole) {
+  ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = {}});
+  ASSERT_EQ(model.Load(), absl::OkStatus());
+  const auto emit = [](size_t, const TokenScore&, absl::string_view) { return true; };
+  EXPECT_EQ(model.Generate({{.tokens = 5}, {.tokens = 13}, {.tokens = 4}}, true, NobodyLeft, emit),
+            absl::InvalidArgumentError("no thirteen"));
+  ModelProcesses one(
+      {.trainer = Shell(absl::StrReplaceAll(kTrainer, {{"64 2", "64 1"}})), .tokenizer = {}});
+  ASSERT_EQ(one.Load(), absl::OkStatus());
+  bool left = false;
+  EXPECT_EQ(one.Generate(
+                {{.tokens = 5}, {.tokens = 99}}, true, [&] { return left; },
+                [&](size_t, const TokenScore&, absl::string_view) {
+                  left = true;
+                  return false;
+                }),
+            absl::OkStatus());
+  EXPECT_EQ(one.Generate(
+                {{.tokens = 99}}, true, [] { return true; }, emit),
+            absl::OkStatus());
+  EXPECT_EQ(TextOf(one, {.tokens = 3}), "Hi!");
 }
 
 TEST_F(ModelProcessesTest, ATokensTextIsAskedForOnce) {
@@ -134,7 +216,7 @@ TEST_F(ModelProcessesTest, WhatCannotBeLoadedIsExplained) {
     return std::string(model.Load().message());
   };
   EXPECT_THAT(error("exit 3", ""), HasSubstr("milepost-trainer: exit code 3"));
-  EXPECT_THAT(error("echo model 1000 8; exec sleep 100", ""), HasSubstr("--tokenizer FOLDER"));
+  EXPECT_THAT(error("echo model 1000 8 1; exec sleep 100", ""), HasSubstr("--tokenizer FOLDER"));
   EXPECT_THAT(error(kTrainer, "echo '{\"missing\": \"tokenizers\"}'"),
               HasSubstr("pip install 'tokenizers'"));
   EXPECT_THAT(error(kTrainer, "echo '{\"error\": \"no such file\"}'"), HasSubstr("no such file"));
@@ -145,11 +227,8 @@ TEST_F(ModelProcessesTest, WhatCannotBeLoadedIsExplained) {
 TEST_F(ModelProcessesTest, AProcessThatEndsIsUnavailable) {
   ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = {}});
   ASSERT_EQ(model.Load(), absl::OkStatus());
-  EXPECT_EQ(
-      model
-          .Generate({.tokens = 99}, true, [](const TokenScore&, absl::string_view) { return true; })
-          .code(),
-      absl::StatusCode::kUnavailable);
+  EXPECT_EQ(MakeOne(model, {.tokens = 99}).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(MakeOne(model, {.tokens = 1}).code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(model.ends().size(), 1U);
 }
 
@@ -161,10 +240,7 @@ TEST_F(ModelProcessesTest, CancelEndsWaits) {
   ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = {}});
   ASSERT_EQ(model.Load(), absl::OkStatus());
   model.Cancel();
-  EXPECT_EQ(
-      model.Generate({.tokens = 1}, true, [](const TokenScore&, absl::string_view) { return true; })
-          .code(),
-      absl::StatusCode::kUnavailable);
+  EXPECT_EQ(MakeOne(model, {.tokens = 1}).code(), absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

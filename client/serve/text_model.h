@@ -1,7 +1,8 @@
-// A model that goes on with texts, one at a time, as a server sees it.
+// A model that goes on with texts, several side by side, as a server sees it.
 #ifndef MILEPOST_CLIENT_SERVE_TEXT_MODEL_H_
 #define MILEPOST_CLIENT_SERVE_TEXT_MODEL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -18,11 +19,12 @@ namespace milepost::client {
 struct TextModelFacts {
   int64_t vocabulary = 0;
   int64_t window = 0;         // tokens that a prompt and its answer may have together
+  int64_t texts = 1;          // that are made side by side; more wait for their turn
   std::vector<int32_t> ends;  // tokens that end an answer, sorted
   absl::Status chat;          // OK, or why there are no chats, and what to do
 };
 
-// One thread at a time, except for facts().
+// Thread-safe.
 class TextModel {
  public:
   virtual ~TextModel() = default;
@@ -41,18 +43,25 @@ class TextModel {
   virtual absl::StatusOr<std::vector<std::string>> Decode(absl::Span<const int32_t> ids) = 0;
   virtual absl::StatusOr<std::vector<std::string>> TokenTexts(absl::Span<const int32_t> ids) = 0;
 
+  // What becomes of each of several texts, by its place among them. `emit` returns whether to go on
+  // with it. `left`: nobody wants any of them any more: no further one is begun.
+  using EmitPiece =
+      std::function<bool(size_t text, const TokenScore& token, absl::string_view bytes)>;
+  using EmitScore = std::function<bool(size_t text, const TokenScore& token)>;
+  using Left = std::function<bool()>;
+
   // Calls `emit` with each new token and what it adds to the text, in bytes, which may be a part of
-  // a character. Ends after text.tokens, or where `emit` returns false. `whole_text`: the text
-  // begins with the prompt, so that the first token is written as one behind it. Where text.best is
-  // given, tokens have log-probabilities.
-  // INVALID_ARGUMENT: an option is out of range. UNAVAILABLE: the model has ended. Blocks.
-  virtual absl::Status Generate(
-      const TextLine& text, bool whole_text,
-      const std::function<bool(const TokenScore& token, absl::string_view bytes)>& emit) = 0;
-  // Calls `emit` with each token of a text behind the first, and how likely it is there, until it
-  // returns false. Errors are Generate's. Blocks.
-  virtual absl::Status Score(const std::vector<int32_t>& text, int64_t best,
-                             const std::function<bool(const TokenScore& token)>& emit) = 0;
+  // a character. A text ends after TextLine::tokens, or where `emit` returns false. `whole_text`:
+  // texts begin with their prompts, so that the first token is written as one behind them. Where
+  // TextLine::best is given, tokens have log-probabilities. TextLine::number does not count.
+  // INVALID_ARGUMENT: an option of a text is out of range; then all end. UNAVAILABLE: the model has
+  // ended. Blocks until all texts have ended.
+  virtual absl::Status Generate(absl::Span<const TextLine> texts, bool whole_text, const Left& left,
+                                const EmitPiece& emit) = 0;
+  // Calls `emit` with each token behind the first of texts, which are the prompts of `texts`, and
+  // how likely it is there. Otherwise as Generate.
+  virtual absl::Status Score(absl::Span<const TextLine> texts, const Left& left,
+                             const EmitScore& emit) = 0;
 };
 
 }  // namespace milepost::client

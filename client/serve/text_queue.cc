@@ -7,15 +7,17 @@
 
 namespace milepost::client {
 
-TextQueue::TextQueue(size_t most_waiting, std::function<void(Waiting&)> answer)
-    : most_waiting_(most_waiting), answer_(std::move(answer)), thread_([this] { Run(); }) {}
+TextQueue::TextQueue(size_t most_waiting, size_t at_once, std::function<void(Waiting&)> answer)
+    : most_waiting_(most_waiting), answer_(std::move(answer)) {
+  for (size_t i = 0; i < at_once; ++i) threads_.emplace_back([this] { Run(); });
+}
 
 TextQueue::~TextQueue() {
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
   }
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
   absl::MutexLock lock(&mutex_);
   for (const Waiting& one : waiting_) {
     one.reply->Fail(absl::UnavailableError("the server is ending"));

@@ -1,6 +1,7 @@
-// Requests that wait for a model, which answers one at a time, in the order in which they came.
+// Requests that wait for a model, which answers some at a time, in the order in which they came.
 //
-//   TextQueue queue(16, [&](TextQueue::Waiting& one) { Answer(one); });
+//   TextQueue queue(/*most_waiting=*/16, /*at_once=*/4,
+//                   [&](TextQueue::Waiting& one) { Answer(one); });
 //   if (!queue.Add(std::move(one))) ... full: say so ...
 //
 // Thread-safe.
@@ -12,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -27,15 +29,15 @@ class TextQueue {
     std::unique_ptr<TextReply> reply;
   };
 
-  // `answer` runs on the queue's own thread.
-  TextQueue(size_t most_waiting, std::function<void(Waiting&)> answer);
-  // Ends after the request that is being answered; others get UNAVAILABLE. Whoever destroys it must
-  // see to it that `answer` ends soon.
+  // `answer` runs on the queue's own threads, `at_once` of them.
+  TextQueue(size_t most_waiting, size_t at_once, std::function<void(Waiting&)> answer);
+  // Ends after the requests that are being answered; others get UNAVAILABLE. Whoever destroys it
+  // must see to it that `answer` ends soon.
   ~TextQueue();
   TextQueue(const TextQueue&) = delete;
   TextQueue& operator=(const TextQueue&) = delete;
 
-  // False, and `one` is as it was: most_waiting others wait, besides the one that is answered.
+  // False, and `one` is as it was: most_waiting others wait, besides those that are answered.
   // Those whose clients have left do not count, and are dropped.
   bool Add(Waiting&& one);
   size_t waiting();
@@ -48,7 +50,7 @@ class TextQueue {
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace milepost::client

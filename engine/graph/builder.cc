@@ -26,7 +26,8 @@ Builder::Builder(const BuilderOptions& options) : options_(options) {
     Fail("graph", absl::StrCat("compute dtype ", Name(options.compute_dtype),
                                " is none of F32, BF16 and F16"));
   }
-  if (caches() && (options.batch != 1 || options.sequence > options.cached_positions)) {
+  const int64_t most = options.rows_apart ? options.cached_texts : options.cached_positions;
+  if (caches() && (options.batch != 1 || options.sequence > most)) {
     Fail("graph",
          absl::StrCat(options.batch, " sequences of ", options.sequence,
                       " tokens are no piece of one text of at most ", options.cached_positions));
@@ -62,6 +63,9 @@ ValueId Builder::Input(absl::string_view name, DType dtype, const Shape& shape) 
 
 ValueId Builder::Tokens() { return Input("tokens", DType::kI32, {rows()}); }
 ValueId Builder::Positions() { return Input("positions", DType::kI32, {rows()}); }
+ValueId Builder::Texts() {
+  return options_.cached_texts > 1 ? Input("texts", DType::kI32, {rows()}) : kNoValue;
+}
 ValueId Builder::Targets() { return Input("targets", DType::kI32, {rows()}); }
 
 ValueId Builder::Images(int64_t height, int64_t width) {
@@ -138,6 +142,7 @@ Op& Builder::AddOp(OpKind kind, std::initializer_list<ValueId> inputs) {
            .inputs = inputs,
            .attributes = {.batch = options_.batch, .sequence = options_.sequence},
            .constant = constant_};
+  op.attributes.rows_apart = options_.rows_apart;
   return graph_.ops.emplace_back(std::move(op));
 }
 

@@ -36,6 +36,12 @@ struct BuilderOptions {
   // many positions, P. The input "positions" i32[T] says where the rows are; each is below P.
   // Embedding and RopeTable read it, and Attention becomes kCachedAttention.
   int64_t cached_positions = 0;
+  // Of how many texts the caches hold keys and values. Above 1 the input "texts" i32[T] says which
+  // one the rows are of; of a piece of one text the first row's counts.
+  int64_t cached_texts = 1;
+  // The rows are no piece of a text but of one each: row r is at positions[r] of texts[r], which no
+  // other row is of. Where texts[r] is -1 the row is of none, and what is made of it means nothing.
+  bool rows_apart = false;
 };
 
 // Square windows over images.
@@ -80,6 +86,7 @@ class Builder {
   DType compute_dtype() const { return options_.compute_dtype; }
   bool caches() const { return options_.cached_positions > 0; }
   ValueId Positions();  // "positions" i32[N]
+  ValueId Texts();      // "texts" i32[N]; kNoValue: the caches are of one text
   const Value& ValueOf(ValueId value) const { return graph_.values[value]; }
 
   ValueId AddValue(absl::string_view name, DType dtype, const Shape& shape, ValueKind kind);

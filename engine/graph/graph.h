@@ -160,6 +160,7 @@ struct Attributes {
   int64_t chunk_rows = 0;   // kLmHeadLoss*, kLmHeadLogProbs*: rows of logits that exist at a time
   bool gathers = false;     // kLmHeadLoss*: chunks hold only rows that have a target
   bool every_row = false;   // kLmHeadLogits: logits of all rows, not of one of each sequence
+  bool rows_apart = false;  // generation: each row is of a text of its own, and made as if alone
   int32_t head = 0;         // losses: index into Graph::losses
   int32_t group = -1;       // flat-group ops
 };

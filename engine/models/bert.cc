@@ -103,7 +103,9 @@ class BertBuilder {
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
             .sequence = options.sequence,
-            .cached_positions = options.cached_positions}),
+            .cached_positions = options.cached_positions,
+            .cached_texts = options.cached_texts,
+            .rows_apart = options.rows_apart}),
         linear_(model, options, b_) {}
 
   absl::StatusOr<graph::Graph> Build() && {

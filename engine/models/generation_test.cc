@@ -173,6 +173,70 @@ TEST(Generation, LogitsFromACacheAreThoseOfTheWholeText) {
   }
 }
 
+// What the programs of several texts share: caches of three texts, of which two are used.
+class Texts {
+ public:
+  explicit Texts(const v1::ModelSpec& model, int64_t rows, bool apart)
+      : graph_(BuildFor(model, rows, apart)), reference_(graph_) {
+    SetWeights(graph_, reference_);
+  }
+  void Set(int64_t row, int32_t token, int64_t position, int32_t text) {
+    reference_.integers(graph_.Input("tokens"))[row] = token;
+    reference_.integers(graph_.Input("positions"))[row] = static_cast<int32_t>(position);
+    reference_.integers(graph_.Input("texts"))[row] = text;
+  }
+  std::vector<double> Run(int64_t last, Texts* before) {
+    for (size_t id = 0; before != nullptr && id < graph_.values.size(); ++id) {
+      if (graph_.values[id].kind != graph::ValueKind::kCache) continue;
+      for (size_t other = 0; other < before->graph_.values.size(); ++other) {
+        if (before->graph_.values[other].name != graph_.values[id].name) continue;
+        reference_.values(id) = before->reference_.values(other);
+      }
+    }
+    reference_.Run({.position = last});
+    return reference_.values(graph_.logits);
+  }
+
+ private:
+  static Graph BuildFor(const v1::ModelSpec& model, int64_t rows, bool apart) {
+    absl::StatusOr<Graph> graph = BuildModel(model, {.mode = Mode::kGeneration,
+                                                     .sequence = rows,
+                                                     .cached_positions = kContext,
+                                                     .cached_texts = 3,
+                                                     .rows_apart = apart,
+                                                     .every_logits = apart});
+    EXPECT_TRUE(graph.ok()) << graph.status();
+    return *std::move(graph);
+  }
+  const Graph graph_;
+  ReferenceInterpreter reference_;
+};
+
+// One in the first cache, and one in the last, which is five tokens ahead.
+TEST(Generation, TextsSideBySideHaveTheirOwnLogits) {
+  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true), Gemma3(), Olmo2()}) {
+    SCOPED_TRACE(model.ShortDebugString());
+    const std::vector<std::vector<double>> whole = Whole(model);
+    Texts piece(model, 7, /*apart=*/false), tokens(model, 3, /*apart=*/true);
+    for (const auto& [text, count] : {std::pair<int32_t, int64_t>{0, 2}, {2, 7}}) {
+      for (int64_t row = 0; row < 7; ++row) {
+        const int64_t filled = std::min(row, count - 1);
+        piece.Set(row, Text()[filled], filled, text);
+      }
+      ExpectSame(piece.Run(count - 1, nullptr), whole[count - 1]);
+    }
+    for (int64_t t = 2; t + 5 < kContext; ++t) {
+      tokens.Set(0, Text()[t], t, 0);
+      tokens.Set(1, 3, 0, -1);  // none
+      tokens.Set(2, Text()[t + 5], t + 5, 2);
+      const std::vector<double> logits = tokens.Run(0, t == 2 ? &piece : nullptr);
+      ASSERT_EQ(logits.size(), 3U * kVocabulary);
+      ExpectSame({logits.begin(), logits.begin() + kVocabulary}, whole[t]);
+      ExpectSame({logits.begin() + 2 * kVocabulary, logits.end()}, whole[t + 5]);
+    }
+  }
+}
+
 TEST(Generation, RefusesWhatHasNoCache) {
   const auto message = [](const v1::ModelSpec& model, int64_t rows, int64_t cached) {
     return std::string(

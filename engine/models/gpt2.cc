@@ -42,7 +42,8 @@ absl::Status CheckSizes(const v1::Gpt2Spec& spec, const ModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("model.gpt2.heads: ", spec.heads(), " does not divide width ", spec.width()));
   }
-  const int64_t positions = std::max(options.sequence, options.cached_positions);
+  const int64_t positions =
+      options.cached_positions > 0 ? options.cached_positions : options.sequence;
   if (positions > spec.context()) {
     return absl::InvalidArgumentError(absl::StrCat("model.gpt2.context: sequences of ", positions,
                                                    " tokens do not fit ", spec.context(),
@@ -66,7 +67,9 @@ class Gpt2Builder {
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
             .sequence = options.sequence,
-            .cached_positions = options.cached_positions}),
+            .cached_positions = options.cached_positions,
+            .cached_texts = options.cached_texts,
+            .rows_apart = options.rows_apart}),
         linear_(model, options, b_),
         twin_(model, options, b_, linear_) {}
 

@@ -56,7 +56,8 @@ absl::Status CheckSizes(const v1::LlamaSpec& spec, const ModelOptions& options) 
   if (!HasPreNorms(spec) && !spec.post_norms()) {
     return invalid("pre_norms", "without them nothing is normed; post_norms are needed");
   }
-  const int64_t positions = std::max(options.sequence, options.cached_positions);
+  const int64_t positions =
+      options.cached_positions > 0 ? options.cached_positions : options.sequence;
   if (positions > spec.context()) {
     return invalid("context", "sequences of ", positions, " tokens do not fit ", spec.context(),
                    " positions");
@@ -89,7 +90,9 @@ class LlamaBuilder {
         b_({.compute_dtype = options.compute_dtype,
             .batch = options.batch,
             .sequence = options.sequence,
-            .cached_positions = options.cached_positions}),
+            .cached_positions = options.cached_positions,
+            .cached_texts = options.cached_texts,
+            .rows_apart = options.rows_apart}),
         linear_(model, options, b_),
         twin_(model, options, b_, linear_) {}
 

@@ -34,6 +34,8 @@ struct ModelOptions {
   // Only for kGeneration. Above 0: `sequence` tokens continue one text from cached keys and values
   // of at most this many positions (graph::BuilderOptions). 0: they are the sequence's beginning.
   int64_t cached_positions = 0;
+  int64_t cached_texts = 1;        // with cached_positions: as graph::BuilderOptions has it
+  bool rows_apart = false;         // the same
   bool every_logits = false;       // only for kGeneration: logits of all rows, not of the last
   int64_t lm_head_chunk_rows = 0;  // rows of logits that exist at a time; 0: all
   // Adds the inputs "documents" (ops::Attention) and "positions" (within the document), i32[N]

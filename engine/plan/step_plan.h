@@ -304,7 +304,8 @@ struct PlanOptions {
   DType orthogonalization = DType::kF32;  // FlatGroup::product_dtype of Muon's groups
   bool averages = false;  // of the parameters over steps; not where the optimizer is offloaded
   int64_t micro_batch = 1;
-  int64_t sequence = 1;  // generation plans: how many positions the caches hold
+  int64_t sequence = 1;  // generation plans: how many positions of a text the caches hold
+  int64_t texts = 1;     // generation plans: of how many texts, which are made side by side
   bool scores = false;   // generation plans: they have the program `score`
   int64_t accumulation = 1;
   // Inputs that say where documents and segments are (models::ModelOptions).
@@ -414,8 +415,9 @@ struct StepPlan {
   // once more, gives them back.
   Program exchange;
   Program gather;  // after each of these, where all ranks hold parameters that shards update
-  // Generation plans have these alone: a chunk of text, and one token, each ending in the logits of
-  // one row. They share the caches: persistent buffers, called as the values are.
+  // Generation plans have these alone: a chunk of a text, and one token of each text, ending in the
+  // logits of one row of each text. They share the caches: persistent buffers, called as the values
+  // are.
   Program prompt;
   Program next;
   Program score;  // as `prompt`, ending in the logits of every row; where options.scores

@@ -127,8 +127,9 @@ class ServeTest : public testing::Test {
     return Answered{AskHttp({.url = url_ + path, .body = body.is_null() ? "" : body.dump()})};
   }
   // Begins to read a long stream, and leaves.
-  void AskAndLeave() const {
-    const std::string body = R"({"prompt": "a", "max_tokens": 2000, "stream": true})";
+  void AskAndLeave(int tokens = 2000) const {
+    const std::string body =
+        absl::StrCat(R"({"prompt": "a", "stream": true, "max_tokens": )", tokens, "}");
     HttpRawClient client(
         url_, absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: ",
                            "application/json\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
@@ -195,6 +196,86 @@ TEST_F(ServeTest, ACheckpointAnswersAsGenerateDoes) {
   EXPECT_EQ(Stop(SIGTERM), kExitOk);
 }
 
+// The texts of many clients, some of whom leave, are those that each has alone.
+TEST_F(ServeTest, ClientsAreAnsweredSideBySide) {
+  Train();
+  Serve({"--parallel", "3", "--context", "300"});
+  const auto ask = [&](size_t i, bool stream) {
+    const json body = {{"prompt", std::string(1 + i * 37 % 150, static_cast<char>('a' + i))},
+                       {"max_tokens", 20 + i * 13 % 100},
+                       {"temperature", i % 2 == 0 ? 0.0 : 0.9},
+                       {"seed", i},
+                       {"logprobs", 1},
+                       {"stream", stream}};
+    return Ask("/v1/completions", body);
+  };
+  constexpr size_t kClients = 8;
+  std::vector<json> alone(kClients);
+  for (size_t i = 0; i < kClients; ++i) alone[i] = ask(i, false).Json()["choices"];
+  std::vector<Answered> beside(kClients);
+  std::vector<std::thread> clients;
+  for (size_t i = 0; i < kClients; ++i) {
+    clients.emplace_back([&, i] { beside[i] = ask(i, i % 3 == 0); });
+  }
+  AskAndLeave(200);
+  for (std::thread& client : clients) client.join();
+  for (size_t i = 0; i < kClients; ++i) {
+    if (i % 3 == 0) {
+      EXPECT_EQ(beside[i].Streamed(), alone[i][0]["text"]) << i;
+    } else {
+      EXPECT_EQ(beside[i].Json()["choices"], alone[i]) << beside[i].body;
+    }
+  }
+  // Several prompts of one request, more than are made side by side.
+  json several = {
+      {"prompt", json::array()}, {"max_tokens", 9}, {"temperature", 0.9}, {"seed", 4}, {"n", 2},
+      {"logprobs", 2},           {"echo", true}};
+  for (const char* prompt : {"abc", "x", "a longer one"}) several["prompt"].push_back(prompt);
+  const json all = Ask("/v1/completions", several).Json();
+  ASSERT_EQ(all["choices"].size(), 6U) << all;
+  for (size_t i = 0; i < 6; ++i) {
+    json one = several;
+    one["prompt"] = several["prompt"][i / 2];
+    one["seed"] = 4 + i % 2;
+    one["n"] = 1;
+    json want = Ask("/v1/completions", one).Json()["choices"][0];
+    want["index"] = i;
+    EXPECT_EQ(all["choices"][i], want);
+  }
+  EXPECT_EQ(Stop(SIGTERM), kExitOk);
+}
+
+TEST_F(ServeTest, PromptsOfAFileAreGeneratedSideBySide) {
+  Train();
+  Write("prompts.jsonl", R"({"prompt": "abc"}
+{"prompt": "In the beginning was a longer line"}
+{"prompt": "abc"}
+{"prompt": "x"}
+)");
+  const auto generate = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "--prompts", Path("prompts.jsonl"), "--tokens", "90",
+                               "--temperature", "0.7", "--seed", "7"});
+    std::vector<json> lines;
+    const std::string printed = Milepost(more);
+    for (absl::string_view line : absl::StrSplit(printed, '\n', absl::SkipEmpty())) {
+      lines.push_back(json::parse(line));
+    }
+    return lines;
+  };
+  const std::vector<json> lines = generate({"--parallel", "3"});
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(lines, generate({"--parallel", "1"}));
+  EXPECT_EQ(lines[0], lines[2]);
+  EXPECT_EQ(lines[3]["prompt"], "x");
+  EXPECT_EQ(lines[3]["tokens"], 90);
+  EXPECT_EQ(lines[3]["finish_reason"], "length");
+  EXPECT_EQ(lines[0]["text"], Behind(Milepost({"generate", "--prompt", "abc", "--tokens", "90",
+                                               "--temperature", "0.7", "--seed", "7"}),
+                                     "abc"));
+  Milepost({"generate", "--prompts", Path("none.txt")}, kExitNotFound);
+  Milepost({"generate", "--prompt", "a", "--parallel", "2"}, kExitUsage);
+}
+
 TEST_F(ServeTest, AChatIsRenderedByTheTokenizersTemplate) {
   Train(/*vocabulary=*/260);  // its tokens are no bytes
   Write("tokenizers.py", client::kGeneratingTokenizersStandIn);
@@ -211,6 +292,14 @@ TEST_F(ServeTest, AChatIsRenderedByTheTokenizersTemplate) {
   const Answered whole = Ask("/v1/chat/completions", ask);
   ASSERT_EQ(whole.status, 200) << whole.body;
   EXPECT_EQ(whole.Json()["choices"][0]["message"]["content"].get<std::string>() + "\n", chat);
+  Write("prompts.txt", "hi\nho\nhi\n");
+  const std::string texts =
+      Milepost({"generate", "--chat", "--prompts", Path("prompts.txt"), "--tokenizer",
+                Path("model"), "--tokens", "30", "--temperature", "0"});
+  const std::vector<std::string> lines = absl::StrSplit(texts, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 3U) << texts;
+  EXPECT_EQ(json::parse(lines[2])["text"].get<std::string>() + "\n", chat);
+  EXPECT_EQ(lines[0], lines[2]);
   EXPECT_EQ(whole.Json()["usage"]["prompt_tokens"], 7);
   ask["stream"] = true;
   EXPECT_EQ(Ask("/v1/chat/completions", ask).Streamed() + "\n", chat);

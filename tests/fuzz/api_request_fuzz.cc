@@ -27,7 +27,11 @@ void CheckRequest(const absl::StatusOr<TextRequest>& request) {
   MP_CHECK(request->tokens.value_or(1) >= 1);
   MP_CHECK(request->temperature >= 0 && request->top_p > 0 && request->top_p <= 1);
   MP_CHECK(request->top_k >= 0 && request->stop.size() <= kMostStops);
-  MP_CHECK(!request->prompt_ids.has_value() || !request->prompt_ids->empty());
+  MP_CHECK(request->chat == request->prompts.empty() && request->answers >= 1);
+  MP_CHECK(static_cast<int64_t>(request->prompts.size()) * request->answers <= kMostAnswers);
+  for (const RequestPrompt& prompt : request->prompts) {
+    MP_CHECK(!prompt.ids.has_value() || !prompt.ids->empty());
+  }
   if (request->chat) {
     MP_CHECK(nlohmann::json::parse(request->messages, nullptr, false).is_array());
     MP_CHECK(nlohmann::json::parse(request->template_arguments, nullptr, false).is_object());

@@ -5,10 +5,10 @@
     tests/interop/evaluation.py build/dev/bin      with python's lm_eval, transformers and torch
 
 A tiny Llama is tuned for 20 steps. Then the harness asks `milepost serve` by its model
-local-completions, and transformers by its model hf, the same three tasks of its three kinds:
-choices, of which the likeliest counts; whole texts and their perplexity; texts that are written.
-The tokenizer begins texts with a token of its own. Before that, tokens' names are looked at, of
-tokenizers of two kinds.
+local-completions, four texts in a request, and transformers by its model hf, the same three tasks
+of its three kinds: choices, of which the likeliest counts; whole texts and their perplexity; texts
+that are written. The tokenizer begins texts with a token of its own. Before that, tokens' names are
+looked at, of tokenizers of two kinds.
 """
 
 import contextlib
@@ -169,9 +169,9 @@ def served(milepost, work):
             server.terminate()
 
 
-def evaluated(work, kind, **arguments):
+def evaluated(work, kind, batch, **arguments):
     done = lm_eval.simple_evaluate(
-        model=kind, model_args=arguments, tasks=list(TASKS), batch_size=1, log_samples=True,
+        model=kind, model_args=arguments, tasks=list(TASKS), batch_size=batch, log_samples=True,
         bootstrap_iters=0, task_manager=lm_eval.tasks.TaskManager(include_path=str(work)))
     samples = {name: sorted(done["samples"][name], key=lambda one: one["doc_id"]) for name in TASKS}
     return done["results"], {
@@ -210,11 +210,11 @@ def main():
         make_tasks(work)
         with served(milepost, work) as address:
             results, ours = evaluated(
-                work, "local-completions", model="checkpoints/1", max_length=LENGTH,
+                work, "local-completions", 4, model="checkpoints/1", max_length=LENGTH,
                 base_url=f"{address}/v1/completions", tokenizer=str(work / "tuned"),
                 add_bos_token=True)
         theirs_results, theirs = evaluated(
-            work, "hf", pretrained=str(work / "tuned"), dtype="float32", device="cpu",
+            work, "hf", 1, pretrained=str(work / "tuned"), dtype="float32", device="cpu",
             max_length=LENGTH)
         wrong = compare(ours, theirs)
         for task in TASKS:

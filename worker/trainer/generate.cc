@@ -61,8 +61,8 @@ absl::Status Generate(const GenerateRequest& request) {
   MP_ASSIGN_OR_RETURN(const StoredModel stored, StoredModel::Open(request.source));
   const bool bytes = stored.bytes();
   MP_ASSIGN_OR_RETURN(const std::vector<int32_t> prompt, PromptIds(request, stored.vocabulary()));
-  MP_ASSIGN_OR_RETURN(auto generator,
-                      stored.Load(static_cast<int64_t>(prompt.size()) + request.options.tokens));
+  const int64_t window = static_cast<int64_t>(prompt.size()) + request.options.tokens;
+  MP_ASSIGN_OR_RETURN(auto generator, stored.Load({.window = window}));
   for (int32_t id : prompt) Print(id, bytes);
   MP_RETURN_IF_ERROR(generator->Generate(prompt, request.options, [bytes](const TokenScore& made) {
     Print(made.token.token, bytes);

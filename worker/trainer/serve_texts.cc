@@ -4,10 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
+#include <map>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/generation_lines.h"
 #include "common/line_pipe.h"
 #include "common/status_macros.h"
@@ -15,68 +16,142 @@
 namespace milepost::worker {
 namespace {
 
-absl::Status Make(const TextMaker& maker, const TextLine& text, const runtime::EmitToken& emit) {
-  if (text.scored) return maker.score(text.prompt, text.best.value_or(0), emit);
-  return maker.generate(text.prompt,
-                        {.tokens = text.tokens,
-                         .temperature = text.temperature,
-                         .top_k = text.top_k,
-                         .top_p = text.top_p,
-                         .seed = text.seed,
-                         .best = text.best},
-                        emit);
-}
+// Texts under way, by the maker's name for them.
+class TextAnswers {
+ public:
+  TextAnswers(TextMaker& maker, int out) : maker_(maker), out_(out) {}
 
-// Makes or scores one text. Returns its last line.
-absl::StatusOr<TrainerLine> AnswerText(const TextMaker& maker, const TextLine& text,
-                                       LineReader& lines, int out) {
-  const bool scored = text.scored || text.best.has_value();
-  const auto emit = [&](const TokenScore& token) {
-    const TrainerLine line = {.kind = TrainerLine::kToken, .token = token, .scored = scored};
-    if (!WriteLine(out, FormatTrainerLine(line)).ok()) return false;
-    // Whoever asks sends nothing but `stop` before the end of a text.
-    if (!lines.Ready()) return true;
-    lines.Next().status().IgnoreError();
-    return false;
-  };
-  const absl::Status made = Make(maker, text, emit);
-  if (made.ok()) return TrainerLine{.kind = TrainerLine::kEnd};
-  if (!absl::IsInvalidArgument(made)) return made;
-  return TrainerLine{.kind = TrainerLine::kRefused, .message = std::string(made.message())};
-}
-
-}  // namespace
-
-absl::Status AnswerLines(const TextMaker& maker, UniqueFd in, int out) {
-  LineReader lines(std::move(in), kMostGenerationLineBytes);
-  while (true) {
-    const auto line = lines.Next();
-    if (absl::IsOutOfRange(line.status())) return absl::OkStatus();
-    if (!line.ok()) return line.status();
-    if (*line == kStopLine) continue;  // it crossed the end of its text
-    MP_ASSIGN_OR_RETURN(const TextLine text, ParseTextLine(*line));
-    MP_ASSIGN_OR_RETURN(const TrainerLine last, AnswerText(maker, text, lines, out));
-    const absl::Status told = WriteLine(out, FormatTrainerLine(last));
-    if (absl::IsUnavailable(told)) return absl::OkStatus();  // nobody asks any more
+  bool idle() const { return texts_.empty(); }
+  // OUT_OF_RANGE: nobody reads the answers any more.
+  absl::Status Take(const std::string& line) {
+    if (const auto stopped = ParseStopLine(line); stopped.has_value()) return Stop(*stopped);
+    MP_ASSIGN_OR_RETURN(const TextLine text, ParseTextLine(line));
+    if (Find(text.number) != texts_.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("text ", text.number, " is under way already"));
+    }
+    const auto begun = Start(text);
+    if (absl::IsInvalidArgument(begun.status()) || absl::IsResourceExhausted(begun.status())) {
+      return Say({.kind = TrainerLine::kRefused,
+                  .number = text.number,
+                  .message = std::string(begun.status().message())});
+    }
+    MP_RETURN_IF_ERROR(begun.status());
+    texts_[*begun] = {text.number, text.scored || text.best.has_value()};
+    return SayEnds();  // there may be nothing to make
+  }
+  absl::Status Step() {
+    absl::Status told;
+    MP_RETURN_IF_ERROR(maker_.Step([&](int32_t text, const TokenScore& token) {
+      const Text& its = texts_.at(text);
+      if (told.ok()) {
+        told = Say({.kind = TrainerLine::kToken,
+                    .number = its.number,
+                    .token = token,
+                    .scored = its.scored});
+      }
+      return told.ok();
+    }));
     MP_RETURN_IF_ERROR(told);
+    return SayEnds();
+  }
+
+ private:
+  struct Text {
+    int64_t number = 0;
+    bool scored = false;
+  };
+
+  std::map<int32_t, Text>::iterator Find(int64_t number) {
+    return std::find_if(texts_.begin(), texts_.end(),
+                        [&](const auto& text) { return text.second.number == number; });
+  }
+  absl::StatusOr<int32_t> Start(const TextLine& text) {
+    if (text.scored) return maker_.StartScore(text.prompt, text.best.value_or(0));
+    return maker_.Start(text.prompt, {.tokens = text.tokens,
+                                      .temperature = text.temperature,
+                                      .top_k = text.top_k,
+                                      .top_p = text.top_p,
+                                      .seed = text.seed,
+                                      .best = text.best});
+  }
+  // Of a text that has ended already it came too late.
+  absl::Status Stop(int64_t number) {
+    const auto text = Find(number);
+    if (text == texts_.end()) return absl::OkStatus();
+    maker_.End(text->first);
+    return SayEnds();
+  }
+  absl::Status SayEnds() {
+    for (auto text = texts_.begin(); text != texts_.end();) {
+      if (maker_.Runs(text->first)) {
+        ++text;
+        continue;
+      }
+      MP_RETURN_IF_ERROR(Say({.kind = TrainerLine::kEnd, .number = text->second.number}));
+      text = texts_.erase(text);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Say(const TrainerLine& line) const {
+    const absl::Status told = WriteLine(out_, FormatTrainerLine(line));
+    return absl::IsUnavailable(told) ? absl::OutOfRangeError(told.message()) : told;
+  }
+
+  TextMaker& maker_;
+  const int out_;
+  std::map<int32_t, Text> texts_;
+};
+
+// Until there is nobody who asks or reads: OUT_OF_RANGE.
+absl::Status AnswerAll(TextAnswers& answers, LineReader& lines) {
+  while (true) {
+    while (answers.idle() || lines.Ready()) {
+      MP_ASSIGN_OR_RETURN(const std::string line, lines.Next());
+      MP_RETURN_IF_ERROR(answers.Take(line));
+    }
+    MP_RETURN_IF_ERROR(answers.Step());
   }
 }
 
-absl::Status ServeTexts(const ModelSource& source, int64_t window) {
+class GeneratorMaker : public TextMaker {
+ public:
+  explicit GeneratorMaker(runtime::Generator& generator) : generator_(generator) {}
+  absl::StatusOr<int32_t> Start(absl::Span<const int32_t> prompt,
+                                const runtime::GenerateOptions& options) override {
+    return generator_.Start(prompt, options);
+  }
+  absl::StatusOr<int32_t> StartScore(absl::Span<const int32_t> text, int64_t best) override {
+    return generator_.StartScore(text, best);
+  }
+  absl::Status Step(const runtime::EmitTextToken& emit) override { return generator_.Step(emit); }
+  bool Runs(int32_t text) const override { return generator_.Runs(text); }
+  void End(int32_t text) override { generator_.End(text); }
+
+ private:
+  runtime::Generator& generator_;
+};
+
+}  // namespace
+
+absl::Status AnswerLines(TextMaker& maker, UniqueFd in, int out) {
+  LineReader lines(std::move(in), kMostGenerationLineBytes);
+  TextAnswers answers(maker, out);
+  const absl::Status ended = AnswerAll(answers, lines);
+  return absl::IsOutOfRange(ended) ? absl::OkStatus() : ended;
+}
+
+absl::Status ServeTexts(const ModelSource& source, int64_t window, int64_t texts) {
   MP_ASSIGN_OR_RETURN(const StoredModel stored, StoredModel::Open(source));
   window = std::min(window, stored.context());
-  MP_ASSIGN_OR_RETURN(const auto generator, stored.Load(window, /*scores=*/true));
-  const TrainerLine model = {
-      .kind = TrainerLine::kModel, .vocabulary = stored.vocabulary(), .window = window};
+  MP_ASSIGN_OR_RETURN(const auto generator,
+                      stored.Load({.window = window, .scores = true, .texts = texts}));
+  const TrainerLine model = {.kind = TrainerLine::kModel,
+                             .vocabulary = stored.vocabulary(),
+                             .window = window,
+                             .texts = texts};
   MP_RETURN_IF_ERROR(WriteLine(STDOUT_FILENO, FormatTrainerLine(model)));
-  const TextMaker maker = {
-      .generate =
-          [&](absl::Span<const int32_t> prompt, const runtime::GenerateOptions& options,
-              const runtime::EmitToken& emit) {
-            return generator->Generate(prompt, options, emit);
-          },
-      .score = [&](absl::Span<const int32_t> text, int64_t best,
-                   const runtime::EmitToken& emit) { return generator->Score(text, best, emit); }};
+  GeneratorMaker maker(*generator);
   return AnswerLines(maker, UniqueFd(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)), STDOUT_FILENO);
 }
 

@@ -78,13 +78,13 @@ absl::Status StoredModel::LoadBase(runtime::Generator& generator) const {
   return weights->Read(base.targets);
 }
 
-absl::StatusOr<std::unique_ptr<runtime::Generator>> StoredModel::Load(int64_t window,
-                                                                      bool scores) const {
+absl::StatusOr<std::unique_ptr<runtime::Generator>> StoredModel::Load(const TextRoom& room) const {
   MP_ASSIGN_OR_RETURN(auto generator,
                       runtime::Generator::Create(model_, {.precision = source_.precision,
                                                           .threads = source_.threads,
-                                                          .window = window,
-                                                          .scores = scores,
+                                                          .window = room.window,
+                                                          .scores = room.scores,
+                                                          .texts = room.texts,
                                                           .engine = source_.engine}));
   MP_RETURN_IF_ERROR(LoadBase(*generator));
   Wanted wanted = Select(*generator, /*base=*/false);

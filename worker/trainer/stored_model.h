@@ -1,7 +1,7 @@
 // A checkpoint's model, to generate text with.
 //
 //   MP_ASSIGN_OR_RETURN(const StoredModel stored, StoredModel::Open(source));
-//   MP_ASSIGN_OR_RETURN(auto generator, stored.Load(/*window=*/512));
+//   MP_ASSIGN_OR_RETURN(auto generator, stored.Load({.window = 512}));
 //
 // Both calls block, on the coordinator and on disks. Not thread-safe.
 #ifndef MILEPOST_WORKER_TRAINER_STORED_MODEL_H_
@@ -31,6 +31,13 @@ struct ModelSource {
   runtime::GenerationEngineFactory engine;
 };
 
+// What a model is loaded for.
+struct TextRoom {
+  int64_t window = 0;   // GeneratorOptions'
+  bool scores = false;  // the same
+  int64_t texts = 1;    // the same
+};
+
 class StoredModel {
  public:
   // FAILED_PRECONDITION: the checkpoint is of a script. INVALID_ARGUMENT: its model writes no text.
@@ -41,12 +48,10 @@ class StoredModel {
   int64_t context() const { return context_; }  // tokens that the model was made for
   // Its tokens are bytes.
   bool bytes() const { return vocabulary_ == 256; }
-  // A generator with a window of this many tokens, at most the context; `scores`: its
-  // GeneratorOptions'. INVALID_ARGUMENT: it has adapters, and no folder is named.
-  // FAILED_PRECONDITION: the folder has another model. RESOURCE_EXHAUSTED: there is too little
-  // memory. Otherwise CheckpointReader's errors.
-  absl::StatusOr<std::unique_ptr<runtime::Generator>> Load(int64_t window,
-                                                           bool scores = false) const;
+  // A generator. INVALID_ARGUMENT: it has adapters, and no folder is named, or more texts are
+  // wanted than there can be. FAILED_PRECONDITION: the folder has another model.
+  // RESOURCE_EXHAUSTED: there is too little memory. Otherwise CheckpointReader's errors.
+  absl::StatusOr<std::unique_ptr<runtime::Generator>> Load(const TextRoom& room) const;
 
  private:
   StoredModel(ModelSource source, v1::CheckpointManifest manifest)

@@ -290,8 +290,8 @@ absl::StatusOr<MatmulCache::Entry*> MatmulCache::Find(const MatmulSpec& spec) {
 
 // oneDNN packs all of B before it multiplies a single row, or widens it.
 static bool IsVectorProduct(const MatmulSpec& s) {
-  return s.m == 1 && !s.transpose_a && s.b_row == 0 && !s.accumulate && !s.packed_b &&
-         (!s.bias || s.bias_type == s.a);
+  return (s.m == 1 || s.rows_alone) && !s.transpose_a && s.b_row == 0 && !s.accumulate &&
+         !s.packed_b && (!s.bias || s.bias_type == s.a);
 }
 
 template <typename T>
@@ -302,16 +302,26 @@ static void RunVectorProduct(const MatmulSpec& s, const void* a, const void* b, 
                                   .bias = s.bias ? static_cast<const T*>(bias) : nullptr,
                                   .n = s.n,
                                   .k = s.k,
-                                  .transpose_b = s.transpose_b};
+                                  .transpose_b = s.transpose_b,
+                                  .rows = s.m,
+                                  .x_row = ARow(s),
+                                  .y_row = CRow(s)};
   s.c == DType::kF32 ? VectorProduct(args, static_cast<float*>(c), workspace)
                      : VectorProduct(args, static_cast<T*>(c), workspace);
+}
+
+static MatmulSpec OneRowOf(MatmulSpec spec) {
+  spec.m = 1;
+  spec.rows_alone = false;
+  return spec;
 }
 
 absl::StatusOr<size_t> MatmulCache::WorkspaceBytes(const MatmulSpec& spec) {
   if (IsVectorProduct(spec)) {
     MP_RETURN_IF_ERROR(CheckSpec(spec));
-    return spec.c == DType::kF32 ? 0 : VectorProductWorkspaceBytes(spec.n);
+    return spec.c == DType::kF32 ? 0 : VectorProductWorkspaceBytes(spec.m, spec.n);
   }
+  if (spec.rows_alone) return WorkspaceBytes(OneRowOf(spec));
   if (Widens(spec.a)) {
     MP_RETURN_IF_ERROR(CheckSpec(spec));
     return WidenedProduct(spec, MaxThreads()).WorkspaceBytes();
@@ -354,6 +364,15 @@ absl::Status MatmulCache::Execute(const MatmulSpec& spec, const void* a, const v
                                              : RunVectorProduct<float>;
     MP_RETURN_IF_ERROR(CheckSpec(spec));
     run(spec, a, b, bias, c, workspace);
+    return absl::OkStatus();
+  }
+  if (spec.rows_alone) {
+    const MatmulSpec one = OneRowOf(spec);
+    for (int64_t row = 0; row < spec.m; ++row) {
+      const auto* from = static_cast<const char*>(a) + row * ARow(spec) * ByteSize(spec.a);
+      auto* to = static_cast<char*>(c) + row * CRow(spec) * ByteSize(spec.c);
+      MP_RETURN_IF_ERROR(Execute(one, from, b, bias, to, workspace));
+    }
     return absl::OkStatus();
   }
   if (Widens(spec.a)) {

@@ -1,5 +1,5 @@
 // Matrix products through oneDNN: C[m,n] (+)= op(A)[m,k] * op(B)[k,n] (+ bias[n]), row-major. Those
-// of a single row are our own (vector_product.h).
+// of single rows are our own (vector_product.h).
 //
 //   MatmulCache cache;
 //   MatmulSpec forward{.m = tokens, .n = out, .k = in, .a = kBf16, .b = kBf16, .c = kBf16,

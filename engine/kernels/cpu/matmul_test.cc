@@ -228,6 +228,51 @@ TEST(Matmul, ColumnsOfAWiderMatrix) {
   CheckColumns<bf16>({.m = 4, .n = 8, .k = 17000}, true, true);
 }
 
+// Rows of wider matrices, against one product for each.
+template <typename T>
+void CheckRowsAlone(bool transpose_b, bool accumulate, bool bias) {
+  MatmulSpec spec{.m = 5,
+                  .n = 24,
+                  .k = 19,
+                  .transpose_b = transpose_b,
+                  .a = kDTypeOf<T>,
+                  .b = kDTypeOf<T>,
+                  .c = kDTypeOf<T>,
+                  .accumulate = accumulate,
+                  .bias = bias,
+                  .bias_type = kDTypeOf<T>,
+                  .a_row = 23,
+                  .c_row = 40,
+                  .rows_alone = true};
+  const auto a = RandomVector<T>(spec.m * spec.a_row, 1);
+  const auto b = RandomVector<T>(spec.k * spec.n, 2);
+  const auto biases = RandomVector<T>(spec.n, 3);
+  auto c = RandomVector<T>(spec.m * spec.c_row, 4), want = c;
+  MatmulCache cache;
+  AlignedBuffer workspace(*cache.WorkspaceBytes(spec));
+  ASSERT_TRUE(
+      cache.Execute(spec, a.data(), b.data(), biases.data(), c.data(), workspace.data()).ok());
+  spec.rows_alone = false;
+  MatmulSpec one = spec;
+  one.m = 1;
+  AlignedBuffer own(*cache.WorkspaceBytes(one));
+  for (int64_t row = 0; row < spec.m; ++row) {
+    ASSERT_TRUE(cache
+                    .Execute(one, a.data() + row * spec.a_row, b.data(), biases.data(),
+                             want.data() + row * spec.c_row, own.data())
+                    .ok());
+  }
+  EXPECT_TRUE(SameBits(c, want)) << transpose_b << accumulate << bias << " " << sizeof(T);
+}
+
+TEST(Matmul, RowsThatAreAloneHaveTheBitsOfEach) {
+  for (int flags = 0; flags < 8; ++flags) {
+    CheckRowsAlone<float>((flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0);
+    CheckRowsAlone<bf16>((flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0);
+    CheckRowsAlone<f16>((flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0);
+  }
+}
+
 TEST(Matmul, RefusesRowsThatOverlap) {
   MatmulCache cache;
   for (const MatmulSpec& spec : {MatmulSpec{.m = 4, .n = 4, .k = 4, .a_row = 3},

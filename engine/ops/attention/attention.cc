@@ -58,7 +58,7 @@ Cost AttentionCost(const Graph& graph, const Op& op) {
 
 // The same, as if the cache were full.
 Cost CachedAttentionCost(const Graph& graph, const Op& op) {
-  const int64_t positions = graph.values[op.inputs[2]].shape[2], window = op.attributes.window;
+  const int64_t positions = graph.values[op.inputs[2]].shape[3], window = op.attributes.window;
   const int64_t seen = window == 0 ? positions : std::min(window, positions);
   return {.flops = 4 * static_cast<double>(Elements(graph.values[op.outputs[0].value].shape)) *
                    static_cast<double>(seen),
@@ -81,11 +81,13 @@ ValueId CachedAttention(Builder& b, absl::string_view name, ValueId qkv,
     return kNoValue;
   }
   const ValueId positions = b.Positions();
+  const ValueId texts = b.Texts();
   const ValueId cache =
       b.AddValue(absl::StrCat(name, ".cache"), dtype,
-                 {2, kv_heads, b.options().cached_positions, head_dim}, ValueKind::kCache);
+                 {b.options().cached_texts, 2, kv_heads, b.options().cached_positions, head_dim},
+                 ValueKind::kCache);
   const ValueId out = b.AddActivation(name, "", dtype, {b.rows(), options.heads * head_dim});
-  Op& op = b.AddOp(OpKind::kCachedAttention, {qkv, positions, cache});
+  Op& op = b.AddOp(OpKind::kCachedAttention, {qkv, positions, cache, texts});
   op.attributes.heads = options.heads;
   op.attributes.kv_heads = kv_heads;
   op.attributes.window = options.window;
@@ -116,7 +118,8 @@ int64_t CachedWorkspace(const WorkspaceContext& c) {
   return kernels::CachedAttentionWorkspaceBytes({.heads = c.op.attributes.heads,
                                                  .head_dim = HeadDim(c),
                                                  .kv_heads = c.op.attributes.kv_heads},
-                                                c.Shape(0)[0], c.Input(0).dtype, c.threads);
+                                                c.op.attributes.rows_apart ? 1 : c.Shape(0)[0],
+                                                c.Input(0).dtype, c.threads);
 }
 
 // What cuDNN is known to keep, where it may be taken. `documents`: the input that says where they

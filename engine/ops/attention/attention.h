@@ -8,11 +8,14 @@
 //                     documents: a position sees those of its own id only. Ids never fall along a
 //                     sequence. window: of those, it sees itself and the window - 1 before it
 //                     (Beltagy et al. 2020)
-// kCachedAttention:   qkv[N,(H+2G)D], positions i32[N], cache[2,G,P,D] -> out[N,HD], cache, in
-//                     place; of one sequence (B = 1). How many rows there are is given at run
-//                     time, so that a chunk of text may be partly filled: row r's keys and values
-//                     are put into the cache at its position, positions[0] + r, and its query sees
-//                     the cached ones up to that, in its window. out of other rows: zeros
+// kCachedAttention:   qkv[N,(H+2G)D], positions i32[N], cache[S,2,G,P,D], texts i32[N]|kNoValue ->
+//                     out[N,HD], cache, in place; of one sequence (B = 1). How many rows there are
+//                     is given at run time, so that a chunk of text may be partly filled: row r's
+//                     keys and values are put into the cache of the text texts[0] (kNoValue: 0) at
+//                     its position, positions[0] + r, and its query sees that text's cached ones up
+//                     to that, in its window. out of other rows: zeros. With rows_apart each
+//                     row is of a text of its own, texts[r], at positions[r]; where texts[r] is -1
+//                     nothing is kept, and out is zeros. (Rows behind those that count are such.)
 // kAttentionBackward: qkv, out, lse, dout, documents|kNoValue -> dqkv
 #ifndef MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_
 #define MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_

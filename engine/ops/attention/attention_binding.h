@@ -14,9 +14,9 @@ inline absl::StatusOr<kernels::CachedAttentionShape> CachedAttentionShapeOf(
     const runtime::OpBinding& b) {
   const graph::Attributes& a = b.attributes();
   const graph::Shape& cache = b.InputShape(2);
-  const kernels::CachedAttentionShape shape{.positions = cache[2],
+  const kernels::CachedAttentionShape shape{.positions = cache[3],
                                             .heads = a.heads,
-                                            .head_dim = cache[3],
+                                            .head_dim = cache[4],
                                             .kv_heads = a.kv_heads,
                                             .window = a.window};
   MP_RETURN_IF_ERROR(kernels::CheckAttentionShape({.batch = 1,

@@ -27,6 +27,9 @@ struct CachedAttentionShape {
   int64_t head_dim = 0;  // as CheckAttentionShape wants it
   int64_t kv_heads = 0;  // divides heads
   int64_t window = 0;    // as AttentionShape's
+
+  // Elements of the cache of one text.
+  int64_t TextElements() const { return 2 * kv_heads * positions * head_dim; }
 };
 
 // InvalidArgument where head_dim is not supported, a size is not positive, kv_heads does not divide

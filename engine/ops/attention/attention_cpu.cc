@@ -52,21 +52,49 @@ absl::StatusOr<BoundOp> AttentionBackwardOf(const Binding& b) {
   };
 }
 
+absl::Status CheckPlaces(int64_t first, int64_t rows, int64_t text,
+                         const kernels::CachedAttentionShape& shape, int64_t texts) {
+  if (first >= 0 && rows >= 1 && first + rows <= shape.positions && text >= 0 && text < texts) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError("the rows do not fit the program or its caches");
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> CachedRowsAttentionOf(const Binding& b) {
+  MP_ASSIGN_OR_RETURN(const kernels::CachedAttentionShape shape, CachedAttentionShapeOf(b));
+  const kernels::CachedRows all = {b.Input<int32_t>(1), b.Input<int32_t>(3), b.InputShape(0)[0]};
+  return [shape, all, texts = b.InputShape(2)[0], qkv = b.Input<T>(0), cached = b.Output<T>(1),
+          out = b.Output<T>(0),
+          width = b.OutputShape(0)[1]](const StepContext& context) -> absl::Status {
+    kernels::CachedRows rows = all;
+    rows.count = std::min(all.count, context.position + 1);
+    for (int64_t row = 0; row < rows.count; ++row) {
+      if (rows.texts[row] < 0) continue;
+      MP_RETURN_IF_ERROR(CheckPlaces(rows.positions[row], 1, rows.texts[row], shape, texts));
+    }
+    kernels::CachedRowsAttention<T>(shape, rows, qkv, cached, out);
+    std::fill(out + rows.count * width, out + all.count * width, T{});
+    return absl::OkStatus();
+  };
+}
+
 template <typename T>
 absl::StatusOr<BoundOp> CachedAttentionOf(const Binding& b) {
+  if (b.attributes().rows_apart) return CachedRowsAttentionOf<T>(b);
   MP_ASSIGN_OR_RETURN(const kernels::CachedAttentionShape shape, CachedAttentionShapeOf(b));
   const int64_t most = b.OutputShape(0)[0];
   MP_RETURN_IF_ERROR(b.RequireWorkspace(
       kernels::CachedAttentionWorkspaceBytes(shape, most, kDTypeOf<T>, b.threads)));
   return [shape, most, qkv = b.Input<T>(0), positions = b.Input<int32_t>(1),
-          cached = b.Output<T>(1), out = b.Output<T>(0), width = b.OutputShape(0)[1],
+          text = b.Input<int32_t>(3), texts = b.InputShape(2)[0], cached = b.Output<T>(1),
+          out = b.Output<T>(0), width = b.OutputShape(0)[1],
           workspace = b.Workspace()](const StepContext& context) -> absl::Status {
-    const int64_t first = positions[0];
     const int64_t rows = context.position + 1;
-    if (first < 0 || rows < 1 || rows > most || first + rows > shape.positions) {
-      return absl::InternalError("the rows do not fit the program or its caches");
-    }
-    kernels::CachedAttention<T>(shape, first, rows, qkv, cached, out, workspace);
+    const int64_t own = text == nullptr ? 0 : *text;
+    MP_RETURN_IF_ERROR(CheckPlaces(positions[0], rows <= most ? rows : 0, own, shape, texts));
+    kernels::CachedAttention<T>(shape, positions[0], rows, qkv, cached + own * shape.TextElements(),
+                                out, workspace);
     std::fill(out + rows * width, out + most * width, T{});
     return absl::OkStatus();
   };

@@ -129,6 +129,8 @@ absl::StatusOr<BoundOp> CachedAttentionOf(const CudaBinding& b) {
                                            .rows = b.OutputShape(0)[0],
                                            .positions = b.Input<int32_t>(1),
                                            .last = &b.control()->row,
+                                           .texts = b.Input<int32_t>(3),
+                                           .apart = b.attributes().rows_apart,
                                            .qkv = b.Input<T>(0),
                                            .cache = b.Output<T>(1),
                                            .out = b.Output<T>(0)},

@@ -112,10 +112,11 @@ void AttentionBackward(const Run& run) {
   run.Write(0, dqkv);
 }
 
-// One head of queries, and the head of keys and values that it reads.
+// One head of queries, and the head of keys and values of its text that it reads.
 struct CachedHead {
   const Run& run;
-  Array& cache;  // [2, G, P, D]
+  Array& cache;  // [S, 2, G, P, D]
+  int64_t text;
   int64_t head;
   int64_t kv_head;
   int64_t positions;
@@ -126,7 +127,8 @@ struct CachedHead {
   }
   double* Cached(int64_t part, int64_t position) const {
     const int64_t kv_heads = run.op.attributes.kv_heads;
-    return cache.data() + ((part * kv_heads + kv_head) * positions + position) * size;
+    const int64_t heads = (2 * text + part) * kv_heads + kv_head;
+    return cache.data() + (heads * positions + position) * size;
   }
 
   void Attend(int64_t row, int64_t position, double* out) const {
@@ -149,16 +151,20 @@ struct CachedHead {
 
 void CachedAttention(const Run& run) {
   const Attributes& a = run.op.attributes;
-  const int64_t positions = run.dim(2, 2);
-  const int64_t size = run.dim(2, 3);
-  const int64_t last = run.context.position < 0 ? a.sequence - 1 : run.context.position;
+  const int64_t positions = run.dim(2, 3);
+  const int64_t size = run.dim(2, 4);
+  const bool all = a.rows_apart || run.context.position < 0;
+  const int64_t last = all ? a.sequence - 1 : run.context.position;
   Array& cache = run.values[run.op.inputs[2]];
   Array out(a.sequence * a.heads * size, 0.0);
   for (int64_t row = 0; row <= last; ++row) {
-    const int64_t position = run.integers(1)[0] + row;
+    const int64_t of = a.rows_apart ? row : 0;
+    const int64_t text = run.has_input(3) ? run.integers(3)[of] : 0;
+    if (text < 0) continue;
+    const int64_t position = run.integers(1)[of] + row - of;
     MP_CHECK(position >= 0 && position < positions) << "position " << position;
     for (int64_t head = 0; head < a.heads; ++head) {
-      const CachedHead cached{run, cache, head, head * a.kv_heads / a.heads, positions, size};
+      const CachedHead cached{run, cache, text, head, head * a.kv_heads / a.heads, positions, size};
       for (int64_t part : {0, 1}) {
         const int64_t at = (a.heads + part * a.kv_heads + cached.kv_head) * size;
         std::copy_n(run.in(0).data() + row * run.dim(0, 1) + at, size,

@@ -291,20 +291,32 @@ void Remember(const CachedAttentionShape& shape, int64_t first, int64_t rows, co
   });
 }
 
+// Heads that share keys are split only where threads would idle: each part reads them again.
+int64_t PartsOfGroups(const CachedAttentionShape& shape, int64_t rows) {
+  const int64_t groups = shape.kv_heads * rows;
+  const int64_t wanted = (MaxThreads() + groups - 1) / groups;
+  return std::clamp<int64_t>(wanted, 1, shape.heads / shape.kv_heads);
+}
+
+// Part `task` of a row's heads, of `parts` for each head of keys.
+template <typename T, typename Row>
+void AttendPart(Row one, const CachedAttentionShape& shape, int64_t position, int64_t task,
+                int64_t parts, const T* qkv, const T* cache, T* out) {
+  const int64_t group = shape.heads / shape.kv_heads;
+  const int64_t head = task / parts * group;
+  const int64_t part = task % parts;
+  one(shape, position, head + group * part / parts, head + group * (part + 1) / parts, qkv, cache,
+      out);
+}
+
 template <typename T, typename Block, typename Row>
 void Attend(Block block, Row one, const CachedAttentionShape& shape, int64_t first, int64_t rows,
             const T* qkv, T* cache, T* out, void* workspace) {
   Remember(shape, first, rows, qkv, cache);
   if (rows == 1) {
-    // Heads that share keys are split only where threads would idle: each part reads them again.
-    const int64_t group = shape.heads / shape.kv_heads;
-    const int64_t wanted = (MaxThreads() + shape.kv_heads - 1) / shape.kv_heads;
-    const int64_t parts = std::clamp<int64_t>(wanted, 1, group);
+    const int64_t parts = PartsOfGroups(shape, 1);
     ParallelTasks(shape.kv_heads * parts, [&](int64_t task, int) {
-      const int64_t head = task / parts * group;
-      const int64_t part = task % parts;
-      one(shape, first, head + group * part / parts, head + group * (part + 1) / parts, qkv, cache,
-          out);
+      AttendPart(one, shape, first, task, parts, qkv, cache, out);
     });
     return;
   }
@@ -313,6 +325,29 @@ void Attend(Block block, Row one, const CachedAttentionShape& shape, int64_t fir
   ParallelTasks(shape.heads * blocks, [&](int64_t task, int thread) {
     block(shape, first, rows, task / blocks, task % blocks, qkv, cache, out,
           static_cast<char*>(workspace) + thread * bytes);
+  });
+}
+
+template <typename T, typename Row>
+void AttendRows(Row one, const CachedAttentionShape& shape, const CachedRows& rows, const T* qkv,
+                T* caches, T* out) {
+  const int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+  const int64_t out_width = shape.heads * shape.head_dim;
+  for (int64_t row = 0; row < rows.count; ++row) {
+    if (rows.texts[row] < 0) {
+      std::fill_n(out + row * out_width, out_width, T{});
+    } else {
+      Remember(shape, rows.positions[row], 1, qkv + row * width,
+               caches + rows.texts[row] * shape.TextElements());
+    }
+  }
+  const int64_t parts = PartsOfGroups(shape, rows.count);
+  const int64_t tasks = shape.kv_heads * parts;  // of a row
+  ParallelTasks(rows.count * tasks, [&](int64_t task, int) {
+    const int64_t row = task / tasks;
+    if (rows.texts[row] < 0) return;
+    AttendPart<T>(one, shape, rows.positions[row], task % tasks, parts, qkv + row * width,
+                  caches + rows.texts[row] * shape.TextElements(), out + row * out_width);
   });
 }
 
@@ -335,6 +370,22 @@ void CachedAttention(const CachedAttentionShape& shape, int64_t first, int64_t r
                      f16* cache, f16* out, void* workspace) {
   Attend(HWY_DYNAMIC_DISPATCH(CachedBlockF16), HWY_DYNAMIC_DISPATCH(CachedRowF16), shape, first,
          rows, qkv, cache, out, workspace);
+}
+
+template <>
+void CachedRowsAttention(const CachedAttentionShape& shape, const CachedRows& rows,
+                         const float* qkv, float* caches, float* out) {
+  AttendRows(HWY_DYNAMIC_DISPATCH(CachedRowF32), shape, rows, qkv, caches, out);
+}
+template <>
+void CachedRowsAttention(const CachedAttentionShape& shape, const CachedRows& rows, const bf16* qkv,
+                         bf16* caches, bf16* out) {
+  AttendRows(HWY_DYNAMIC_DISPATCH(CachedRowBf16), shape, rows, qkv, caches, out);
+}
+template <>
+void CachedRowsAttention(const CachedAttentionShape& shape, const CachedRows& rows, const f16* qkv,
+                         f16* caches, f16* out) {
+  AttendRows(HWY_DYNAMIC_DISPATCH(CachedRowF16), shape, rows, qkv, caches, out);
 }
 
 }  // namespace milepost::kernels

@@ -124,6 +124,62 @@ TEST_P(CachedAttentions, ForgetWhatIsWrittenAgain) {
   ExpectClose(out, Attend(s, ToDouble(text)), kTolerance<float>, "out");
 }
 
+// Rows of texts in caches of their own, which lie in another order, against each text alone.
+template <typename T>
+void CheckTexts(const CachedAttentionShape& s) {
+  SCOPED_TRACE(testing::Message() << "D" << s.head_dim << " window " << s.window);
+  const std::vector<int32_t> texts = {3, -1, 0, 2};
+  const std::vector<int32_t> lengths = {300, 0, 1, 65};  // with the row
+  std::vector<T> caches(5 * s.TextElements(), T{});
+  std::vector<T> rows, want;
+  AlignedBuffer workspace(CachedAttentionWorkspaceBytes(s, 300, kDTypeOf<T>, MaxThreads()));
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto qkv = RandomVector<T>((lengths[i] + 1) * Width(s), 20 + i);
+    rows.insert(rows.end(), qkv.end() - Width(s), qkv.end());
+    std::vector<T> own(s.TextElements(), T{}), out(300 * s.heads * s.head_dim, T{});
+    if (lengths[i] > 1) {
+      CachedAttention(s, 0, lengths[i] - 1, qkv.data(), own.data(), out.data(), workspace.data());
+    }
+    if (texts[i] >= 0) {
+      std::copy(own.begin(), own.end(), caches.begin() + texts[i] * s.TextElements());
+      CachedAttention(s, lengths[i] - 1, 1, rows.data() + i * Width(s), own.data(), out.data(),
+                      workspace.data());
+    } else {
+      std::fill(out.begin(), out.end(), T{});
+    }
+    want.insert(want.end(), out.begin(), out.begin() + s.heads * s.head_dim);
+  }
+  const std::vector<T> unused(caches.begin() + s.TextElements(),
+                              caches.begin() + 2 * s.TextElements());
+  std::vector<int32_t> positions;
+  for (const int32_t length : lengths) positions.push_back(length - 1);
+  std::vector<T> got(want.size(), T{});
+  CachedRowsAttention(s, {positions.data(), texts.data(), 4}, rows.data(), caches.data(),
+                      got.data());
+  EXPECT_TRUE(SameBits(got, want));
+  EXPECT_TRUE(SameBits(unused, std::vector<T>(caches.begin() + s.TextElements(),
+                                              caches.begin() + 2 * s.TextElements())));
+  // They were kept: of the first, the last position's keys.
+  const T* key = caches.data() + 3 * s.TextElements() + 299 * s.head_dim;
+  EXPECT_TRUE(SameBits(std::vector<T>(key, key + s.head_dim),
+                       std::vector<T>(rows.begin() + s.heads * s.head_dim,
+                                      rows.begin() + (s.heads + 1) * s.head_dim)));
+}
+
+TEST_P(CachedAttentions, RowsOfSeveralTextsAreThoseOfEach) {
+  for (const int threads : {1, 5}) {
+    const ThreadCount scope(threads);
+    for (const int64_t window : {0, 70}) {
+      CheckTexts<float>(
+          {.positions = 300, .heads = 6, .head_dim = 24, .kv_heads = 2, .window = window});
+      CheckTexts<bf16>(
+          {.positions = 310, .heads = 2, .head_dim = 64, .kv_heads = 2, .window = window});
+      CheckTexts<f16>(
+          {.positions = 300, .heads = 4, .head_dim = 40, .kv_heads = 1, .window = window});
+    }
+  }
+}
+
 TEST(CachedAttentionThreads, ThreadCountDoesNotMatter) {
   const CachedAttentionShape s{.positions = 400, .heads = 6, .head_dim = 64, .kv_heads = 2};
   const auto qkv = RandomVector<float>(330 * Width(s), 9);

@@ -27,18 +27,27 @@ struct CachedAttentionKernel {
   MP_DEVICE void operator()(Context& c) const {
     const int64_t row = c.block(), head = c.block_y(), dim = a.shape.head_dim;
     T* out = a.out + (row * a.shape.heads + head) * dim;
-    if (row > c.Load(a.last)) {
+    const int64_t of = a.apart ? row : 0;
+    const int64_t text = a.texts == nullptr ? 0 : c.Load(a.texts + of);
+    if (text < 0 || (!a.apart && row > c.Load(a.last))) {
       for (int64_t i = c.thread(); i < dim; i += kThreads) c.Store(out + i, Narrow<T>(0.0f));
       return;
     }
-    const int64_t first = c.Load(a.positions);
+    const Place place{of, c.Load(a.positions + of), text};
     const int64_t group = a.shape.heads / a.shape.kv_heads;
-    if (head % group == 0) Keep(c, row, head / group, first + row);
-    Lane lane = Attend(c, row, head, first);
+    if (head % group == 0) Keep(c, row, head / group, place);
+    Lane lane = Attend(c, row, head, place);
     Combine(c, lane, out);
   }
 
  private:
+  // Of the call's rows of one text.
+  struct Place {
+    int64_t row;       // the first one
+    int64_t position;  // its
+    int64_t text;
+    MP_DEVICE int64_t Position(int64_t of) const { return position + of - row; }
+  };
   struct Lane {
     float max = -INFINITY;
     float weight = 0;
@@ -52,17 +61,19 @@ struct CachedAttentionKernel {
   MP_DEVICE const T* RowKey(int64_t row, int64_t g) const {
     return a.qkv + row * Width() + (a.shape.heads + g) * a.shape.head_dim;
   }
-  MP_DEVICE T* CacheKey(int64_t position, int64_t g) const {
-    return a.cache + (g * a.shape.positions + position) * a.shape.head_dim;
+  MP_DEVICE T* CacheKey(int64_t text, int64_t position, int64_t g) const {
+    return a.cache + text * 2 * CacheValues() +
+           (g * a.shape.positions + position) * a.shape.head_dim;
   }
   MP_DEVICE int64_t RowValues() const { return a.shape.kv_heads * a.shape.head_dim; }
   MP_DEVICE int64_t CacheValues() const { return RowValues() * a.shape.positions; }
 
   template <typename Context>
-  MP_DEVICE void Keep(Context& c, int64_t row, int64_t g, int64_t position) const {
+  MP_DEVICE void Keep(Context& c, int64_t row, int64_t g, const Place& place) const {
+    const int64_t position = place.Position(row);
     if (position >= a.shape.positions) return;
     const T* from = RowKey(row, g);
-    T* to = CacheKey(position, g);
+    T* to = CacheKey(place.text, position, g);
     for (int64_t i = c.thread(); i < a.shape.head_dim; i += kThreads) {
       c.Store(to + i, c.Load(from + i));
       c.Store(to + CacheValues() + i, c.Load(from + RowValues() + i));
@@ -70,7 +81,7 @@ struct CachedAttentionKernel {
   }
 
   template <typename Context>
-  MP_DEVICE Lane Attend(Context& c, int64_t row, int64_t head, int64_t first) const {
+  MP_DEVICE Lane Attend(Context& c, int64_t row, int64_t head, const Place& place) const {
     const int64_t dim = a.shape.head_dim;
     const int64_t g = head / (a.shape.heads / a.shape.kv_heads);
     const T* query = a.qkv + row * Width() + head * dim;
@@ -78,11 +89,13 @@ struct CachedAttentionKernel {
     MP_UNROLL
     for (int i = 0; i < kEach; ++i) q[i] = Element(c, query, i) * scale;
     Lane lane;
-    const int64_t after = first + row + 1, window = a.shape.window;
+    const T* rows = RowKey(place.row, g);
+    const T* cached = CacheKey(place.text, 0, g);
+    const int64_t after = place.Position(row) + 1, window = a.shape.window;
     const int64_t begin = window == 0 || after < window ? 0 : after - window;
     for (int64_t key = begin + c.warp(); key < after; key += kWarps) {
-      const bool own = key >= first;
-      const T* keys = own ? RowKey(key - first, g) : CacheKey(key, g);
+      const bool own = key >= place.position;
+      const T* keys = own ? rows + (key - place.position) * Width() : cached + key * dim;
       const T* values = keys + (own ? RowValues() : CacheValues());
       float score = 0;
       MP_UNROLL

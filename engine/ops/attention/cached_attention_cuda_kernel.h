@@ -19,9 +19,15 @@ struct CachedAttentionArgs {
   int64_t rows = 0;                    // of qkv and out
   const int32_t* positions = nullptr;  // device: positions[0] is that of row 0
   const int64_t* last = nullptr;       // device: the last row that counts
-  const T* qkv = nullptr;              // [rows, (heads + 2 kv_heads) head_dim]
-  T* cache = nullptr;                  // [2, kv_heads, positions, head_dim]
-  T* out = nullptr;                    // [rows, heads head_dim]; zeros behind the last row
+  // Device: whose of the caches, which lie one behind the other, the rows' keys and values are in:
+  // texts[0]. Null: the first.
+  const int32_t* texts = nullptr;
+  // All rows count, each of a text of its own: row r of texts[r], at positions[r]. Below 0: of
+  // none; then nothing is kept, and out is zeros.
+  bool apart = false;
+  const T* qkv = nullptr;  // [rows, (heads + 2 kv_heads) head_dim]
+  T* cache = nullptr;      // [texts, 2, kv_heads, positions, head_dim]
+  T* out = nullptr;        // [rows, heads head_dim]; zeros behind the last row
 };
 
 // Rows that would lie outside the cache are not kept in it.

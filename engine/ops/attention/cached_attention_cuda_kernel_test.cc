@@ -86,6 +86,91 @@ void TestCached(const CachedAttentionShape& s, int64_t first, int64_t rows, int6
   }
 }
 
+// Rows of texts, at positions of their own, in caches that lie in another order.
+template <typename T>
+void TestTexts(const CachedAttentionShape& s) {
+  const int64_t width = (s.heads + 2 * s.kv_heads) * s.head_dim, dim = s.head_dim;
+  const std::vector<int32_t> texts = {2, -1, 0, 3}, places = {7, 0, 0, 23};
+  const auto packed = RandomVector<T>(4 * width, 3, 0.7f);
+  const auto before = RandomVector<T>(4 * s.TextElements(), 4, 0.7f);
+  HostArray<T> qkv(packed), caches(before), out(4 * s.heads * dim);
+  HostArray<int32_t> positions(places), of(texts);
+  RunKernel(MakeCachedAttention<T>({.shape = s,
+                                    .rows = 4,
+                                    .positions = positions.data(),
+                                    .texts = of.data(),
+                                    .apart = true,
+                                    .qkv = qkv.data(),
+                                    .cache = caches.data(),
+                                    .out = out.data()}));
+  std::vector<T> want_caches = before;
+  const std::vector<T> got = out.values();
+  const double bar = sizeof(T) == 4 ? 2e-6 : 4e-3;
+  for (int64_t r = 0; r < 4; ++r) {
+    std::vector<T> own;
+    if (texts[r] >= 0) {
+      const auto begin = want_caches.begin() + texts[r] * s.TextElements();
+      for (int64_t g = 0; g < 2 * s.kv_heads; ++g) {
+        std::copy_n(&packed[r * width + (s.heads + g) * dim], dim,
+                    begin + (g * s.positions + places[r]) * dim);
+      }
+      own.assign(begin, begin + s.TextElements());
+    }
+    for (int64_t h = 0; h < s.heads; ++h) {
+      std::vector<double> want(dim, 0.0);
+      if (!own.empty()) {
+        want = Reference(s, own, &packed[r * width + h * dim], h / (s.heads / s.kv_heads),
+                         places[r] + 1);
+      }
+      for (int64_t i = 0; i < dim; ++i) {
+        ASSERT_NEAR(ToFloat(got[(r * s.heads + h) * dim + i]), want[i],
+                    bar * std::abs(want[i]) + (own.empty() ? 0 : 1e-6))
+            << r << " " << h << " " << i;
+      }
+    }
+  }
+  EXPECT_TRUE(SameBits(caches.values(), want_caches));
+}
+
+TEST(CachedAttentionKernel, RowsOfSeveralTextsAreTheReferences) {
+  for (int64_t window : {0, 5}) {
+    TestTexts<float>({.positions = 24, .heads = 4, .head_dim = 8, .kv_heads = 2, .window = window});
+    TestTexts<bf16>({.positions = 30, .heads = 3, .head_dim = 64, .kv_heads = 1, .window = window});
+  }
+}
+
+// A chunk of a text whose cache is not the first.
+TEST(CachedAttentionKernel, APieceIsOfItsText) {
+  const CachedAttentionShape s{.positions = 12, .heads = 2, .head_dim = 8, .kv_heads = 1};
+  const int64_t width = (s.heads + 2 * s.kv_heads) * s.head_dim;
+  const auto packed = RandomVector<float>(5 * width, 3, 0.7f);
+  const auto before = RandomVector<float>(2 * s.TextElements(), 4, 0.7f);
+  HostArray<float> qkv(packed), caches(before),
+      alone(std::vector<float>(before.begin() + s.TextElements(), before.end())), out(5 * 16),
+      want(5 * 16);
+  HostArray<int32_t> positions(std::vector<int32_t>{4, 5, 6, 7, 8}), texts({1, 1, 1, 1, 1});
+  HostArray<int64_t> last(std::vector<int64_t>(1, 3));
+  CachedAttentionArgs<float> args = {.shape = s,
+                                     .rows = 5,
+                                     .positions = positions.data(),
+                                     .last = last.data(),
+                                     .texts = texts.data(),
+                                     .qkv = qkv.data(),
+                                     .cache = caches.data(),
+                                     .out = out.data()};
+  RunKernel(MakeCachedAttention(args));
+  args.texts = nullptr;
+  args.cache = alone.data();
+  args.out = want.data();
+  RunKernel(MakeCachedAttention(args));
+  EXPECT_TRUE(SameBits(out.values(), want.values()));
+  const std::vector<float> both = caches.values();
+  EXPECT_TRUE(
+      SameBits(std::vector<float>(both.begin() + s.TextElements(), both.end()), alone.values()));
+  EXPECT_TRUE(SameBits(std::vector<float>(both.begin(), both.begin() + s.TextElements()),
+                       std::vector<float>(before.begin(), before.begin() + s.TextElements())));
+}
+
 TEST(CachedAttentionKernel, IsTheReference) {
   TestCached<float>({.positions = 24, .heads = 4, .head_dim = 8, .kv_heads = 2}, 0, 5, 5);
   TestCached<float>({.positions = 24, .heads = 2, .head_dim = 40, .kv_heads = 2}, 9, 7, 3);

@@ -81,7 +81,7 @@ ValueId Embedding(Builder& b, absl::string_view name, ValueId tokens, ValueId wt
       !b.ExpectRowsOf(name, "segments", tables.segments)) {
     return kNoValue;
   }
-  const int64_t needed = std::max(b.options().sequence, b.options().cached_positions);
+  const int64_t needed = b.caches() ? b.options().cached_positions : b.options().sequence;
   if (learned && positions < needed) {
     b.Fail(name, absl::StrCat("sequences of ", needed, " tokens are longer than the ", positions,
                               " positions of wpe"));

@@ -39,6 +39,9 @@ struct MatmulSpec {
   int64_t a_row = 0;      // elements from one stored row of A to the next; 0: rows are adjacent
   int64_t b_row = 0;      // the same for B
   int64_t c_row = 0;      // the same for C
+  // Each row of C has the bits that it has where m is 1. The CPU's alone: libraries of GPUs are not
+  // asked for it.
+  bool rows_alone = false;
 
   bool operator==(const MatmulSpec&) const = default;
 };

@@ -103,14 +103,15 @@ absl::StatusOr<BoundOp> BindLinear(const Binding& b) {
   }
   char* scratch = b.Workspace() + b.BytesBeforeScratch();
   return [matmuls = &b.matmuls, products = std::move(products), biases, packed, scratch,
-          gelu](const StepContext&) -> absl::Status {
+          gelu](const StepContext& context) -> absl::Status {
     char* to = packed;
     for (size_t i = 0; packed != nullptr && i < biases.size(); ++i) {
       std::memcpy(to, biases[i].data, static_cast<size_t>(biases[i].count));
       to += biases[i].count;
     }
     for (const LayerProduct& p : products) {
-      MP_RETURN_IF_ERROR(matmuls->Execute(p.spec, p.a, p.b, p.bias, p.c, scratch));
+      const MatmulSpec spec = runtime::OfRowsThatCount(p.spec, context);
+      MP_RETURN_IF_ERROR(matmuls->Execute(spec, p.a, p.b, p.bias, p.c, scratch));
     }
     gelu();
     return absl::OkStatus();

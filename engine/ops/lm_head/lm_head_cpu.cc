@@ -10,6 +10,7 @@
 #include "engine/ops/lm_head/lm_head_binding.h"
 #include "engine/ops/lm_head/lm_head_workspace.h"
 #include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/cpu/linear_layer.h"
 
 namespace milepost::ops::cpu {
 namespace {
@@ -52,6 +53,7 @@ MatmulSpec LogitsProduct(const graph::Graph& graph, const graph::Op& op) {
   const HeadSizes sizes(graph, op);
   MatmulSpec spec = sizes.Products(op.attributes.every_row ? sizes.rows : 1).logits;
   spec.c = DType::kF32;
+  spec.rows_alone = op.attributes.rows_apart;
   return spec;
 }
 
@@ -253,8 +255,9 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
   const auto* x = b.Input<char>(0);
   if (a.every_row) {
     return [matmuls = &b.matmuls, product, x, wte = b.Input<char>(1), bias = b.Input<char>(2),
-            logits = b.Output<float>(0), workspace = b.Workspace()](const StepContext&) {
-      return matmuls->Execute(product, x, wte, bias, logits, workspace);
+            logits = b.Output<float>(0), workspace = b.Workspace()](const StepContext& context) {
+      return matmuls->Execute(runtime::OfRowsThatCount(product, context), x, wte, bias, logits,
+                              workspace);
     };
   }
   return [matmuls = &b.matmuls, product, x, wte = b.Input<char>(1), bias = b.Input<char>(2),

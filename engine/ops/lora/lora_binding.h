@@ -28,6 +28,7 @@ struct LoraLayer {
     rows = shape(op.inputs[0])[0];
     type = graph.values[op.inputs[0]].dtype;
     width = shape(op.inputs[gradients ? 1 : 0])[1];
+    apart = op.attributes.rows_apart;
     for (int64_t i = 0; i < op.attributes.lora.adapters; ++i) {
       const graph::ValueId weight =
           gradients ? op.outputs[i].value : op.inputs[first + static_cast<size_t>(i)];
@@ -46,7 +47,8 @@ struct LoraLayer {
             .c = type,
             .accumulate = true,
             .a_row = Wide(rank, HWidth()),
-            .c_row = Wide(adapter.out, width)};
+            .c_row = Wide(adapter.out, width),
+            .rows_alone = apart};
   }
   kernels::MatmulSpec InputGradient(const Adapter& adapter) const {
     return {.m = rows,
@@ -75,7 +77,8 @@ struct LoraLayer {
   int64_t HWidth() const { return static_cast<int64_t>(adapters.size()) * rank; }
 
   int64_t rows = 0, rank = 0;
-  int64_t width = 0;  // of y
+  int64_t width = 0;   // of y
+  bool apart = false;  // kLora: rows are of a text each
   DType type = DType::kF32;
   std::vector<Adapter> adapters;
 

@@ -40,10 +40,10 @@ struct AdapterProduct {
 };
 
 absl::Status RunAll(kernels::MatmulCache* matmuls, const std::vector<AdapterProduct>& products,
-                    bool accumulate, char* workspace) {
+                    bool accumulate, const StepContext& context, char* workspace) {
   for (const AdapterProduct& p : products) {
-    MP_RETURN_IF_ERROR(
-        matmuls->Execute(accumulate ? p.accumulating : p.spec, p.a, p.b, nullptr, p.c, workspace));
+    const MatmulSpec spec = runtime::OfRowsThatCount(accumulate ? p.accumulating : p.spec, context);
+    MP_RETURN_IF_ERROR(matmuls->Execute(spec, p.a, p.b, nullptr, p.c, workspace));
   }
   return absl::OkStatus();
 }
@@ -62,9 +62,9 @@ absl::StatusOr<BoundOp> BindLora(const Binding& b) {
   }
   return [matmuls = &b.matmuls, products = std::move(products), base, y,
           bytes = static_cast<size_t>(layer.rows * layer.ColumnBytes(layer.width)),
-          workspace = b.Workspace()](const StepContext&) {
+          workspace = b.Workspace()](const StepContext& context) {
     if (y != base) std::memcpy(y, base, bytes);
-    return RunAll(matmuls, products, false, workspace);
+    return RunAll(matmuls, products, false, context, workspace);
   };
 }
 
@@ -78,8 +78,10 @@ absl::StatusOr<BoundOp> BindLoraBackwardInput(const Binding& b) {
                         .b = b.ValueAt(adapter.weight),
                         .c = b.Output<char>(0) + layer.ColumnBytes(adapter.h_column)});
   }
-  return [matmuls = &b.matmuls, products = std::move(products), workspace = b.Workspace()](
-             const StepContext&) { return RunAll(matmuls, products, false, workspace); };
+  return [matmuls = &b.matmuls, products = std::move(products),
+          workspace = b.Workspace()](const StepContext& context) {
+    return RunAll(matmuls, products, false, context, workspace);
+  };
 }
 
 absl::StatusOr<BoundOp> BindLoraBackwardWeight(const Binding& b) {
@@ -96,7 +98,7 @@ absl::StatusOr<BoundOp> BindLoraBackwardWeight(const Binding& b) {
   }
   return [matmuls = &b.matmuls, products = std::move(products), workspace = b.Workspace(),
           accumulation = b.OutputAccumulation(0)](const StepContext& context) {
-    return RunAll(matmuls, products, accumulation.At(context), workspace);
+    return RunAll(matmuls, products, accumulation.At(context), context, workspace);
   };
 }
 

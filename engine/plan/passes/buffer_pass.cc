@@ -100,12 +100,14 @@ class BufferAssignment {
     }
   }
 
-  // In the persistent buffer of its name, which another program may have brought.
+  // In the persistent buffer of its name, which another program may have brought. It is as large as
+  // the largest of them.
   void PlaceShared(ValueId id, BufferClass buffer_class) {
     const Value& value = ValueOf(id);
     for (size_t i = 0; i < plan_.buffers.size(); ++i) {
-      const Buffer& buffer = plan_.buffers[i];
+      Buffer& buffer = plan_.buffers[i];
       if (buffer.persistent && buffer.buffer_class == buffer_class && buffer.name == value.name) {
+        buffer.bytes = std::max(buffer.bytes, Bytes(value));
         program_.places[id] = {static_cast<BufferId>(i), 0};
         return;
       }

@@ -34,10 +34,25 @@ TEST(GenerationPlan, BothProgramsUseTheSameCachesAndParameters) {
   const StepPlan plan = GenerationPlan();
   EXPECT_TRUE(Verify(plan).ok());
   const graph::ValueId cache = FirstCache(plan.prompt);
-  EXPECT_EQ(plan.prompt.graph.values[cache].shape, (graph::Shape{2, 4, 32, 16}));
+  EXPECT_EQ(plan.prompt.graph.values[cache].shape, (graph::Shape{1, 2, 4, 32, 16}));
   EXPECT_EQ(plan.prompt.places[cache].buffer, plan.next.places[FirstCache(plan.next)].buffer);
   EXPECT_EQ(plan.prompt.graph.values[plan.prompt.graph.Input("tokens")].shape[0], 32);
   EXPECT_EQ(plan.next.graph.values[plan.next.graph.Input("tokens")].shape[0], 1);
+}
+
+TEST(GenerationPlan, SeveralTextsHaveCachesOfTheirOwn) {
+  PlanOptions options{.compute_dtype = DType::kBf16, .sequence = 32, .texts = 5, .scores = true};
+  const absl::StatusOr<StepPlan> plan = PlanGeneration(SpecOf({}).model(), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const Program* program : {&plan->prompt, &plan->next, &plan->score}) {
+    EXPECT_EQ(program->graph.values[FirstCache(*program)].shape, (graph::Shape{5, 2, 4, 32, 16}));
+  }
+  const graph::Graph& next = plan->next.graph;
+  EXPECT_EQ(next.values[next.logits].shape[0], 5);
+  EXPECT_EQ(next.values[next.Input("texts")].shape, (graph::Shape{5}));
+  const graph::Graph& prompt = plan->prompt.graph;
+  EXPECT_EQ(prompt.values[prompt.logits].shape[0], 1);
+  EXPECT_EQ(GenerationPlan().prompt.graph.Input("texts"), graph::kNoValue);
 }
 
 TEST(GenerationPlan, VerifierSeesBrokenCaches) {

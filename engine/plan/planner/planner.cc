@@ -396,22 +396,27 @@ absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions
 absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOptions& options) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
   if (options.world != 1 || options.micro_batch != 1) {
-    return absl::InvalidArgumentError("a generation plan is for one rank and one text");
+    return absl::InvalidArgumentError("a generation plan is for one rank and no batches");
+  }
+  if (options.texts < 1 || options.texts > kMostTexts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.texts, " texts side by side: 1 to ", kMostTexts, " can be"));
   }
   StepPlan plan = {.options = options};
-  const auto build = [&](int64_t rows, bool every_logits = false) {
-    return models::BuildModel(model, {.mode = models::Mode::kGeneration,
-                                      .compute_dtype = options.compute_dtype,
-                                      .sequence = rows,
-                                      .cached_positions = options.sequence,
-                                      .every_logits = every_logits});
-  };
-  const int64_t chunk = PromptChunk(options.sequence);
-  MP_ASSIGN_OR_RETURN(plan.prompt.graph, build(chunk));
-  MP_ASSIGN_OR_RETURN(plan.next.graph, build(1));
+  models::ModelOptions piece = {.mode = models::Mode::kGeneration,
+                                .compute_dtype = options.compute_dtype,
+                                .sequence = PromptChunk(options.sequence),
+                                .cached_positions = options.sequence,
+                                .cached_texts = options.texts};
+  MP_ASSIGN_OR_RETURN(plan.prompt.graph, models::BuildModel(model, piece));
+  models::ModelOptions token = piece;
+  token.sequence = options.texts;
+  token.rows_apart = token.every_logits = options.texts > 1;
+  MP_ASSIGN_OR_RETURN(plan.next.graph, models::BuildModel(model, token));
   std::vector<Program*> programs = {&plan.prompt, &plan.next};
   if (options.scores) {
-    MP_ASSIGN_OR_RETURN(plan.score.graph, build(chunk, /*every_logits=*/true));
+    piece.every_logits = true;
+    MP_ASSIGN_OR_RETURN(plan.score.graph, models::BuildModel(model, piece));
     programs.push_back(&plan.score);
   }
   plan.groups = MakeFlatGroups(plan.prompt.graph, {}, options);

@@ -36,12 +36,14 @@ absl::StatusOr<StepPlan> MeasureTraining(const v1::JobSpec& spec, const PlanOpti
 absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
                                        Planning* planning = nullptr);
 
-// Inference alone: parameters, caches of keys and values for options.sequence positions of one
-// text, and the programs `prompt` (of PromptChunk tokens), `next` (of one) and, with
-// options.scores, `score`. No gradients or optimizer state; what the programs need beside the
-// caches does not grow with the positions.
-// INVALID_ARGUMENT for a model that does not go on with a text.
+// Inference alone: parameters, caches of keys and values for options.sequence positions of each of
+// options.texts texts, and the programs `prompt` (of PromptChunk tokens of one), `next` (of one
+// token of each) and, with options.scores, `score`. No gradients or optimizer state; what the
+// programs need beside the caches does not grow with the positions.
+// INVALID_ARGUMENT for a model that does not go on with a text, and for more than kMostTexts.
 absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOptions& options);
+
+inline constexpr int64_t kMostTexts = 64;
 
 // How many tokens of a text are run at once.
 constexpr int64_t PromptChunk(int64_t positions) { return std::min<int64_t>(positions, 64); }

@@ -22,8 +22,8 @@ class CpuDecoder : public GenerationEngine {
   const plan::StepPlan& plan() const override { return plan_; }
   char* host_arena() override { return arena_->data(); }
   absl::Status Upload() override { return absl::OkStatus(); }
-  absl::StatusOr<const float*> Run(const plan::Program& program, absl::Span<const int32_t> tokens,
-                                   int64_t first) override;
+  absl::StatusOr<const float*> Run(const plan::Program& program, const TextPiece& piece) override;
+  absl::StatusOr<const float*> RunNext(absl::Span<const TextToken> tokens) override;
 
  private:
   struct Bound {
@@ -31,9 +31,8 @@ class CpuDecoder : public GenerationEngine {
     GenerationPlaces places;
   };
   absl::StatusOr<Bound> Bind(const plan::Program& program);
-  Bound& BoundOf(const plan::Program& program) {
-    return &program == &plan_.prompt ? prompt_ : &program == &plan_.next ? next_ : score_;
-  }
+  // `last`: the row whose logits are wanted.
+  absl::StatusOr<const float*> RunBound(const Bound& bound, int64_t last);
 
   // Declared in the order in which they refer to each other.
   CpuBackend backend_;
@@ -51,7 +50,7 @@ absl::Status CpuDecoder::Open(const v1::ModelSpec& model, plan::PlanOptions opti
     options.min_matmul_workspace_bytes = workspace.needed;
     MP_ASSIGN_OR_RETURN(plan_, plan::PlanGeneration(model, options));
   }
-  MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
+  MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes, kGenerationAdvice));
   backend_.Attach(arena_->data(), nullptr);
   MP_ASSIGN_OR_RETURN(prompt_, Bind(plan_.prompt));
   MP_ASSIGN_OR_RETURN(next_, Bind(plan_.next));
@@ -67,14 +66,22 @@ absl::StatusOr<CpuDecoder::Bound> CpuDecoder::Bind(const plan::Program& program)
   return bound;
 }
 
-absl::StatusOr<const float*> CpuDecoder::Run(const plan::Program& program,
-                                             absl::Span<const int32_t> tokens, int64_t first) {
-  Bound& bound = BoundOf(program);
-  bound.places.Fill(tokens, first, arena_->data());
+absl::StatusOr<const float*> CpuDecoder::RunBound(const Bound& bound, int64_t last) {
   StepContext context;
-  context.position = static_cast<int64_t>(tokens.size()) - 1;
+  context.position = last;
   MP_RETURN_IF_ERROR(bound.executor->Run(Section::kMicroStep, context));
   return reinterpret_cast<const float*>(arena_->data() + bound.places.logits);
+}
+
+absl::StatusOr<const float*> CpuDecoder::Run(const plan::Program& program, const TextPiece& piece) {
+  const Bound& bound = &program == &plan_.prompt ? prompt_ : score_;
+  bound.places.Fill(piece, arena_->data());
+  return RunBound(bound, static_cast<int64_t>(piece.tokens.size()) - 1);
+}
+
+absl::StatusOr<const float*> CpuDecoder::RunNext(absl::Span<const TextToken> tokens) {
+  next_.places.Fill(tokens, arena_->data());
+  return RunBound(next_, static_cast<int64_t>(tokens.size()) - 1);
 }
 
 }  // namespace

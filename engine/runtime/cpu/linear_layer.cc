@@ -22,7 +22,9 @@ bool Follows(const plan::Program& program, ValueId before, ValueId id) {
 }  // namespace
 
 LinearLayer::LinearLayer(const plan::Program& program, const graph::Op& op, bool with_biases)
-    : transposed(op.attributes.transposed), gelu(op.attributes.gelu) {
+    : transposed(op.attributes.transposed),
+      apart(op.attributes.rows_apart),
+      gelu(op.attributes.gelu) {
   const graph::Graph& graph = program.graph;
   const auto shape = [&](ValueId id) -> const graph::Shape& { return graph.values[id].shape; };
   const size_t parts = static_cast<size_t>(op.attributes.parts);
@@ -76,7 +78,8 @@ MatmulSpec LinearLayer::Forward(const Run& run) const {
           .c = type,
           .bias = !biases.empty(),
           .bias_type = type,
-          .c_row = Wide(run)};
+          .c_row = Wide(run),
+          .rows_alone = apart};
 }
 
 MatmulSpec LinearLayer::InputGradient(const Run& run) const {

@@ -7,12 +7,14 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_CPU_LINEAR_LAYER_H_
 #define MILEPOST_ENGINE_RUNTIME_CPU_LINEAR_LAYER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "engine/kernels/cpu/matmul.h"
 #include "engine/plan/step_plan.h"
+#include "engine/runtime/executor/step_context.h"
 
 namespace milepost::runtime {
 
@@ -35,7 +37,8 @@ struct LinearLayer {
   int64_t ColumnBytes(const Run& run) const { return run.column * element; }
 
   bool transposed;
-  bool adds = false;  // dx adds to what its last input holds
+  bool apart = false;  // kLinear: rows are of a text each
+  bool adds = false;   // dx adds to what its last input holds
   bool gelu;
   bool keeps_sums = false;  // kLinear with gelu: what goes into it is wanted
   int64_t rows = 0, in = 0, out = 0;
@@ -66,6 +69,12 @@ auto LayerProducts(const Layer& layer, graph::OpKind kind) {
     }
   }
   return products;
+}
+
+// The product of the rows that count in this run, where they are made as if alone.
+inline kernels::MatmulSpec OfRowsThatCount(kernels::MatmulSpec spec, const StepContext& context) {
+  if (spec.rows_alone) spec.m = std::min(spec.m, context.position + 1);
+  return spec;
 }
 
 // INTERNAL where one of a layer's gradients is assigned and another added to: its products would

@@ -19,10 +19,8 @@ namespace {
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
 std::string Refusal(int64_t bytes, absl::string_view why) {
-  return absl::StrFormat(
-      "the training arena needs %d bytes (%.2f GiB), but %s; use a smaller micro batch or sequence "
-      "length, or more ranks at ZeRO stage 1",
-      bytes, static_cast<double>(bytes) / (int64_t{1} << 30), why);
+  return absl::StrFormat("the arena needs %d bytes (%.2f GiB), but %s", bytes,
+                         static_cast<double>(bytes) / (int64_t{1} << 30), why);
 }
 
 absl::Status Refused(int64_t bytes, absl::string_view why) {
@@ -49,7 +47,13 @@ absl::Status Populate(char* data, int64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<Arena> Arena::Allocate(int64_t bytes) {
+absl::StatusOr<Arena> Arena::Allocate(int64_t bytes, absl::string_view advice) {
+  absl::StatusOr<Arena> arena = Map(bytes);
+  if (arena.ok()) return arena;
+  return absl::Status(arena.status().code(), absl::StrCat(arena.status().message(), "; ", advice));
+}
+
+absl::StatusOr<Arena> Arena::Map(int64_t bytes) {
   if (const int64_t limit = MemoryLimitBytes(); bytes > limit) {
     return absl::FailedPreconditionError(
         Refusal(bytes, absl::StrCat("this host never has more than ", Gib(limit))));

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace milepost::runtime {
 
@@ -21,8 +22,11 @@ class Arena {
   // RESOURCE_EXHAUSTED, with the figures, when `bytes` exceeds AvailableMemoryBytes()
   // (common/host_memory.h) or the kernel
   // refuses; FAILED_PRECONDITION when it exceeds MemoryLimitBytes(): trying again cannot help.
-  // Blocks while the kernel zeroes the pages (about 0.1 s per GiB).
-  static absl::StatusOr<Arena> Allocate(int64_t bytes);
+  // Blocks while the kernel zeroes the pages (about 0.1 s per GiB). `advice`: what takes less,
+  // which errors end with.
+  static absl::StatusOr<Arena> Allocate(int64_t bytes, absl::string_view advice = kTrainingAdvice);
+  static constexpr char kTrainingAdvice[] =
+      "use a smaller micro batch or sequence length, or more ranks at ZeRO stage 1";
 
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
@@ -34,6 +38,7 @@ class Arena {
   int64_t bytes() const { return bytes_; }  // as asked for
 
  private:
+  static absl::StatusOr<Arena> Map(int64_t bytes);
   Arena(char* data, int64_t bytes, int64_t mapped) : data_(data), bytes_(bytes), mapped_(mapped) {}
   char* data_ = nullptr;
   int64_t bytes_ = 0;

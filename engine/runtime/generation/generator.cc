@@ -13,18 +13,13 @@
 #include "common/status_macros.h"
 #include "engine/graph/base_matrices.h"
 #include "engine/kernels/cpu/elementwise.h"
+#include "engine/kernels/cpu/parallel.h"
 #include "engine/ops/nf4/nf4_cpu_kernel.h"
 #include "engine/runtime/cpu/cpu_generation_engine.h"
-#include "engine/runtime/generation/sampling.h"
 #include "engine/runtime/generation/token_scores.h"
 
 namespace milepost::runtime {
 namespace {
-
-// Of their beginnings.
-int64_t CommonTokens(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
-  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
-}
 
 // How many tokens go through the program at once.
 int64_t RowsOf(const graph::Graph& graph) {
@@ -44,11 +39,15 @@ absl::Status Generator::Open(const v1::ModelSpec& model, const GeneratorOptions&
   options.sequence = wanted.window > 0 ? std::min(wanted.window, sizes.context) : sizes.context;
   options.threads = std::max(1, wanted.threads);
   options.scores = wanted.scores;
+  options.texts = wanted.texts;
   v1::ModelSpec trunk = model;  // further heads make no text
   trunk.clear_heads();
   const GenerationEngineFactory make_engine = wanted.engine ? wanted.engine : CpuGenerationEngine;
   MP_ASSIGN_OR_RETURN(engine_, make_engine(trunk, options));
   window_size_ = static_cast<size_t>(options.sequence);
+  for (int64_t i = 0; i < options.texts; ++i) {
+    slots_.push_back({.text = CachedText(options.sequence, RowsOf(Graph()))});
+  }
   int64_t elements = 0;
   for (const graph::Parameter& parameter : Graph().parameters) {
     const graph::Value& value = Graph().values[parameter.value];
@@ -135,87 +134,43 @@ absl::Status Generator::CheckRequest(absl::Span<const int32_t> prompt,
   return absl::OkStatus();
 }
 
-// How many tokens of a new text need not be run again. They lie in whole chunks, so that the others
-// are run as they would be without these; and at least one is run, for its logits.
-int64_t Generator::Kept(absl::Span<const int32_t> text) const {
-  const int64_t most = std::min(static_cast<int64_t>(text.size()) - 1, chunks_);
-  return WholeChunks(CommonTokens(text.first(static_cast<size_t>(most)), window_));
-}
-
-// The score of the token behind those kept is of logits that are gone: it is kept, too.
-int64_t Generator::KeptWithScores(absl::Span<const int32_t> text, int64_t best) const {
-  if (best != scored_best_) return 0;
-  const int64_t scored =
-      std::min(CommonTokens(text, scored_text_) - 1, static_cast<int64_t>(scores_.size()));
-  return std::min(Kept(text), WholeChunks(std::max<int64_t>(0, scored)));
-}
-
-int64_t Generator::WholeChunks(int64_t tokens) const {
-  const int64_t chunk = RowsOf(plan().prompt.graph);
-  return tokens / chunk * chunk;
-}
-
-void Generator::Begin(absl::Span<const int32_t> text, int64_t kept) {
-  chunks_ = cached_ = kept;
-  window_.reserve(window_size_);
-  window_.assign(text.begin(), text.end());
-}
-
-// Runs as many of the tokens as go through the program at once, behind those that the caches hold,
-// and takes them away.
-absl::StatusOr<const float*> Generator::RunSome(const plan::Program& program,
-                                                absl::Span<const int32_t>* tokens) {
-  const int64_t rows = RowsOf(program.graph);
-  const int64_t count = std::min(static_cast<int64_t>(tokens->size()), rows);
-  MP_ASSIGN_OR_RETURN(const float* logits,
-                      engine_->Run(program, tokens->first(static_cast<size_t>(count)), cached_));
-  if (&program != &plan().next && count == rows && chunks_ == cached_) chunks_ += count;
-  cached_ += count;
-  tokens->remove_prefix(static_cast<size_t>(count));
-  return logits;
-}
-
-absl::Status Generator::Run(absl::Span<const int32_t> tokens) {
-  while (!tokens.empty()) {
-    MP_ASSIGN_OR_RETURN(logits_,
-                        RunSome(tokens.size() == 1 ? plan().next : plan().prompt, &tokens));
+// Of those that are free, the one with the most that need not be run again; of such, the one that
+// has been free for the longest.
+absl::StatusOr<int32_t> Generator::FreeSlot(
+    const std::function<int64_t(const CachedText&)>& kept) const {
+  int32_t best = -1;
+  int64_t best_kept = 0;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].task != Task::kNone) continue;
+    const int64_t its = kept(slots_[i].text);
+    const bool better =
+        best < 0 || its > best_kept || (its == best_kept && slots_[i].ended < slots_[best].ended);
+    if (!better) continue;
+    best = static_cast<int32_t>(i);
+    best_kept = its;
   }
-  return absl::OkStatus();
+  if (best >= 0) return best;
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("%d texts are being made: more cannot be", slots_.size()));
 }
 
-// What must be run through the model for `token` to count.
-absl::Span<const int32_t> Generator::Add(int32_t token) {
-  if (window_.size() < window_size_) {
-    window_.push_back(token);
-    return absl::MakeConstSpan(window_).last(1);
-  }
-  const size_t kept = std::max<size_t>(1, window_size_ / 2);
-  window_.erase(window_.begin(), window_.end() - static_cast<std::ptrdiff_t>(kept - 1));
-  window_.push_back(token);
-  chunks_ = cached_ = 0;
-  return window_;
-}
-
-absl::Status Generator::Generate(absl::Span<const int32_t> prompt, const GenerateOptions& options,
-                                 const EmitToken& emit) {
+absl::StatusOr<int32_t> Generator::Start(absl::Span<const int32_t> prompt,
+                                         const GenerateOptions& options) {
   MP_RETURN_IF_ERROR(CheckRequest(prompt, options));
-  engine_->UseThread();
-  Sampler sampler(options, vocabulary_);
   const auto seen = prompt.last(std::min(prompt.size(), window_size_));
-  Begin(seen, Kept(seen));
-  absl::Span<const int32_t> unseen = absl::MakeConstSpan(window_).subspan(cached_);
-  for (int64_t i = 0; i < options.tokens; ++i) {
-    MP_RETURN_IF_ERROR(Run(unseen));
-    const int32_t token = sampler.Next({logits_, static_cast<size_t>(vocabulary_)}, i);
-    TokenScore made{.token = {.token = token}};
-    if (options.best.has_value()) made = ScoresOf(logits_, vocabulary_, {token}, *options.best)[0];
-    if (!emit(made)) break;
-    unseen = Add(token);
-  }
-  return absl::OkStatus();
+  const auto kept = [&](const CachedText& text) { return text.Kept(seen); };
+  MP_ASSIGN_OR_RETURN(const int32_t text, FreeSlot(kept));
+  if (options.tokens == 0) return text;
+  Slot& slot = slots_[text];
+  slot.task = Task::kText;
+  slot.options = options;
+  slot.sampler.emplace(options, vocabulary_);
+  slot.made = 0;
+  slot.text.Begin(seen, kept(slot.text));
+  return text;
 }
 
-absl::Status Generator::Score(absl::Span<const int32_t> text, int64_t best, const EmitToken& emit) {
+absl::StatusOr<int32_t> Generator::StartScore(absl::Span<const int32_t> text, int64_t best) {
   if (plan().score.ops.empty()) {
     return absl::FailedPreconditionError("Score needs GeneratorOptions with `scores`");
   }
@@ -224,34 +179,146 @@ absl::Status Generator::Score(absl::Span<const int32_t> text, int64_t best, cons
     return absl::InvalidArgumentError(
         absl::StrFormat("the text has %d tokens; there is room for %d", text.size(), window_size_));
   }
-  engine_->UseThread();
-  const int64_t kept = KeptWithScores(text, best);
-  Begin(text, kept);
-  scores_.resize(static_cast<size_t>(kept));
-  scored_text_ = window_;
-  scored_best_ = best;
-  for (const TokenScore& score : scores_) {
-    if (!emit(score)) return absl::OkStatus();
-  }
-  return RunScores(emit);
+  const auto kept = [&](const CachedText& one) { return one.KeptWithScores(text, best); };
+  MP_ASSIGN_OR_RETURN(const int32_t index, FreeSlot(kept));
+  if (text.size() == 1) return index;
+  Slot& slot = slots_[index];
+  slot.task = Task::kScore;
+  slot.told = 0;
+  slot.text.BeginScores(text, best, kept(slot.text));
+  return index;
 }
 
-// Of the text in the window, behind those that there are.
-absl::Status Generator::RunScores(const EmitToken& emit) {
-  const auto text = absl::MakeConstSpan(window_);
-  auto unseen = text.first(text.size() - 1).subspan(static_cast<size_t>(cached_));
-  while (!unseen.empty()) {
-    const auto first = static_cast<size_t>(cached_) + 1;
-    const size_t before = unseen.size();
-    MP_ASSIGN_OR_RETURN(const float* logits, RunSome(plan().score, &unseen));
-    const auto scores =
-        ScoresOf(logits, vocabulary_, text.subspan(first, before - unseen.size()), scored_best_);
-    scores_.insert(scores_.end(), scores.begin(), scores.end());
-    for (const TokenScore& score : scores) {
-      if (!emit(score)) return absl::OkStatus();
-    }
+int32_t Generator::running() const {
+  return static_cast<int32_t>(std::count_if(
+      slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.task != Task::kNone; }));
+}
+
+void Generator::End(int32_t text) {
+  Slot& slot = slots_[text];
+  slot.task = Task::kNone;
+  slot.sampler.reset();
+  slot.ended = ++ends_;
+}
+
+absl::Status Generator::Step(const EmitTextToken& emit) {
+  engine_->UseThread();
+  MP_RETURN_IF_ERROR(RunNextPiece(emit));
+  return RunTokens(emit);
+}
+
+// The next tokens of a text, as many as go through the program at once of those given.
+absl::StatusOr<const float*> Generator::RunPiece(int32_t slot, const plan::Program& program,
+                                                 absl::Span<const int32_t> tokens) {
+  CachedText& text = slots_[slot].text;
+  const int64_t rows = RowsOf(program.graph);
+  const int64_t count = std::min(static_cast<int64_t>(tokens.size()), rows);
+  MP_ASSIGN_OR_RETURN(const float* logits,
+                      engine_->Run(program, {.tokens = tokens.first(static_cast<size_t>(count)),
+                                             .position = text.cached(),
+                                             .text = slot}));
+  text.Ran(count, count == rows);
+  return logits;
+}
+
+absl::Status Generator::RunNextPiece(const EmitTextToken& emit) {
+  for (size_t i = 1; i <= slots_.size(); ++i) {
+    const size_t turn = (last_piece_ + i) % slots_.size();
+    Slot& slot = slots_[turn];
+    if (!slot.NeedsPiece()) continue;
+    last_piece_ = turn;
+    const auto index = static_cast<int32_t>(turn);
+    if (slot.task == Task::kScore) return RunScores(index, emit);
+    MP_ASSIGN_OR_RETURN(const float* logits, RunPiece(index, plan().prompt, slot.text.Unseen()));
+    if (slot.text.Unseen().empty()) Take(index, Choose(slot, logits), emit);
+    return absl::OkStatus();
   }
   return absl::OkStatus();
+}
+
+// Those that there are; then of the next tokens. The last token is not run: nothing is behind it.
+absl::Status Generator::RunScores(int32_t index, const EmitTextToken& emit) {
+  Slot& slot = slots_[index];
+  const auto text = slot.text.window();
+  std::vector<TokenScore>& scores = slot.text.scores();
+  if (slot.told == static_cast<int64_t>(scores.size())) {
+    const int64_t first = slot.text.cached() + 1;
+    const auto unseen = slot.text.Unseen();
+    MP_ASSIGN_OR_RETURN(const float* logits,
+                        RunPiece(index, plan().score, unseen.first(unseen.size() - 1)));
+    const int64_t count = slot.text.cached() + 1 - first;
+    const auto made = ScoresOf(logits, vocabulary_,
+                               text.subspan(static_cast<size_t>(first), static_cast<size_t>(count)),
+                               slot.text.best());
+    scores.insert(scores.end(), made.begin(), made.end());
+  }
+  while (slot.told < static_cast<int64_t>(scores.size())) {
+    if (!emit(index, scores[static_cast<size_t>(slot.told++)])) {
+      End(index);
+      return absl::OkStatus();
+    }
+  }
+  if (scores.size() + 1 == text.size()) End(index);
+  return absl::OkStatus();
+}
+
+// One token of each text that has one.
+absl::Status Generator::RunTokens(const EmitTextToken& emit) {
+  std::vector<TextToken> tokens;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].task != Task::kText || slots_[i].NeedsPiece()) continue;
+    const CachedText& text = slots_[i].text;
+    tokens.push_back(
+        {.token = text.Unseen()[0], .position = text.cached(), .text = static_cast<int32_t>(i)});
+  }
+  if (tokens.empty()) return absl::OkStatus();
+  MP_ASSIGN_OR_RETURN(const float* logits, engine_->RunNext(tokens));
+  std::vector<TokenScore> made(tokens.size());
+  kernels::ParallelTasks(static_cast<int64_t>(tokens.size()), [&](int64_t i, int) {
+    made[i] = Choose(slots_[tokens[i].text], logits + i * vocabulary_);
+  });
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    slots_[tokens[i].text].text.Ran(1, /*whole_chunk=*/false);
+    Take(tokens[i].text, made[i], emit);
+  }
+  return absl::OkStatus();
+}
+
+TokenScore Generator::Choose(Slot& slot, const float* logits) const {
+  const int32_t token = slot.sampler->Next({logits, static_cast<size_t>(vocabulary_)}, slot.made);
+  if (!slot.options.best.has_value()) return {.token = {.token = token}, .best = {}};
+  return ScoresOf(logits, vocabulary_, {token}, *slot.options.best)[0];
+}
+
+void Generator::Take(int32_t index, const TokenScore& made, const EmitTextToken& emit) {
+  Slot& slot = slots_[index];
+  if (!emit(index, made) || ++slot.made == slot.options.tokens) return End(index);
+  slot.text.Add(made.token.token);
+}
+
+absl::Status Generator::RunAlone(int32_t text, const EmitToken& emit) {
+  while (Runs(text)) {
+    MP_RETURN_IF_ERROR(Step([&](int32_t, const TokenScore& made) { return emit(made); }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Generator::Generate(absl::Span<const int32_t> prompt, const GenerateOptions& options,
+                                 const EmitToken& emit) {
+  MP_RETURN_IF_ERROR(CheckAlone());
+  MP_ASSIGN_OR_RETURN(const int32_t text, Start(prompt, options));
+  return RunAlone(text, emit);
+}
+
+absl::Status Generator::Score(absl::Span<const int32_t> text, int64_t best, const EmitToken& emit) {
+  MP_RETURN_IF_ERROR(CheckAlone());
+  MP_ASSIGN_OR_RETURN(const int32_t scored, StartScore(text, best));
+  return RunAlone(scored, emit);
+}
+
+absl::Status Generator::CheckAlone() const {
+  if (running() == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError("other texts are being made: Start begins one beside them");
 }
 
 absl::Status CheckGeneratesText(const v1::ModelSpec& model) {

@@ -1,6 +1,7 @@
-// Text generation from master weights, one text at a time, on the CPU or on a device.
+// Text generation from master weights, on the CPU or on a device: one text, or several side by
+// side.
 //
-//   MP_ASSIGN_OR_RETURN(auto generator, Generator::Create(model, {.threads = 8}));
+//   MP_ASSIGN_OR_RETURN(auto generator, Generator::Create(model, {.threads = 8, .texts = 4}));
 //   for (const StateInterval& target : generator->LoadTargets()) ...   // fill
 //   MP_RETURN_IF_ERROR(generator->FinishLoad());
 //   MP_RETURN_IF_ERROR(generator->Generate(prompt, options, [](const TokenScore& made) {
@@ -8,11 +9,21 @@
 //     return true;  // go on
 //   }));
 //
-// Keys and values of the text are kept, so that each token is run through the model once. A text
-// that begins as the one before it did uses those that were kept, in whole chunks of a prompt
+// Side by side, texts begin and end as they come, between two steps:
+//
+//   MP_ASSIGN_OR_RETURN(const int32_t text, generator->Start(prompt, options));
+//   while (generator->running() > 0) {
+//     MP_RETURN_IF_ERROR(generator->Step([&](int32_t of, const TokenScore& made) { ... }));
+//   }
+//
+// Keys and values of a text are kept, so that each token is run through the model once. A text
+// that begins as one before it did uses those that were kept, in whole chunks of a prompt
 // (plan::PromptChunk), as they were made then: its own would be the same to the bit. The same
 // prompt, options and weights give the same tokens, with any number of threads as long as oneDNN's
-// products of the prompt are the same; a GPU's are its own. Not thread-safe.
+// products of the prompt are the same; a GPU's are its own. On a CPU that is so, to the bit of the
+// log-probabilities, whichever texts are made beside it and however many GeneratorOptions::texts
+// says there may be. A GPU's products are a library's, which may round otherwise for other numbers.
+// Not thread-safe.
 #ifndef MILEPOST_ENGINE_RUNTIME_GENERATION_GENERATOR_H_
 #define MILEPOST_ENGINE_RUNTIME_GENERATION_GENERATOR_H_
 
@@ -29,6 +40,9 @@
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/executor/generation_engine.h"
 #include "engine/runtime/executor/state_interval.h"
+#include "engine/runtime/generation/cached_text.h"
+#include "engine/runtime/generation/generate_options.h"
+#include "engine/runtime/generation/sampling.h"
 #include "milepost/v1/checkpoint.pb.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -40,25 +54,16 @@ struct GeneratorOptions {
   // Tokens of the window (below), at most the model's context; 0: as many as that. Keys and values
   // take memory for all of them: a text that is known to be shorter needs no more than its length.
   int64_t window = 0;
-  bool scores = false;             // whether Score may be called: takes memory for its logits
+  bool scores = false;  // whether Score may be called: takes memory for its logits
+  // That can be made side by side, at most plan::kMostTexts. Keys and values take memory for each.
+  int64_t texts = 1;
   GenerationEngineFactory engine;  // what it runs on; none: the CPU
-};
-
-struct GenerateOptions {
-  int64_t tokens = 200;
-  double temperature = 0.8;  // 0: greedy
-  int64_t top_k = 0;         // 0: all
-  // The likeliest tokens whose probabilities, at this temperature and among the top_k, reach this
-  // sum; in (0, 1], 1: all.
-  double top_p = 1;
-  uint64_t seed = 0;
-  // How many of the likeliest tokens are told of each that is made, with log-probabilities; none:
-  // nor is the token's own.
-  std::optional<int64_t> best;
 };
 
 // Returns whether to go on.
 using EmitToken = std::function<bool(const TokenScore&)>;
+// Of one of several texts: what Start returned.
+using EmitTextToken = std::function<bool(int32_t text, const TokenScore&)>;
 
 // OK for a model that goes on with a text; INVALID_ARGUMENT, saying what it does instead,
 // otherwise.
@@ -80,7 +85,7 @@ class Generator {
   absl::Status FinishLoad();
   // Calls `emit` with each new token as it is made, until it returns false or all are made.
   // INVALID_ARGUMENT for an empty prompt, an id outside the vocabulary or an option out of range.
-  // FAILED_PRECONDITION before FinishLoad.
+  // FAILED_PRECONDITION before FinishLoad, or while other texts are being made.
   //
   // What the model sees, with a window of W tokens: at first the prompt, or its last W tokens;
   // then each new token besides. When the window is full, it becomes the newest W / 2 tokens (at
@@ -91,8 +96,25 @@ class Generator {
   // Calls `emit` with each token of a text behind the first, in order, until it returns false: how
   // likely the model holds it to be after those before it. `best`: how many of the likeliest to
   // tell. INVALID_ARGUMENT: there is no text, it is longer than the window, or as Generate.
-  // FAILED_PRECONDITION: GeneratorOptions has no scores, or it is before FinishLoad.
+  // FAILED_PRECONDITION: GeneratorOptions has no scores, or as Generate.
   absl::Status Score(absl::Span<const int32_t> text, int64_t best, const EmitToken& emit);
+
+  // ---- several texts side by side ----
+  // Begins a text, as Generate or Score has it, and returns which one it is, below
+  // GeneratorOptions::texts. RESOURCE_EXHAUSTED: as many as there can be are being made. Otherwise
+  // errors are Generate's and Score's.
+  absl::StatusOr<int32_t> Start(absl::Span<const int32_t> prompt, const GenerateOptions& options);
+  absl::StatusOr<int32_t> StartScore(absl::Span<const int32_t> text, int64_t best);
+  // Runs one chunk of a text that has several tokens to run (its prompt, what is left when its
+  // window is full, or what is scored), in turns; then one token of each of the others. Calls
+  // `emit` with what came of it; where that returns false, the text ends. Blocks. After an error
+  // only destruction is allowed.
+  absl::Status Step(const EmitTextToken& emit);
+  // Whether the text has not ended, which it does when all its tokens are made.
+  bool Runs(int32_t text) const { return slots_[static_cast<size_t>(text)].task != Task::kNone; }
+  int32_t running() const;
+  // Ends a text, whatever is left of it.
+  void End(int32_t text);
   const plan::StepPlan& plan() const { return engine_->plan(); }
 
  private:
@@ -104,17 +126,36 @@ class Generator {
     const plan::Place& place = plan().prompt.places[id];
     return engine_->host_arena() + plan().buffers[place.buffer].offset + place.offset;
   }
+  enum class Task : uint8_t { kNone, kText, kScore };
+  // What one text of the caches is used for.
+  struct Slot {
+    CachedText text;
+    Task task = Task::kNone;
+    int64_t ended = 0;  // number of the end of the last task
+    // ---- of kText ----
+    GenerateOptions options = {};
+    std::optional<Sampler> sampler = std::nullopt;
+    int64_t made = 0;
+    // ---- of kScore ----
+    int64_t told = 0;  // scores that were emitted
+
+    // Tokens that the next step runs for it by themselves; otherwise it runs one with the others'.
+    bool NeedsPiece() const {
+      return task == Task::kScore || (task == Task::kText && text.Unseen().size() > 1);
+    }
+  };
   absl::Status CheckText(absl::Span<const int32_t> text) const;
   absl::Status CheckRequest(absl::Span<const int32_t> prompt, const GenerateOptions& options) const;
-  int64_t Kept(absl::Span<const int32_t> text) const;
-  int64_t KeptWithScores(absl::Span<const int32_t> text, int64_t best) const;
-  int64_t WholeChunks(int64_t tokens) const;
-  void Begin(absl::Span<const int32_t> text, int64_t kept);
-  absl::StatusOr<const float*> RunSome(const plan::Program& program,
-                                       absl::Span<const int32_t>* tokens);
-  absl::Status Run(absl::Span<const int32_t> tokens);
-  absl::Status RunScores(const EmitToken& emit);
-  absl::Span<const int32_t> Add(int32_t token);
+  absl::StatusOr<int32_t> FreeSlot(const std::function<int64_t(const CachedText&)>& kept) const;
+  absl::Status CheckAlone() const;
+  absl::Status RunAlone(int32_t text, const EmitToken& emit);
+  absl::StatusOr<const float*> RunPiece(int32_t slot, const plan::Program& program,
+                                        absl::Span<const int32_t> tokens);
+  absl::Status RunNextPiece(const EmitTextToken& emit);
+  absl::Status RunScores(int32_t slot, const EmitTextToken& emit);
+  absl::Status RunTokens(const EmitTextToken& emit);
+  TokenScore Choose(Slot& slot, const float* logits) const;
+  void Take(int32_t slot, const TokenScore& made, const EmitTextToken& emit);
 
   std::unique_ptr<GenerationEngine> engine_;
   std::vector<v1::TensorInfo> tensors_;
@@ -123,17 +164,9 @@ class Generator {
   size_t window_size_ = 0;
   int64_t vocabulary_ = 0;
   bool loaded_ = false;
-
-  // ---- of one text ----
-  std::vector<int32_t> window_;
-  int64_t cached_ = 0;             // tokens of the window that the caches hold
-  int64_t chunks_ = 0;             // of those, from the first on: that were run in whole chunks
-  const float* logits_ = nullptr;  // after the last of those
-
-  // ---- of the text that was scored last ----
-  std::vector<int32_t> scored_text_;
-  int64_t scored_best_ = 0;
-  std::vector<TokenScore> scores_;  // of its tokens behind the first
+  std::vector<Slot> slots_;
+  size_t last_piece_ = 0;  // whose turn it was
+  int64_t ends_ = 0;
 };
 
 }  // namespace milepost::runtime

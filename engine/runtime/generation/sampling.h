@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "engine/runtime/generation/generator.h"
+#include "engine/runtime/generation/generate_options.h"
 
 namespace milepost::runtime {
 

@@ -60,10 +60,13 @@ class Counting : public GenerationEngine {
   const plan::StepPlan& plan() const override { return engine_->plan(); }
   char* host_arena() override { return engine_->host_arena(); }
   absl::Status Upload() override { return engine_->Upload(); }
-  absl::StatusOr<const float*> Run(const plan::Program& program, absl::Span<const int32_t> tokens,
-                                   int64_t first) override {
+  absl::StatusOr<const float*> Run(const plan::Program& program, const TextPiece& piece) override {
+    *tokens_ += static_cast<int64_t>(piece.tokens.size());
+    return engine_->Run(program, piece);
+  }
+  absl::StatusOr<const float*> RunNext(absl::Span<const TextToken> tokens) override {
     *tokens_ += static_cast<int64_t>(tokens.size());
-    return engine_->Run(program, tokens, first);
+    return engine_->RunNext(tokens);
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/plan/planner/planner.h"
 #include "engine/runtime/gpu/backend/cuda_backend.h"
@@ -25,8 +26,8 @@ class CudaDecoder : public GenerationEngine {
   const plan::StepPlan& plan() const override { return plan_; }
   char* host_arena() override { return parameters_->data(); }
   absl::Status Upload() override;
-  absl::StatusOr<const float*> Run(const plan::Program& program, absl::Span<const int32_t> tokens,
-                                   int64_t first) override;
+  absl::StatusOr<const float*> Run(const plan::Program& program, const TextPiece& piece) override;
+  absl::StatusOr<const float*> RunNext(absl::Span<const TextToken> tokens) override;
 
  private:
   struct Bound {
@@ -41,11 +42,10 @@ class CudaDecoder : public GenerationEngine {
   absl::Status Allocate();
   absl::Status PinWhatTravels();
   absl::StatusOr<Bound> Bind(const plan::Program& program);
-  Bound& BoundOf(const plan::Program& program) {
-    return &program == &plan_.prompt ? prompt_ : &program == &plan_.next ? next_ : score_;
-  }
   absl::Status CopyToDevice(const Bound& bound, int64_t last);
   absl::Status Enqueue(Bound& bound, const StepContext& context);
+  // What was filled in. `last`: the row whose logits are wanted.
+  absl::StatusOr<const float*> RunBound(Bound& bound, int64_t last);
 
   CudaEngineParts parts_;
   plan::StepPlan plan_;
@@ -96,7 +96,13 @@ absl::Status CudaDecoder::MakePlan(const v1::ModelSpec& model, plan::PlanOptions
 
 absl::Status CudaDecoder::Allocate() {
   const auto control_bytes = static_cast<int64_t>(sizeof(StepControl));
-  MP_ASSIGN_OR_RETURN(memory_.arena, device().Allocate(plan_.arena_bytes));
+  const auto arena = device().Allocate(plan_.arena_bytes);
+  if (absl::IsResourceExhausted(arena.status())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(arena.status().message(), "; ", kGenerationAdvice));
+  }
+  MP_RETURN_IF_ERROR(arena.status());
+  memory_.arena = *arena;
   MP_ASSIGN_OR_RETURN(memory_.control, device().Allocate(control_bytes));
   memory_.streams = {device().native_stream(streams_.compute),
                      device().native_stream(streams_.communication)};
@@ -125,8 +131,7 @@ absl::Status CudaDecoder::PinWhatTravels() {
     if (bound->executor == nullptr) continue;
     const GenerationPlaces& at = bound->places;
     const int64_t bytes = at.rows * static_cast<int64_t>(sizeof(int32_t));
-    ranges.push_back({at.tokens, at.tokens + bytes});
-    ranges.push_back({at.positions, at.positions + bytes});
+    for (const int64_t input : at.Inputs()) ranges.push_back({input, input + bytes});
     ranges.push_back({at.logits, at.logits + at.logit_rows * at.logit_row_bytes});
   }
   travels_->Pin(device(), std::move(ranges)).IgnoreError();  // slower without, which has been said
@@ -148,7 +153,7 @@ absl::Status CudaDecoder::Upload() {
 
 absl::Status CudaDecoder::CopyToDevice(const Bound& bound, int64_t last) {
   const GenerationPlaces& at = bound.places;
-  for (const int64_t offset : {at.tokens, at.positions}) {
+  for (const int64_t offset : at.Inputs()) {
     MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + offset,
                                      travels_->data() + offset,
                                      at.rows * static_cast<int64_t>(sizeof(int32_t))));
@@ -172,10 +177,18 @@ absl::Status CudaDecoder::Enqueue(Bound& bound, const StepContext& context) {
 }
 
 absl::StatusOr<const float*> CudaDecoder::Run(const plan::Program& program,
-                                              absl::Span<const int32_t> tokens, int64_t first) {
-  Bound& bound = BoundOf(program);
-  bound.places.Fill(tokens, first, travels_->data());
-  const int64_t last = static_cast<int64_t>(tokens.size()) - 1;
+                                              const TextPiece& piece) {
+  Bound& bound = &program == &plan_.prompt ? prompt_ : score_;
+  bound.places.Fill(piece, travels_->data());
+  return RunBound(bound, static_cast<int64_t>(piece.tokens.size()) - 1);
+}
+
+absl::StatusOr<const float*> CudaDecoder::RunNext(absl::Span<const TextToken> tokens) {
+  next_.places.Fill(tokens, travels_->data());
+  return RunBound(next_, static_cast<int64_t>(tokens.size()) - 1);
+}
+
+absl::StatusOr<const float*> CudaDecoder::RunBound(Bound& bound, int64_t last) {
   MP_RETURN_IF_ERROR(CopyToDevice(bound, last));
   StepContext context;
   context.position = last;

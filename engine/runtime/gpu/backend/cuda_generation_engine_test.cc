@@ -149,6 +149,37 @@ TEST_P(CudaGeneration, ScoresAreTheCpus) {
   EXPECT_EQ(Scores(*device, 70), Scores(*Make(model, options), 70));
 }
 
+// Side by side, against the CPU's of one after the other; prompts of several chunks.
+TEST_P(CudaGeneration, TextsSideBySideAreTheCpus) {
+  const TinyJob job;
+  const v1::ModelSpec model = job.Spec(GetParam().model).model();
+  GeneratorOptions options = {.precision = GetParam().precision, .window = 16};
+  const auto cpu = Make(model, options);
+  options.texts = 3;
+  for (const bool capture : {false, true}) {
+    options.engine = OnDevice(3, capture);
+    const auto device = Make(model, options);
+    std::vector<std::vector<int32_t>> want, got(5);
+    std::vector<size_t> of_slot(3);
+    const GenerateOptions how = {.tokens = 20, .temperature = 0.7, .top_k = 12, .seed = 4};
+    const std::vector<int64_t> prompts = {1, 30, 5, 16, 2};
+    for (size_t next = 0; next < prompts.size() || device->running() > 0;) {
+      if (next < prompts.size() && device->running() < 3) {
+        want.push_back(Text(*cpu, prompts[next], how));
+        got[next].assign(want[next].begin(), want[next].begin() + prompts[next]);
+        of_slot[*device->Start(got[next], how)] = next;
+        ++next;
+      }
+      ASSERT_EQ(device->Step([&](int32_t slot, const TokenScore& made) {
+        got[of_slot[slot]].push_back(made.token.token);
+        return true;
+      }),
+                absl::OkStatus());
+    }
+    EXPECT_EQ(got, want) << capture;
+  }
+}
+
 TEST(CudaGenerationPlan, IsTheDevices) {
   const TinyJob job;
   GeneratorOptions options{.window = 16};

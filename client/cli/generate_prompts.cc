@@ -1,0 +1,96 @@
+#include "client/cli/generate_prompts.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/model_spawns.h"
+#include "client/cli/prompt_file.h"
+#include "client/serve/model_processes.h"
+#include "common/regular_file.h"
+#include "common/status_macros.h"
+
+namespace milepost::client {
+namespace {
+
+constexpr size_t kMostPromptBytes = 256 << 20;
+
+std::string UsersMessage(const std::string& text) {
+  const nlohmann::json messages = {{{"role", "user"}, {"content", text}}};
+  return messages.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
+}
+
+absl::StatusOr<std::vector<TextLine>> LinesOf(const std::vector<std::string>& prompts,
+                                              const GenerateOptions& options,
+                                              ModelProcesses& model) {
+  std::vector<TextLine> lines;
+  for (const std::string& prompt : prompts) {
+    auto ids =
+        options.message ? model.EncodeChat(UsersMessage(prompt), "{}") : model.Encode(prompt);
+    if (!ids.ok()) {
+      return absl::Status(
+          ids.status().code(),
+          absl::StrCat(options.prompts_file, ":", lines.size() + 1, ": ", ids.status().message()));
+    }
+    lines.push_back({.tokens = options.tokens,
+                     .temperature = options.temperature,
+                     .top_k = options.top_k,
+                     .top_p = options.top_p,
+                     .seed = options.seed,
+                     .prompt = *std::move(ids)});
+  }
+  return lines;
+}
+
+// That all texts have room for.
+int64_t WindowOf(const std::vector<TextLine>& lines) {
+  int64_t window = 2;
+  for (const TextLine& line : lines) {
+    window = std::max(window, static_cast<int64_t>(line.prompt.size()) + line.tokens);
+  }
+  return std::min(window, int64_t{1} << 24);
+}
+
+// False: nobody reads it.
+bool Show(const std::string& lines) {
+  return std::fwrite(lines.data(), 1, lines.size(), stdout) == lines.size() &&
+         std::fflush(stdout) == 0;
+}
+
+}  // namespace
+
+absl::Status GeneratePrompts(const Access& access, const GenerationSource& source,
+                             const GenerateOptions& options) {
+  signal(SIGPIPE, SIG_IGN);
+  MP_ASSIGN_OR_RETURN(const std::string text,
+                      ReadRegularFile(options.prompts_file, kMostPromptBytes));
+  MP_ASSIGN_OR_RETURN(const std::vector<std::string> prompts,
+                      ParsePrompts(options.prompts_file, text));
+  ModelProcesses model({.trainer = {}, .tokenizer = ServingTokenizer(source.tokenizer)});
+  MP_RETURN_IF_ERROR(model.LoadTokenizer());
+  MP_ASSIGN_OR_RETURN(const std::vector<TextLine> lines, LinesOf(prompts, options, model));
+  const int64_t texts = std::min(options.parallel, static_cast<int64_t>(lines.size()));
+  const TrainerRoom room = {options.device, options.precision, WindowOf(lines), texts,
+                            options.trained_weights};
+  MP_RETURN_IF_ERROR(model.LoadTrainer(ServingTrainer(access, source, room)));
+  PromptTexts made(prompts, model.facts().ends, options.tokens);
+  bool shown = true;
+  const auto left = [&] { return !shown; };
+  MP_RETURN_IF_ERROR(
+      model.Generate(lines, !options.message, left,
+                     [&](size_t which, const TokenScore& token, absl::string_view bytes) {
+                       const bool more = made.Take(which, token.token.token, bytes);
+                       if (!more && shown) shown = Show(made.Ready());
+                       return more && shown;
+                     }));
+  if (shown) return absl::OkStatus();
+  return absl::UnknownError("what was generated could not be written to stdout, or not all of it");
+}
+
+}  // namespace milepost::client
