@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the images that examples/resnet-tiny.yaml trains on, in examples/data/.
+"""Makes the images that examples/resnet-tiny.yaml and vit-tiny.yaml train on, in examples/data/.
 
 Six kinds of shapes, 32 x 32 pixels: shapes.train.npy (6000 images) and shapes.validation.npy (1000
 images) with their labels in *.labels.npy. Needs nothing but Python; the same bytes each time. Does

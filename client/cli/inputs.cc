@@ -53,7 +53,7 @@ std::vector<data::LabelOptions> LabelsOf(const v1::JobSpec& spec, const Labels& 
 
 absl::Status CheckImages(const v1::JobSpec& spec, const std::string& path,
                          const std::vector<data::LabelOptions>& labels) {
-  data::ImageSetOptions options = {.classes = spec.model().resnet().classes()};
+  data::ImageSetOptions options = {.classes = SizesOf(spec.model()).vocabulary};
   for (const data::LabelOptions& of_one : labels) {
     if (of_one.path.empty()) options.heads.push_back(of_one.head);
   }

@@ -31,9 +31,16 @@ ModelSizes SizesOf(const v1::ModelSpec& model) {
               .vocabulary = resnet.classes(),
               .width = inner * (resnet.bottleneck() ? 4 : 1),
               .context = 1,
-              .images = true};
+              .images = true,
+              .image_size = resnet.image_size()};
     }
     case v1::ModelSpec::kVit:
+      return {.family = "vit",
+              .vocabulary = model.vit().classes(),
+              .width = model.vit().width(),
+              .context = 1,
+              .images = true,
+              .image_size = model.vit().image_size()};
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }

@@ -19,6 +19,7 @@ struct ModelSizes {
   int64_t width = 0;        // of the residual stream; for images: features before the classifier
   int64_t context = 0;      // tokens of the longest sequence; for images: 1
   bool images = false;      // samples are images with one class each, not tokens
+  int64_t image_size = 0;   // pixels of a side
 };
 
 // All sizes are zero when no family is given. The values come from the spec and are not checked.

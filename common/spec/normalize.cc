@@ -125,6 +125,17 @@ void NormalizeResNet(v1::ResNetSpec* resnet) {
   }
 }
 
+void NormalizeVit(v1::VitSpec* vit) {
+  const auto hidden = Product(4, vit->width());
+  if (hidden) MP_DEFAULT(vit, hidden, *hidden);
+  MP_DEFAULT(vit, image_size, 224);
+  MP_DEFAULT(vit, patch_size, 16);
+  MP_DEFAULT(vit, norm_epsilon, 1e-12);
+  MP_DEFAULT(vit, label_smoothing, 0.0);
+  if (!vit->has_pixel_mean()) SetRgb(0.5, 0.5, 0.5, vit->mutable_pixel_mean());
+  if (!vit->has_pixel_deviation()) SetRgb(0.5, 0.5, 0.5, vit->mutable_pixel_deviation());
+}
+
 void NormalizeBert(v1::BertSpec* bert) {
   const auto hidden = Product(4, bert->width());
   if (hidden) MP_DEFAULT(bert, hidden, *hidden);
@@ -250,15 +261,15 @@ void NormalizeTraining(v1::JobSpec* spec) {
   for (v1::TokenSource& source : *data->mutable_mixture()) MP_DEFAULT(&source, weight, 1.0);
   NormalizeHeads(spec);
   if (spec->model().has_llama()) NormalizeLlama(spec->mutable_model()->mutable_llama());
-  if (spec->model().has_resnet()) {
-    NormalizeResNet(spec->mutable_model()->mutable_resnet());
-    NormalizeImages(spec->model().resnet().image_size(), data);
-  }
+  if (spec->model().has_resnet()) NormalizeResNet(spec->mutable_model()->mutable_resnet());
+  if (spec->model().has_vit()) NormalizeVit(spec->mutable_model()->mutable_vit());
+  const ModelSizes sizes = SizesOf(spec->model());
+  if (sizes.images) NormalizeImages(sizes.image_size, data);
   if (spec->model().has_bert()) NormalizeBert(spec->mutable_model()->mutable_bert());
   if (spec->model().has_lora()) NormalizeLora(spec->mutable_model()->mutable_lora());
   if (data->has_masking()) MP_DEFAULT(data->mutable_masking(), probability, 0.15);
   if (spec->model().family_case() != v1::ModelSpec::FAMILY_NOT_SET) {
-    MP_DEFAULT(data, sequence_length, SizesOf(spec->model()).context);
+    MP_DEFAULT(data, sequence_length, sizes.context);
   }
   NormalizeTrain(spec->resources().ranks(), spec->mutable_train());
 

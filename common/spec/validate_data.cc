@@ -126,7 +126,7 @@ void CheckImages(const v1::JobSpec& spec, Checker* check) {
   range("scale", images.min_scale(), images.max_scale(), 1);
   range("ratio", images.min_ratio(), images.max_ratio(), 1000);
   check->Real("data.images.flip", images.flip(), 0, 1);
-  check->Int("data.images.resize", images.resize(), spec.model().resnet().image_size(), 65535);
+  check->Int("data.images.resize", images.resize(), SizesOf(spec.model()).image_size, 65535);
   if (images.has_patch()) {
     check->Int("data.images.patch.size", images.patch().size(), 1, 65535);
     check->Int("data.images.patch.stride", images.patch().stride(), 1, images.patch().size());
@@ -240,7 +240,8 @@ void CheckData(const v1::JobSpec& spec, Checker* check) {
   if (images) {
     CheckImages(spec, check);
   } else if (data.has_images()) {
-    check->Add("data.images", "the model is of tokens: remove it, or give model.resnet");
+    check->Add("data.images",
+               "the model is of tokens: remove it, or give model.resnet or model.vit");
   }
   const ModelSizes model = SizesOf(spec.model());
   if (model.vocabulary >= 2) {

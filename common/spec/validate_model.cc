@@ -158,19 +158,57 @@ void CheckResNetStages(const v1::ResNetSpec& resnet, Checker* check) {
   }
 }
 
+// `model`: the field that has them, "model.resnet.".
+void CheckPixels(const std::string& model, const v1::RgbSpec& mean, const v1::RgbSpec& deviation,
+                 Checker* check) {
+  const auto rgb = [&](const std::string& field, const v1::RgbSpec& value, const char* brackets) {
+    check->Real(field + ".red", value.red(), 0, 1, brackets);
+    check->Real(field + ".green", value.green(), 0, 1, brackets);
+    check->Real(field + ".blue", value.blue(), 0, 1, brackets);
+  };
+  rgb(model + "pixel_mean", mean, "[]");
+  rgb(model + "pixel_deviation", deviation, "(]");
+}
+
 void CheckResNet(const v1::ResNetSpec& resnet, Checker* check) {
   CheckResNetStages(resnet, check);
   check->Required("model.resnet.classes", resnet.classes(), 1, 1 << 20);
   check->Int("model.resnet.image_size", resnet.image_size(), 1, 8192);
   check->Int("model.resnet.width", resnet.width(), 1, 4096);
   check->Real("model.resnet.label_smoothing", resnet.label_smoothing(), 0, 1, "[)");
-  const auto rgb = [&](const std::string& field, const v1::RgbSpec& value, const char* brackets) {
-    check->Real(field + ".red", value.red(), 0, 1, brackets);
-    check->Real(field + ".green", value.green(), 0, 1, brackets);
-    check->Real(field + ".blue", value.blue(), 0, 1, brackets);
-  };
-  rgb("model.resnet.pixel_mean", resnet.pixel_mean(), "[]");
-  rgb("model.resnet.pixel_deviation", resnet.pixel_deviation(), "(]");
+  CheckPixels("model.resnet.", resnet.pixel_mean(), resnet.pixel_deviation(), check);
+}
+
+void CheckPatches(const v1::VitSpec& vit, Checker* check) {
+  const bool image = check->Int("model.vit.image_size", vit.image_size(), 1, 8192);
+  const bool patch = check->Int("model.vit.patch_size", vit.patch_size(), 1, 1024);
+  if (!image || !patch) return;
+  const int64_t side = vit.image_size() / vit.patch_size();
+  if (vit.image_size() % vit.patch_size() != 0) {
+    check->Add("model.vit.patch_size", absl::StrCat("must divide image_size: ", vit.image_size(),
+                                                    " is not a multiple of ", vit.patch_size()));
+  } else if (side * side >= 1 << 20) {
+    check->Add("model.vit.patch_size",
+               absl::StrCat("makes ", side * side, " patches of an image; at most ", (1 << 20) - 1,
+                            ": give larger ones"));
+  }
+}
+
+void CheckVit(const v1::VitSpec& vit, Checker* check) {
+  check->Required("model.vit.layers", vit.layers(), 1, 1024);
+  const bool width = check->Required("model.vit.width", vit.width(), 1, 65536);
+  const bool heads = check->Required("model.vit.heads", vit.heads(), 1, 1024);
+  if (width && heads && vit.width() % vit.heads() != 0) {
+    check->Add("model.vit.heads", absl::StrCat("must divide the width: ", vit.width(),
+                                               " is not a multiple of ", vit.heads()));
+  }
+  if (width) check->Int("model.vit.hidden", vit.hidden(), 1, 1 << 20);
+  check->Required("model.vit.classes", vit.classes(), 1, 1 << 20);
+  CheckPatches(vit, check);
+  check->Real("model.vit.dropout", vit.dropout(), 0, 1, "[)");
+  check->Real("model.vit.norm_epsilon", vit.norm_epsilon(), 0, 1, "(]");
+  check->Real("model.vit.label_smoothing", vit.label_smoothing(), 0, 1, "[)");
+  CheckPixels("model.vit.", vit.pixel_mean(), vit.pixel_deviation(), check);
 }
 
 void CheckBert(const v1::BertSpec& bert, Checker* check) {
@@ -192,7 +230,7 @@ void CheckBert(const v1::BertSpec& bert, Checker* check) {
 void CheckLora(const v1::ModelSpec& model, Checker* check) {
   const v1::LoraSpec& lora = model.lora();
   if (model.has_resnet()) {
-    check->Add("model.lora", "a ResNet has none: adapters are for gpt2, llama and bert");
+    check->Add("model.lora", "a ResNet has none: adapters are for gpt2, llama, bert and vit");
   }
   check->Required("model.lora.rank", lora.rank(), 1, 1024);
   check->Real("model.lora.alpha", lora.alpha(), 0, 1e6, "(]");
@@ -242,11 +280,13 @@ void CheckModel(const v1::ModelSpec& model, Checker* check) {
     case v1::ModelSpec::kResnet:
       return CheckResNet(model.resnet(), check);
     case v1::ModelSpec::kVit:
+      return CheckVit(model.vit(), check);
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }
   check->Add("model",
-             "expected a model family: give model.gpt2, model.llama, model.bert or model.resnet");
+             "expected a model family: give model.gpt2, model.llama, model.bert, model.resnet or "
+             "model.vit");
 }
 
 }  // namespace milepost

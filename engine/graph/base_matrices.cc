@@ -22,7 +22,8 @@ std::vector<bool> BaseMatrices(const Graph& graph) {
   std::vector<bool> found;
   for (const Parameter& parameter : graph.parameters) {
     found.push_back(parameter.base && multiplied[parameter.value] &&
-                    !read_otherwise[parameter.value]);
+                    !read_otherwise[parameter.value] &&
+                    graph.values[parameter.value].shape.size() == 2);
   }
   return found;
 }

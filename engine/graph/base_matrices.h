@@ -1,6 +1,7 @@
 // Which parameters may be kept in fewer bits than the model computes in: of what adapters adapt
 // (Parameter::base), the matrices that linear layers of the model's blocks multiply and nothing
-// but kDoraNorms reads besides. Not those of the last block, which has the heads.
+// but kDoraNorms reads besides. Not those of the last block, which has the heads, nor the windows
+// of a convolution.
 //
 //   const std::vector<bool> packed = graph::BaseMatrices(graph);  // by parameter
 //

@@ -58,6 +58,10 @@ class Builder {
   // the model's state (Parameter::base), or do and are again.
   void SetConstant(bool constant) { constant_ = constant; }
 
+  // Later values and ops have this many rows of each sample: an image's patches, then these and a
+  // class token, then the class alone.
+  void SetSequence(int64_t sequence) { options_.sequence = sequence; }
+
   // Starts a block: later values and ops belong to it until the next call. An op that mixes blocks
   // belongs to the block in which it is emitted.
   void BeginBlock(absl::string_view name);

@@ -109,16 +109,16 @@ struct RopeAttributes {
 
 inline constexpr int kImageChannels = 3;  // of input images
 
-// For convolutions, pools, batch norms and images.
+// For convolutions, pools, batch norms, images and their patches.
 struct ImageAttributes {
-  int64_t kernel = 1;  // side of the square window
+  int64_t kernel = 1;  // side of the square window, or of the patch
   int64_t stride = 1;
   int64_t padding = 0;
   bool relu = false;          // kBatchNorm, kBatchNormBackward*
   bool synchronised = false;  // batch norms: statistics over the rows of all ranks
   int64_t rows = 0;           // kBatchNormStatistics: rows behind a rank's sums
   double momentum = 0.1;      // of running statistics, as in torch: the share of the new value
-  // kNormalizeImages: for each channel, in units of values in [0, 1].
+  // kNormalizeImages, kImagePatches: for each channel, in units of values in [0, 1].
   std::array<double, kImageChannels> mean = {};
   std::array<double, kImageChannels> deviation = {};
 };

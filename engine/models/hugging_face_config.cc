@@ -39,7 +39,8 @@ constexpr ModelType kModelTypes[] = {{"gpt2", "model.gpt2"},
                                      {"roberta", "model.bert", true},
                                      {"xlm-roberta", "model.bert", true},
                                      {"camembert", "model.bert", true},
-                                     {"resnet", "model.resnet"}};
+                                     {"resnet", "model.resnet"},
+                                     {"vit", "model.vit"}};
 
 // Bounded in size and depth; nlohmann throws, nothing of it leaves this function.
 absl::StatusOr<Json> ParseObject(absl::string_view text) {

@@ -136,6 +136,30 @@ HfFamily ResNet(const v1::ResNetSpec& spec) {
           }};
 }
 
+HfFamily Vit(const v1::VitSpec& spec) {
+  const auto field = [](absl::string_view name) { return absl::StrCat("model.vit.", name); };
+  return {.prefix = "vit.",
+          .fields = {
+              {"architectures", "", HfJson::array({"ViTForImageClassification"}), nullptr,
+               HfRule::kWrite},
+              {"model_type", "", "vit", HfRequired()},
+              {"num_hidden_layers", field("layers"), spec.layers(), 12},
+              {"hidden_size", field("width"), spec.width(), 768},
+              {"num_attention_heads", field("heads"), spec.heads(), 12},
+              {"intermediate_size", field("hidden"), spec.hidden(), 3072},
+              {"num_labels", field("classes"), spec.classes(), 2},
+              {"image_size", field("image_size"), spec.image_size(), 224},
+              {"patch_size", field("patch_size"), spec.patch_size(), 16},
+              {"num_channels", "", 3, 3},
+              {"qkv_bias", "", true, true},
+              {"hidden_act", "", "gelu", "gelu"},
+              {"layer_norm_eps", field("norm_epsilon"), spec.norm_epsilon(), 1e-12},
+              {"hidden_dropout_prob", "", spec.dropout(), 0.0, HfRule::kWrite},
+              {"attention_probs_dropout_prob", "", 0.0, 0.0, HfRule::kWrite},
+              {"initializer_range", "", 0.02, 0.02, HfRule::kWrite},
+          }};
+}
+
 }  // namespace
 
 std::string HfNeeds(const HfJson& model_type) {
@@ -156,9 +180,12 @@ absl::StatusOr<HfFamily> HfFamilyOf(const v1::ModelSpec& spec) {
       return Bert(spec.bert());
     case v1::ModelSpec::kResnet:
       return ResNet(spec.resnet());
+    case v1::ModelSpec::kVit:
+      return Vit(spec.vit());
     default:
       return absl::InvalidArgumentError(
-          "model: this family has no Hugging Face form; gpt2, llama, bert and resnet have one");
+          "model: this family has no Hugging Face form; gpt2, llama, bert, resnet and vit have "
+          "one");
   }
 }
 

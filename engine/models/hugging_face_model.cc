@@ -200,6 +200,17 @@ void ReadResNet(ConfigReader* config, v1::ResNetSpec* spec) {
   spec->set_classes(config->Size("num_labels", 2));
 }
 
+void ReadVit(ConfigReader* config, v1::VitSpec* spec) {
+  spec->set_layers(config->Size("num_hidden_layers", 12));
+  spec->set_width(config->Size("hidden_size", 768));
+  spec->set_heads(config->Size("num_attention_heads", 12));
+  spec->set_hidden(config->Size("intermediate_size", 3072));
+  spec->set_classes(config->Size("num_labels", 2));
+  spec->set_image_size(config->Size("image_size", 224));
+  spec->set_patch_size(config->Size("patch_size", 16));
+  spec->set_norm_epsilon(config->Real("layer_norm_eps", 1e-12));
+}
+
 }  // namespace
 
 absl::StatusOr<v1::ModelSpec> ModelOfHfConfig(absl::string_view config_json) {
@@ -213,6 +224,7 @@ absl::StatusOr<v1::ModelSpec> ModelOfHfConfig(absl::string_view config_json) {
   if (family == "model.llama") ReadLlama(&reader, model.mutable_llama());
   if (family == "model.bert") ReadBert(&reader, model.mutable_bert());
   if (family == "model.resnet") ReadResNet(&reader, model.mutable_resnet());
+  if (family == "model.vit") ReadVit(&reader, model.mutable_vit());
   MP_RETURN_IF_ERROR(reader.Problems());
   // What no field of the spec says must be as the family has it.
   MP_RETURN_IF_ERROR(CheckHfConfig(model, config_json));

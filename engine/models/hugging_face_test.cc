@@ -215,7 +215,7 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
       CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"gemma2\""}})).message(),
       "model_type is \"gemma2\", which is not supported; there are gpt2, llama, gemma, "
       "gemma3_text, mistral, olmo2, olmo3, phi3, qwen2, qwen3, bert, distilbert, roberta, "
-      "xlm-roberta, camembert, resnet");
+      "xlm-roberta, camembert, resnet, vit");
   EXPECT_EQ(CheckHfConfig(SmallGpt2(), plain).message(),
             "model_type is \"llama\", which is model.llama, and the spec has model.gpt2");
   // transformers' defaults, where a config leaves them out, are not the other families'.
@@ -302,6 +302,48 @@ TEST(HuggingFaceTest, AConfigIsAModel) {
   resnet.mutable_resnet()->set_width(64);
   resnet.mutable_resnet()->set_classes(10);
   EXPECT_EQ(ModelOf(*HfConfig(resnet, "float32")), resnet.ShortDebugString());
+}
+
+TEST(HuggingFaceTest, ReadsAndWritesVit) {
+  // google/vit-base-patch16-224's, with fewer classes.
+  const std::string hub = R"({"architectures": ["ViTForImageClassification"],
+    "attention_probs_dropout_prob": 0.0, "encoder_stride": 16, "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0, "hidden_size": 768, "id2label": {"0": "tench", "1": "eel",
+    "2": "shark"}, "image_size": 224, "initializer_range": 0.02, "intermediate_size": 3072,
+    "label2id": {"tench": 0, "eel": 1, "shark": 2}, "layer_norm_eps": 1e-12, "model_type": "vit",
+    "num_attention_heads": 12, "num_channels": 3, "num_hidden_layers": 12, "patch_size": 16,
+    "qkv_bias": true})";
+  v1::ModelSpec model;
+  v1::VitSpec& vit = *model.mutable_vit();
+  vit.set_layers(12);
+  vit.set_width(768);
+  vit.set_heads(12);
+  vit.set_hidden(3072);
+  vit.set_classes(3);
+  vit.set_image_size(224);
+  vit.set_patch_size(16);
+  vit.set_norm_epsilon(1e-12);
+  EXPECT_EQ(ModelOf(hub), model.ShortDebugString());
+  EXPECT_EQ(ModelOf(*HfConfig(model, "float32")), model.ShortDebugString());
+  EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("\"ViTForImageClassification\""));
+  EXPECT_EQ(Shown(model, "vit.embeddings.cls_token")[1], "embeddings.cls_token");
+  const auto refused = [&](const char* from, const char* to) {
+    EXPECT_THAT(hub, HasSubstr(from));
+    return ModelOf(absl::StrReplaceAll(hub, {{from, to}}));
+  };
+  EXPECT_EQ(refused("\"gelu\"", "\"gelu_new\""),
+            "hidden_act is \"gelu_new\", this model family needs \"gelu\"");
+  EXPECT_EQ(refused("\"qkv_bias\": true", "\"qkv_bias\": false"),
+            "qkv_bias is false, this model family needs true");
+  EXPECT_EQ(refused("\"num_channels\": 3", "\"num_channels\": 1"),
+            "num_channels is 1, this model family needs 3");
+  EXPECT_EQ(refused("\"image_size\": 224", "\"image_size\": [224, 192]"),
+            "image_size is [224,192], and not a whole number");
+  vit.set_image_size(384);
+  vit.set_classes(4);
+  EXPECT_EQ(CheckHfConfig(model, hub).message(),
+            "num_labels is 3, model.vit.classes needs 4\n"
+            "image_size is 224, model.vit.image_size needs 384");
 }
 
 TEST(HuggingFaceTest, QwenAndMistralAreModels) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/spec/validate.h"
 #include "engine/models/model.h"
 #include "engine/models/peft.h"
 #include "engine/ops/reference/gradient_check.h"
@@ -76,8 +77,24 @@ v1::ModelSpec Bert() {
   return model;
 }
 
+v1::ModelSpec Vit() {
+  v1::JobSpec spec;
+  v1::VitSpec& vit = *spec.mutable_model()->mutable_vit();
+  vit.set_layers(1);
+  vit.set_width(16);
+  vit.set_heads(2);
+  vit.set_hidden(24);
+  vit.set_classes(kVocabulary);
+  vit.set_image_size(8);
+  vit.set_patch_size(4);
+  spec.mutable_model()->mutable_lora()->set_rank(2);
+  NormalizeJobSpec(&spec);
+  return spec.model();
+}
+
 Graph Build(const v1::ModelSpec& model, Mode mode = Mode::kTraining) {
-  absl::StatusOr<Graph> graph = BuildModel(model, {.mode = mode, .batch = 2, .sequence = 6});
+  absl::StatusOr<Graph> graph =
+      BuildModel(model, {.mode = mode, .batch = 2, .sequence = model.has_vit() ? 1 : 6});
   EXPECT_TRUE(graph.ok()) << graph.status();
   return *std::move(graph);
 }
@@ -105,7 +122,8 @@ TEST(LoraLayers, GradientsAreThoseOfFiniteDifferences) {
   for (Case& c : std::vector<Case>{{Llama(), {"q_proj", "v_proj", "down_proj", "gate_proj"}},
                                    {Olmo2(), {"q_proj", "v_proj", "down_proj", "gate_proj"}},
                                    {Gpt2(), {"c_fc", "attn.c_proj"}},
-                                   {Bert(), {"value", "*.dense"}}}) {
+                                   {Bert(), {"value", "*.dense"}},
+                                   {Vit(), {"value", "*.dense"}}}) {
     v1::LoraSpec& lora = *c.model.mutable_lora();
     const auto errors = [&] {
       return graph::GradientErrors(Build(c.model),
@@ -186,6 +204,7 @@ TEST(LoraLayers, EveryLayerOfTheBlocksIsATarget) {
               testing::ElementsAre("transformer.h.0.attn.c_attn", "transformer.h.0.attn.c_proj",
                                    "transformer.h.0.mlp.c_fc", "transformer.h.0.mlp.c_proj"));
   EXPECT_EQ(Adapted(Build(Bert())).size(), 6u);
+  EXPECT_EQ(Adapted(Build(Vit())).size(), 6u);  // neither patches' layer nor the classifier
 }
 
 TEST(LoraLayers, WhatTheyAdaptIsNotTrained) {
@@ -228,6 +247,27 @@ TEST(PeftConfig, NamesMagnitudesAsPeftDoes) {
   EXPECT_THAT(*PeftConfig(model, "/base"), HasSubstr("\"use_dora\": true"));
 }
 
+// transformers 5's: [n for n, _ in ViTForImageClassification(config).named_modules()].
+TEST(PeftConfig, NamesAVitsLayersAsTransformersDoes) {
+  v1::ModelSpec model = Vit();
+  model.mutable_lora()->add_also_train("classifier.*");
+  const std::string config = *PeftConfig(model, "/base");
+  for (const char* layer : {"q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2", "classifier"}) {
+    EXPECT_THAT(config, HasSubstr(absl::StrCat("\"", layer, "\"")));
+  }
+  EXPECT_THAT(config, HasSubstr("\"task_type\": null"));
+  const std::string layer = "vit.encoder.layer.11.";
+  EXPECT_EQ(PeftName(LoraUpName(layer + "attention.attention.query")),
+            "base_model.model.vit.layers.11.attention.q_proj.lora_B.weight");
+  EXPECT_EQ(PeftName(LoraUpName(layer + "attention.output.dense")),
+            "base_model.model.vit.layers.11.attention.o_proj.lora_B.weight");
+  EXPECT_EQ(PeftName(MagnitudeChangeName(layer + "output.dense")),
+            "base_model.model.vit.layers.11.mlp.fc2.lora_magnitude_vector");
+  EXPECT_EQ(PeftName(layer + "layernorm_after.weight"),
+            "base_model.model.vit.layers.11.layernorm_after.weight");
+  EXPECT_EQ(PeftName("classifier.weight"), "base_model.model.classifier.weight");
+}
+
 TEST(PeftConfig, HasNoPlaceForSomeOfWhatIsTrained) {
   const auto problem = [](const v1::ModelSpec& model) {
     return std::string(PeftConfig(model, "/base").status().message());
@@ -242,6 +282,9 @@ TEST(PeftConfig, HasNoPlaceForSomeOfWhatIsTrained) {
   model = Llama();
   model.mutable_lora()->add_also_train("embed_tokens.weight");
   EXPECT_EQ(problem(model), "");
+  model = Vit();
+  model.mutable_lora()->add_also_train("cls_token");
+  EXPECT_THAT(problem(model), HasSubstr("cls_token is trained, and is no layer's"));
 }
 
 TEST(LoraLayers, AdaptersStartAsTorchsLayersAndAtZero) {

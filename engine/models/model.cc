@@ -6,6 +6,7 @@
 #include "engine/models/gpt2.h"
 #include "engine/models/llama.h"
 #include "engine/models/resnet.h"
+#include "engine/models/vit.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::models {
@@ -22,10 +23,12 @@ absl::StatusOr<graph::Graph> BuildModel(const v1::ModelSpec& spec, const ModelOp
     case v1::ModelSpec::kResnet:
       return BuildResNet(spec, options);
     case v1::ModelSpec::kVit:
+      return BuildVit(spec, options);
     case v1::ModelSpec::FAMILY_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("model: no family given; expected gpt2, llama, bert or resnet");
+  return absl::InvalidArgumentError(
+      "model: no family given; expected gpt2, llama, bert, resnet or vit");
 }
 
 }  // namespace milepost::models

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/status_macros.h"
 #include "engine/models/hugging_face_config.h"
 #include "engine/models/lora.h"
@@ -19,9 +21,22 @@ absl::string_view LastPart(absl::string_view layer) {
   return layer.substr(layer.rfind('.') + 1);  // npos + 1 is 0
 }
 
+// What transformers calls a parameter or a layer. Since its version 5 a ViT's modules have other
+// names than in its files, and PEFT goes by the modules.
+std::string InTransformers(absl::string_view name) {
+  if (!absl::StartsWith(name, "vit.encoder.")) return std::string(name);
+  return absl::StrReplaceAll(name, {{"vit.encoder.layer.", "vit.layers."},
+                                    {".attention.attention.query", ".attention.q_proj"},
+                                    {".attention.attention.key", ".attention.k_proj"},
+                                    {".attention.attention.value", ".attention.v_proj"},
+                                    {".attention.output.dense", ".attention.o_proj"},
+                                    {".intermediate.dense", ".mlp.fc1"},
+                                    {".output.dense", ".mlp.fc2"}});
+}
+
 // "model.norm" of "model.norm.weight".
 std::string ModuleOf(absl::string_view parameter) {
-  return std::string(parameter.substr(0, parameter.rfind('.')));
+  return InTransformers(parameter.substr(0, parameter.rfind('.')));
 }
 
 // What a model's parameters are to its adapters.
@@ -29,6 +44,7 @@ struct Modules {
   std::set<std::string> adapted;
   std::set<std::string> trained;         // besides, in full
   std::map<std::string, int> with_part;  // layers, by the last part of their names
+  std::string bare;                      // a parameter that is trained and no layer's
 };
 
 Modules ModulesOf(const graph::Graph& graph) {
@@ -37,11 +53,13 @@ Modules ModulesOf(const graph::Graph& graph) {
     const graph::Value& value = graph.values[parameter.value];
     const absl::string_view adapted = AdaptedLayer(value.name);
     if (!adapted.empty()) {
-      modules.adapted.insert(std::string(adapted));
+      modules.adapted.insert(InTransformers(adapted));
       continue;
     }
     const std::string module = ModuleOf(value.name);
     if (!parameter.base) modules.trained.insert(module);
+    const absl::string_view part = LastPart(value.name);
+    if (!parameter.base && part != "weight" && part != "bias") modules.bare = value.name;
     if (value.shape.size() == 2) ++modules.with_part[std::string(LastPart(module))];
   }
   return modules;
@@ -54,6 +72,10 @@ absl::Status CheckModules(const v1::ModelSpec& model, const Modules& modules) {
     if (!modules.adapted.contains(layer)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(layer, " has adapters, and its bias is trained too", kInstead));
+  }
+  if (!modules.bare.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(modules.bare, " is trained, and is no layer's", kInstead));
   }
   const bool tied = model.has_gpt2() || model.has_bert() || model.llama().tied();
   for (const char* embedding :
@@ -82,8 +104,8 @@ std::set<std::string> Targets(const Modules& modules) {
 
 std::string PeftName(absl::string_view parameter) {
   constexpr absl::string_view kPrefix = "base_model.model.";
-  if (!IsMagnitudeChange(parameter)) return absl::StrCat(kPrefix, parameter);
-  return absl::StrCat(kPrefix, AdaptedLayer(parameter), ".lora_magnitude_vector");
+  if (!IsMagnitudeChange(parameter)) return absl::StrCat(kPrefix, InTransformers(parameter));
+  return absl::StrCat(kPrefix, InTransformers(AdaptedLayer(parameter)), ".lora_magnitude_vector");
 }
 
 absl::StatusOr<std::string> PeftConfig(const v1::ModelSpec& model, absl::string_view base) {
@@ -104,7 +126,7 @@ absl::StatusOr<std::string> PeftConfig(const v1::ModelSpec& model, absl::string_
       {"peft_type", "LORA"},
       {"r", lora.rank()},
       {"target_modules", Targets(modules)},
-      {"task_type", model.has_bert() ? HfJson(nullptr) : HfJson("CAUSAL_LM")},
+      {"task_type", model.has_gpt2() || model.has_llama() ? HfJson("CAUSAL_LM") : HfJson(nullptr)},
       {"use_dora", lora.dora()},
       {"use_rslora", lora.rank_stabilized()},
   };

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/spec/model_sizes.h"
 #include "common/spec/validate.h"
 #include "engine/ops/backward.h"
 #include "engine/ops/reference/gradient_check.h"
@@ -45,6 +46,14 @@ v1::ModelSpec WithHeads(const std::string& family) {
     model.mutable_resnet()->set_classes(kFewTokens);
     model.mutable_resnet()->set_image_size(12);
   }
+  if (family == "vit") {
+    model.mutable_vit()->set_layers(1);
+    model.mutable_vit()->set_width(kWidth);
+    model.mutable_vit()->set_heads(2);
+    model.mutable_vit()->set_classes(kFewTokens);
+    model.mutable_vit()->set_image_size(12);
+    model.mutable_vit()->set_patch_size(4);
+  }
   for (const bool first : {true, false}) {
     v1::TaskHeadSpec& head = *model.add_heads();
     head.set_name(first ? "few" : "many");
@@ -63,10 +72,9 @@ Graph BuildWithHeads(const v1::ModelSpec& model, const ModelOptions& options) {
 }
 
 ModelOptions OptionsOf(const v1::ModelSpec& model, Mode mode = Mode::kTraining) {
-  return {.mode = mode,
-          .batch = 3,
-          .sequence = model.has_resnet() ? 1 : 6,
-          .lm_head_chunk_rows = model.has_resnet() ? 0 : 16};
+  const bool images = SizesOf(model).images;
+  return {
+      .mode = mode, .batch = 3, .sequence = images ? 1 : 6, .lm_head_chunk_rows = images ? 0 : 16};
 }
 
 class TaskHeads : public testing::TestWithParam<const char*> {};
@@ -106,7 +114,7 @@ TEST_P(TaskHeads, AreInEveryMode) {
   const v1::ModelSpec model = WithHeads(GetParam());
   const Graph training = BuildWithHeads(model, OptionsOf(model));
   std::vector<Mode> modes = {Mode::kEvaluation};
-  if (!model.has_resnet()) modes.push_back(Mode::kGeneration);
+  if (!SizesOf(model).images) modes.push_back(Mode::kGeneration);
   for (const Mode mode : modes) {
     const Graph graph = BuildWithHeads(model, OptionsOf(model, mode));
     ASSERT_EQ(graph.parameters.size(), training.parameters.size());
@@ -118,7 +126,8 @@ TEST_P(TaskHeads, AreInEveryMode) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TaskHeads, testing::Values("gpt2", "llama", "bert", "resnet"),
+INSTANTIATE_TEST_SUITE_P(Families, TaskHeads,
+                         testing::Values("gpt2", "llama", "bert", "resnet", "vit"),
                          [](const auto& family) { return std::string(family.param); });
 
 // Logits of many classes are made in chunks as large as those of the vocabulary.

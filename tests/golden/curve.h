@@ -152,6 +152,13 @@ class GoldenCurve : public testing::Test {
     ASSERT_EQ((*writer)->Finish(), absl::OkStatus());
   }
 
+  // Byte i of sample n of make_resnet_curve.py's images.
+  static uint8_t Pixel(int64_t n, int64_t i, int64_t size) {
+    const int64_t y = i / 3 / size, x = i / 3 % size, c = i % 3;
+    return static_cast<uint8_t>(
+        (n * 97 + y * y * (31 + 2 * n) + x * x * 17 + c * 101 + x * y * (7 + n)) % 256);
+  }
+
   // Uses the formulas of make_resnet_curve.py.
   void WriteImages(int64_t samples, int64_t size, int64_t classes) const {
     std::string pixels, labels;
@@ -159,9 +166,7 @@ class GoldenCurve : public testing::Test {
       const auto label = static_cast<int32_t>(n % classes);
       labels.append(reinterpret_cast<const char*>(&label), sizeof(label));
       for (int64_t i = 0; i < size * size * 3; ++i) {
-        const int64_t y = i / 3 / size, x = i / 3 % size, c = i % 3;
-        pixels.push_back(static_cast<char>(
-            (n * 97 + y * y * (31 + 2 * n) + x * x * 17 + c * 101 + x * y * (7 + n)) % 256));
+        pixels.push_back(static_cast<char>(Pixel(n, i, size)));
       }
     }
     runtime::WriteNpy(folder_ + "/train.npy", "|u1",

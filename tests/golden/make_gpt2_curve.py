@@ -130,7 +130,7 @@ def final_state(weights):
         ignored = [0, 0]
         if name.endswith("c_attn.bias"):
             ignored = [len(flat) // 3, 2 * len(flat) // 3]
-        elif name.endswith(("self.key.bias", "k_lin.bias")):
+        elif name.endswith(("self.key.bias", "attention.key.bias", "k_lin.bias")):
             ignored = [0, len(flat)]
         flat[ignored[0]:ignored[1]] = 0
         products = []

@@ -20,7 +20,8 @@ import torch
 # By family, the test of its curve that has least besides.
 FAMILIES = {"gpt2": "Gpt2Curve.WholeBatchAtOnce",
             "llama": "LlamaCurve.GroupedQueriesAndScaledRotations",
-            "bert": "BertCurve.OneDocument", "resnet": "ResNetCurve.BottlenecksWithLabelSmoothing"}
+            "bert": "BertCurve.OneDocument", "resnet": "ResNetCurve.BottlenecksWithLabelSmoothing",
+            "vit": "VitCurve.LabelSmoothing"}
 
 
 def main():

@@ -530,6 +530,33 @@ TEST(DeviceTraining, ImagesTrainAsOnTheCpu) {
   }
 }
 
+TEST(DeviceTraining, VitsTrainAsOnTheCpu) {
+  using Vit = TinyImageOptions;
+  const TinyImages job;
+  for (Vit options : {Vit{.precision = v1::PRECISION_FP32, .heads = true, .dropout = 0.1},
+                      Vit{.precision = v1::PRECISION_BF16, .heads = true, .dropout = 0.1},
+                      Vit{.ranks = 2,
+                      .stage = 3,
+                      .recompute = v1::RECOMPUTE_FULL,
+                      .precision = v1::PRECISION_FP16},
+                      Vit{.ranks = 2, .stage = 2, .precision = v1::PRECISION_BF16, .lora = 3},
+                      Vit{.precision = v1::PRECISION_FP8}}) {
+    SCOPED_TRACE(
+        absl::StrCat("stage ", options.stage, ", ", v1::Precision_Name(options.precision)));
+    const bool fp8 = options.precision == v1::PRECISION_FP8;
+    options.micro_batch = fp8 ? 16 : 4;  // of 17 rows each
+    options.global_batch = (fp8 ? 1 : 2) * options.ranks * options.micro_batch;
+    options.steps = 3;
+    options.vit = true;
+    const v1::JobSpec spec = job.Spec(options);
+    const double bar = options.precision == v1::PRECISION_FP32 ? kFp32Bar
+                       : fp8                                   ? kFp8Bar
+                                                               : kBf16Bar;
+    const OptionsOfRank device = OnDevice(1, /*capture=*/true, options.ranks);
+    ExpectSame(Train(spec, device), Train(spec, OnCpu), bar);
+  }
+}
+
 // Op by op and as graphs, in several orders: the same bits.
 TEST(DeviceTraining, OrderAndCaptureChangeNothing) {
   const TinyJob job;

@@ -106,6 +106,27 @@ v1::JobSpec ResNetJob(const Cell& cell) {
                    .lr = cell.precision == v1::PRECISION_FP32 ? 3e-3 : 5e-4});
 }
 
+// In every micro-batch as many images as there are ranks allow: nothing ties images together.
+v1::JobSpec VitJob(const Cell& cell, TinyImageOptions options) {
+  static const TinyImages job;
+  options.ranks = cell.layout.ranks;
+  options.stage = cell.layout.stage;
+  options.group = cell.layout.group;
+  options.recompute = cell.recompute;
+  options.precision = cell.precision;
+  options.global_batch = kGlobalBatch;
+  options.micro_batch = kGlobalBatch / cell.layout.ranks / (1 + cell.layout.stage % 2);
+  options.vit = true;
+  return job.Spec(options);
+}
+v1::JobSpec PlainVitJob(const Cell& cell) { return VitJob(cell, {.heads = true, .dropout = 0.1}); }
+// Adapters over a base that is frozen, but for the classifier.
+v1::JobSpec VitLoraJob(const Cell& cell) {
+  v1::JobSpec spec = VitJob(cell, {.lora = 4});
+  spec.mutable_model()->mutable_lora()->add_also_train("classifier.*");
+  return spec;
+}
+
 struct Family {
   std::string name;
   v1::JobSpec (*job)(const Cell& cell);
@@ -224,7 +245,8 @@ std::vector<Row> Rows() {
        {Family{"Gpt2", Gpt2Job}, Family{"Llama", LlamaJob}, Family{"Gemma3", Gemma3Job},
         Family{"Olmo3", Olmo3Job}, Family{"Bert", BertJob}, Family{"Heads", HeadsJob},
         Family{"Lora", LoraJob}, Family{"Dora", DoraJob}, Family{"Nf4", Nf4Job},
-        Family{"Dpo", DpoJob}, Family{"DpoWhole", DpoWholeJob}, Family{"ResNet", ResNetJob}}) {
+        Family{"Dpo", DpoJob}, Family{"DpoWhole", DpoWholeJob}, Family{"ResNet", ResNetJob},
+        Family{"Vit", PlainVitJob}, Family{"VitLora", VitLoraJob}}) {
     for (const Precision& precision : kPrecisions) {
       const bool halves = precision.value == v1::PRECISION_FP16;
       if (family.name != "ResNet" || !halves) rows.push_back({family, precision});

@@ -1,5 +1,5 @@
-// What training promises for convolutional networks, whose batch statistics couple the samples of a
-// micro-batch and, where they are synchronised, of all ranks.
+// What training promises for models of images: for convolutional networks, whose batch statistics
+// couple the samples of a micro-batch and, where they are synchronised, of all ranks; and for ViTs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -192,9 +192,9 @@ std::vector<double> RestoreAndTrain(const v1::JobSpec& spec, const Saved& saved)
   return losses;
 }
 
-TEST(ResNet, GoesOnFromACheckpointAtAnyLayout) {
+void ExpectToGoOnAtAnyLayout(TinyImageOptions options) {
   TinyImages job;
-  TinyImageOptions options{.stage = 3};
+  options.stage = 3;
   options.steps = 6;
   const Result whole = Train(job.Spec(Split(options, 4)));
   const std::vector<double> expected = {whole.losses.back(), whole.evaluation.loss};
@@ -208,6 +208,31 @@ TEST(ResNet, GoesOnFromACheckpointAtAnyLayout) {
   EXPECT_LT(
       LargestRelativeDifference(RestoreAndTrain(job.Spec(Split(options, 1)), saved), expected),
       1e-5);
+}
+
+TEST(ResNet, GoesOnFromACheckpointAtAnyLayout) { ExpectToGoOnAtAnyLayout({}); }
+
+TEST(Vit, GoesOnFromACheckpointAtAnyLayout) {
+  ExpectToGoOnAtAnyLayout({.heads = true, .vit = true, .dropout = 0.1});
+}
+
+TEST(Vit, Learns) {
+  TinyImages job;
+  const Result result = Train(job.Spec({.steps = 40, .vit = true}));
+  EXPECT_NEAR(result.losses[0], std::log(TinyImages::kClasses), 0.3);
+  EXPECT_LT(result.losses.back(), result.losses[0] - 0.4);
+}
+
+TEST(Vit, RecomputationChangesOnlyMemory) {
+  TinyImages job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    TinyImageOptions options{.stage = 3, .precision = precision, .vit = true, .dropout = 0.1};
+    const Result kept = Train(job.Spec(Split(options, 2)));
+    for (const v1::Recompute recompute : {v1::RECOMPUTE_SELECTIVE, v1::RECOMPUTE_FULL}) {
+      options.recompute = recompute;
+      EXPECT_EQ(Train(job.Spec(Split(options, 2))).losses, kept.losses);
+    }
+  }
 }
 
 TEST(ResNet, RefusesABatchWithoutStatistics) {

@@ -103,6 +103,13 @@ std::vector<Run> ImageRuns(const TinyImages& job) {
       {"resnet fp32 basic zero 3", of(2, 3, v1::PRECISION_FP32, false)},
       {"resnet bf16 sgd zero 1",
        WithOptimizer(of(2, 1, v1::PRECISION_BF16, true), Types::TYPE_SGD)},
+      {"vit fp32 zero 1", job.Spec({.stage = 1, .steps = 4, .heads = true, .vit = true})},
+      {"vit bf16 dropout zero 3", job.Spec({.ranks = 2,
+                                            .stage = 3,
+                                            .precision = v1::PRECISION_BF16,
+                                            .steps = 4,
+                                            .vit = true,
+                                            .dropout = 0.1})},
   };
 }
 

@@ -13,6 +13,7 @@ For each family a randomly initialised transformers model is saved, trained one 
 - our logits are transformers' (1e-4);
 - `milepost generate` writes greedily what transformers' `generate` writes, to the context's end;
 - a bf16 export is the rounded weights; a sharded folder is read as well.
+Of image models the loss and the weights are compared; of a ViT adapters too, in PEFT and merged.
 A model with further heads starts from a folder that has none, exports them beside what transformers
 knows and loads, and starts from that again.
 Passed with transformers 5.23.0, torch 2.15.0, safetensors 0.8.0.
@@ -385,6 +386,87 @@ def check_resnet(bin_dir, folder):
           " bit for bit")
 
 
+VIT = """
+model:
+  hugging_face: saved
+  vit: {{pixel_mean: {{red: 0.4, green: 0.5, blue: 0.6}}}}{lora}
+data: {{train: train.npy, validation: validation.npy}}
+train:
+  steps: {steps}
+  precision: fp32
+  batch: {{global: 8, micro: 4}}
+  optimizer: {{lr: {lr}, weight_decay: 0}}
+  validation: {{samples: 12}}
+resources: {{ranks: 2, threads_per_rank: 1}}
+"""
+
+
+def run_vit(bin_dir, folder, name, **options):
+    """Our validation loss and accuracy, and the arguments for its checkpoint."""
+    (folder / f"{name}.yaml").write_text(VIT.format(**options))
+    data_dir = ["--data-dir", folder / f"data-{name}"]
+    run(bin_dir / "milepost", "run", folder / f"{name}.yaml", *data_dir)
+    described = json.loads(run(bin_dir / "milepost", "checkpoint", "describe", "1", "-o", "json",
+                               *data_dir))
+    return described["state"]["validation_loss"], data_dir
+
+
+def vit_logits(model, images):
+    mean, deviation = torch.tensor([0.4, 0.5, 0.6]), 0.5
+    pixels = ((torch.tensor(images) / 255 - mean) / deviation).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        return model(pixels).logits.double()
+
+
+def check_vit(bin_dir, folder):
+    """The whole model there and back; then adapters, which PEFT loads, and the two as one."""
+    import peft
+    torch.manual_seed(1)
+    config = transformers.ViTConfig(
+        num_hidden_layers=2, hidden_size=48, num_attention_heads=3, intermediate_size=96,
+        image_size=32, patch_size=8, num_labels=5, initializer_range=0.2, layer_norm_eps=1e-6)
+    auto = transformers.AutoModelForImageClassification
+    original = auto.from_config(config).float().eval()
+    for parameter in original.parameters():  # biases and norms that say something
+        if parameter.dim() == 1:
+            parameter.data.add_(torch.randn_like(parameter) * 0.1)
+    original.save_pretrained(folder / "saved")
+    write_images(folder, "train", 24, 1)
+    images, labels = write_images(folder, "validation", 12, 2)
+
+    def compare(what, model, ours):
+        theirs = torch.nn.functional.cross_entropy(vit_logits(model, images),
+                                                   torch.tensor(labels).long()).item()
+        check(abs(ours - theirs) <= 1e-5 * theirs, f"{what}: loss {ours}, transformers' {theirs}")
+        return theirs
+
+    ours, data_dir = run_vit(bin_dir, folder, "vit", lora="", steps=1, lr=1e-50)
+    milepost, export = bin_dir / "milepost", ("checkpoint", "export", "1", "--out")
+    run(milepost, *export, folder / "exported", *data_dir)
+    again = auto.from_pretrained(folder / "exported").eval()
+    check(type(again) is type(original), f"vit: loaded as {type(again).__name__}")
+    before = safetensors.torch.load_file(folder / "saved" / "model.safetensors")
+    after = safetensors.torch.load_file(folder / "exported" / "model.safetensors")
+    check(before.keys() == after.keys(), f"vit: {before.keys() ^ after.keys()}")
+    for name, value in before.items():
+        check(torch.equal(value, after[name]), f"vit: {name} is not the same bit for bit")
+    error = (vit_logits(again, images) - vit_logits(original, images)).abs().max().item()
+    check(error == 0, f"vit: logits of the export differ by {error}")
+    theirs = compare("vit", original, ours)
+
+    lora = "\n  lora: {rank: 4, alpha: 8, also_train: [classifier.*]}"
+    tuned, data_dir = run_vit(bin_dir, folder, "lora", lora=lora, steps=10, lr=0.01)
+    check(abs(tuned - ours) > 1e-3, "vit: adapters learn nothing")
+    run(milepost, *export, folder / "adapters", *data_dir)
+    adapted = peft.PeftModel.from_pretrained(auto.from_pretrained(folder / "saved"),
+                                             folder / "adapters").eval()
+    compare("vit with PEFT", adapted, tuned)
+    run(milepost, *export, folder / "merged", "--merge", *data_dir)
+    compare("vit merged", auto.from_pretrained(folder / "merged").eval(), tuned)
+    print(f"ok    vit: loss {ours:.6f} (transformers {theirs:.6f}), {len(before)} tensors"
+          f" bit for bit; with adapters {tuned:.6f}")
+
+
 HEADS = """
 model:
   gpt2: {layers: 2, width: 64, heads: 4, context: 32, vocabulary: 128}
@@ -469,11 +551,11 @@ def check_heads(bin_dir, folder):
 
 def main():
     bin_dir = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build/dev/bin").resolve()
-    for family in sys.argv[2:] or [*FAMILIES, "resnet", "heads"]:
+    special = {"resnet": check_resnet, "vit": check_vit, "heads": check_heads}
+    for family in sys.argv[2:] or [*FAMILIES, *special]:
         with tempfile.TemporaryDirectory() as folder:
-            if family in ("resnet", "heads"):
-                special = check_resnet if family == "resnet" else check_heads
-                special(bin_dir, pathlib.Path(folder))
+            if family in special:
+                special[family](bin_dir, pathlib.Path(folder))
             else:
                 check_family(bin_dir, pathlib.Path(folder), family)
 

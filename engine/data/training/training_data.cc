@@ -47,11 +47,12 @@ TextOptions TextOptionsOf(const v1::JobSpec& spec) {
 
 ImageSourceOptions ImageOptions(const v1::JobSpec& spec) {
   const v1::ImageDataSpec& images = spec.data().images();
+  const ModelSizes model = SizesOf(spec.model());
   ImageSourceOptions options{.limits = {.max_pixels = images.max_pixels()},
-                             .classes = spec.model().resnet().classes(),
+                             .classes = model.vocabulary,
                              .seed = spec.train().seed(),
                              .skip_damaged = images.on_corrupt() == v1::ON_CORRUPT_SKIP};
-  options.view = {.image_size = spec.model().resnet().image_size(),
+  options.view = {.image_size = model.image_size,
                   .min_scale = images.min_scale(),
                   .max_scale = images.max_scale(),
                   .min_ratio = images.min_ratio(),

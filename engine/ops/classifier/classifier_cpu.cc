@@ -4,7 +4,6 @@
 #include "engine/ops/classifier/classifier_cpu_kernel.h"
 #include "engine/ops/classifier/label_smoothing_cpu_kernel.h"
 #include "engine/runtime/cpu/cpu_op.h"
-#include "engine/runtime/executor/image_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {
@@ -70,7 +69,7 @@ absl::StatusOr<BoundOp> ClassifierLossOf(const Binding& b) {
 
 }  // namespace
 
-constinit const CpuOp kClassifierLoss = {.bind = MP_F32_OR_BF16(ClassifierLossOf)};
-constinit const CpuOp kClassifierLossBackward = {.bind = MP_F32_OR_BF16(ClassifierLossOf)};
+constinit const CpuOp kClassifierLoss = {.bind = MP_BY_DTYPE(ClassifierLossOf)};
+constinit const CpuOp kClassifierLossBackward = {.bind = MP_BY_DTYPE(ClassifierLossOf)};
 
 }  // namespace milepost::ops::cpu

@@ -1,7 +1,6 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/ops/classifier/classifier_cuda_kernel.h"
-#include "engine/runtime/executor/image_ops.h"
 #include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
@@ -40,7 +39,7 @@ absl::StatusOr<BoundOp> ClassifierLossOf(const CudaBinding& b) {
 
 }  // namespace
 
-constinit const CudaOp kClassifierLoss = {.bind = MP_F32_OR_BF16(ClassifierLossOf)};
-constinit const CudaOp kClassifierLossBackward = {.bind = MP_F32_OR_BF16(ClassifierLossOf)};
+constinit const CudaOp kClassifierLoss = {.bind = MP_BY_DTYPE(ClassifierLossOf)};
+constinit const CudaOp kClassifierLossBackward = {.bind = MP_BY_DTYPE(ClassifierLossOf)};
 
 }  // namespace milepost::ops::gpu

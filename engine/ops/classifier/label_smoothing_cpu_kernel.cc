@@ -47,6 +47,11 @@ double SmoothingLoss(const bf16* logits, const int32_t* targets, int64_t rows, i
                      double smoothing) {
   return Loss(logits, targets, rows, classes, smoothing);
 }
+template <>
+double SmoothingLoss(const f16* logits, const int32_t* targets, int64_t rows, int64_t classes,
+                     double smoothing) {
+  return Loss(logits, targets, rows, classes, smoothing);
+}
 
 template <>
 void SmoothGradient(float* gradient, const int32_t* targets, int64_t rows, int64_t classes,
@@ -55,6 +60,11 @@ void SmoothGradient(float* gradient, const int32_t* targets, int64_t rows, int64
 }
 template <>
 void SmoothGradient(bf16* gradient, const int32_t* targets, int64_t rows, int64_t classes,
+                    double smoothing, float scale) {
+  Gradient(gradient, targets, rows, classes, smoothing, scale);
+}
+template <>
+void SmoothGradient(f16* gradient, const int32_t* targets, int64_t rows, int64_t classes,
                     double smoothing, float scale) {
   Gradient(gradient, targets, rows, classes, smoothing, scale);
 }

@@ -1,5 +1,5 @@
 // What label smoothing adds to cross-entropy and to its gradient (classifier_cpu_kernel.h), over
-// rows of logits; T in {float, bf16}. The target of a row becomes (1 - s) of its class and s /
+// rows of logits; T in {float, bf16, f16}. The target of a row becomes (1 - s) of its class and s /
 // classes of every class, as in torch's cross_entropy.
 //
 //   loss.loss += SmoothingLoss(logits, targets, rows, classes, s);      // before the next call

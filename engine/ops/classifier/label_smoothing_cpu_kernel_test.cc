@@ -46,6 +46,7 @@ void Matches() {
 TEST(LabelSmoothing, MatchesDefinition) {
   Matches<float>();
   Matches<bf16>();
+  Matches<f16>();
 }
 
 }  // namespace

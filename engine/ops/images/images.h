@@ -18,6 +18,10 @@ graph::ValueId NormalizeImages(graph::Builder& b, absl::string_view name, graph:
                                const std::array<double, graph::kImageChannels>& mean,
                                const std::array<double, graph::kImageChannels>& deviation);
 
+// For ops that normalise images themselves.
+void CheckDeviations(graph::Builder& b, absl::string_view name,
+                     const std::array<double, graph::kImageChannels>& deviation);
+
 }  // namespace milepost::ops
 
 #endif  // MILEPOST_ENGINE_OPS_IMAGES_IMAGES_H_

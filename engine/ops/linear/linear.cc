@@ -31,6 +31,7 @@ absl::Status LinearGradient(Backward& backward, const Op& op) {
   }
   // The weight's gradient first: then x is dead and dx can take its bytes.
   backward.Emit(op, OpKind::kLinearBackwardWeight, {x, dy}, std::move(gradients));
+  if (!backward.Differentiable(x)) return absl::OkStatus();  // patches of an image
   const ValueId dsum = backward.Gradient(x);
   const ValueId dx = backward.NewGradient(x);
   std::vector<ValueId> inputs = {dy};
@@ -88,6 +89,15 @@ int64_t BackwardWeightWorkspace(const WorkspaceContext& c) {
   return Fp8OperandBytes(c) + (biases ? BiasGradientBytes(c, c.Shape(4)) : 0);
 }
 
+// Of a weight whose rows are [in], or those of a convolution's windows.
+Shape RowsShape(const Builder& b, ValueId weight, int64_t out, int64_t in) {
+  if (weight != kNoValue) {
+    const Shape& own = b.ValueOf(weight).shape;
+    if (own.size() == 4 && graph::Elements(own) == out * in) return own;
+  }
+  return {out, in};
+}
+
 int64_t GpuBackwardWeightWorkspace(const WorkspaceContext& c) {
   if (static_cast<int64_t>(c.op.outputs.size()) == c.op.attributes.parts) return 0;
   const Shape& dy = c.Shape(c.op.attributes.fp8 ? 4 : 1);
@@ -135,7 +145,7 @@ ValueId LinearRows(Builder& b, absl::string_view name, ValueId x, absl::Span<con
   int64_t width = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const int64_t out = b.Dimension(name, "weight", weights[i], 0);
-    if (!b.Expect(name, "weight", weights[i], dtype, {out, in}) ||
+    if (!b.Expect(name, "weight", weights[i], dtype, RowsShape(b, weights[i], out, in)) ||
         (!biases.empty() && !b.Expect(name, "bias", biases[i], dtype, {out}))) {
       return kNoValue;
     }

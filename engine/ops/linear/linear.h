@@ -30,7 +30,8 @@ graph::ValueId Linear(graph::Builder& b, absl::string_view name, graph::ValueId 
 // y = x [w0; w1; ...]^T + biases: weights [Mi,K] as in torch's nn.Linear, one or several, whose
 // results lie side by side. One product serves them all where they follow each other in their
 // block: define them in this order, one after the other. `biases`: none, or one for each weight.
-// `never_fp8`: it multiplies 16 bits where others multiply 8.
+// `never_fp8`: it multiplies 16 bits where others multiply 8. Where x's rows are a convolution's
+// windows, a weight may have that one's shape [Mi,c,k,k], with c k k = K.
 graph::ValueId LinearRows(graph::Builder& b, absl::string_view name, graph::ValueId x,
                           absl::Span<const graph::ValueId> weights,
                           absl::Span<const graph::ValueId> biases = {}, bool never_fp8 = false);

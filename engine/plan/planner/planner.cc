@@ -361,7 +361,8 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   if (options.fp8 && MarkFp8(parts.train) == 0) {
     return absl::InvalidArgumentError(
         "train.precision: fp8: no layer can be one of 8 bits, since its rows (train.batch.micro x "
-        "data.sequence_length) or its widths are no multiples of 16; choose bf16 or other sizes");
+        "data.sequence_length, or x the tokens of an image) or its widths are no multiples of 16; "
+        "choose bf16 or other sizes");
   }
   MP_RETURN_IF_ERROR(ops::AddBackward(parts.train));
   if (planning != nullptr) {

@@ -328,6 +328,9 @@ absl::Status CheckGeneratesText(const v1::ModelSpec& model) {
   if (model.has_resnet()) {
     return absl::InvalidArgumentError("ResNet classifies images; it generates no text");
   }
+  if (model.has_vit()) {
+    return absl::InvalidArgumentError("ViT classifies images; it generates no text");
+  }
   return absl::OkStatus();
 }
 

@@ -1,4 +1,4 @@
-// For tests: a tiny ResNet on images of its own.
+// For tests: a tiny ResNet, or a tiny ViT, on images of its own.
 //
 //   TinyImages job;                               // a folder of its own, removed with it
 //   v1::JobSpec spec = job.Spec({.ranks = 2, .stage = 1});
@@ -35,6 +35,9 @@ struct TinyImageOptions {
   int64_t steps = 10;
   double lr = 3e-3;
   bool heads = false;  // a second one, "shade"
+  bool vit = false;    // instead of ResNet
+  double dropout = 0;  // ViT
+  int64_t lora = 0;    // ViT: the adapters' rank; their weights come from nowhere (init_from)
 };
 
 class TinyImages {
@@ -57,14 +60,15 @@ class TinyImages {
   v1::JobSpec Spec(const TinyImageOptions& options) const {
     v1::JobSpec spec;
     spec.set_name("tiny");
-    v1::ResNetSpec* resnet = spec.mutable_model()->mutable_resnet();
-    for (int64_t layers : {1, 2}) resnet->add_stages()->set_layers(layers);
-    resnet->set_bottleneck(options.bottleneck);
-    resnet->set_classes(kClasses);
-    resnet->set_image_size(kSize);
-    resnet->set_width(8);
-    resnet->set_label_smoothing(0.1);
-    resnet->set_sync_statistics(options.sync);
+    if (options.vit) {
+      *spec.mutable_model()->mutable_vit() = Vit(options);
+    } else {
+      *spec.mutable_model()->mutable_resnet() = ResNet(options);
+    }
+    if (options.lora > 0) {
+      spec.mutable_model()->mutable_lora()->set_rank(options.lora);
+      spec.mutable_train()->set_init_from(folder_);  // not read here
+    }
     if (options.heads) AddHead(spec);
     spec.mutable_data()->set_train(path("train.npy"));
     spec.mutable_data()->set_validation(path("validation.npy"));
@@ -86,6 +90,33 @@ class TinyImages {
   }
 
  private:
+  static v1::ResNetSpec ResNet(const TinyImageOptions& options) {
+    v1::ResNetSpec resnet;
+    for (int64_t layers : {1, 2}) resnet.add_stages()->set_layers(layers);
+    resnet.set_bottleneck(options.bottleneck);
+    resnet.set_classes(kClasses);
+    resnet.set_image_size(kSize);
+    resnet.set_width(8);
+    resnet.set_label_smoothing(0.1);
+    resnet.set_sync_statistics(options.sync);
+    return resnet;
+  }
+
+  // Rows of 17 tokens; widths are multiples of 16, as fp8 wants them.
+  static v1::VitSpec Vit(const TinyImageOptions& options) {
+    v1::VitSpec vit;
+    vit.set_layers(2);
+    vit.set_width(32);
+    vit.set_heads(2);
+    vit.set_hidden(48);
+    vit.set_classes(kClasses);
+    vit.set_image_size(kSize);
+    vit.set_patch_size(8);
+    vit.set_dropout(options.dropout);
+    vit.set_label_smoothing(0.1);
+    return vit;
+  }
+
   void AddHead(v1::JobSpec& spec) const {
     spec.mutable_model()->set_head_weight(0.75);
     v1::TaskHeadSpec& head = *spec.mutable_model()->add_heads();

@@ -53,6 +53,9 @@ const std::set<OpKind> kImageOps = {OpKind::kNormalizeImages,
                                     OpKind::kMaxPoolBackward,
                                     OpKind::kAveragePoolBackward,
                                     OpKind::kClassifierLossBackward};
+const std::set<OpKind> kPatchOps = {OpKind::kImagePatches, OpKind::kPatchTokens,
+                                    OpKind::kPatchTokensBackward, OpKind::kFirstRows,
+                                    OpKind::kFirstRowsBackward};
 
 class ImageBench {
  public:
@@ -136,7 +139,7 @@ class ImageBench {
 
   void RunOp(const plan::PlannedOp& ours, const plan::PlannedOp& theirs) {
     SCOPED_TRACE(graph::Name(ours.op.kind));
-    const bool of_images = kImageOps.count(ours.op.kind) > 0;
+    const bool of_images = kImageOps.contains(ours.op.kind) || kPatchOps.contains(ours.op.kind);
     if (of_images) {
       Copy(ours.op);
       auto bound = backend_.Bind(plan_, *ours_, ours);
@@ -272,6 +275,17 @@ TEST(CudaImageOps, AreTheCpus) {
       bench.Run(/*training=*/false, true);
       EXPECT_EQ(bench.seen.size(), kImageOps.size() - (bottleneck ? 0 : 1));
     }
+  }
+}
+
+TEST(CudaImageOps, OfPatchesAreTheCpus) {
+  TinyImages job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    ImageBench bench(job.Spec(
+        {.precision = precision, .global_batch = 4, .micro_batch = 4, .heads = true, .vit = true}));
+    for (const bool first : {true, false}) bench.Run(/*training=*/true, first);
+    bench.Run(/*training=*/false, true);
+    for (const OpKind kind : kPatchOps) EXPECT_TRUE(bench.seen.contains(kind)) << Name(kind);
   }
 }
 

@@ -1,5 +1,5 @@
 // A ResNet that Hugging Face's transformers saved (tests/golden/make_resnet_weights.py), with its
-// running statistics.
+// running statistics, and a ViT (make_vit_weights.py).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "engine/models/hugging_face.h"
 #include "engine/runtime/testing/tiny_images.h"
 #include "engine/runtime/testing/tiny_job.h"
 #include "engine/state/layout.h"
@@ -19,6 +20,29 @@ using runtime::StateInterval;
 using runtime::TrainingSession;
 
 constexpr char kFolder[] = "tests/golden/resnet";  // tests run in the source folder
+constexpr char kVitFolder[] = "tests/golden/vit";
+
+void EvaluateOnGoldenImages(const runtime::TinyImages& job, v1::JobSpec& spec) {
+  spec.mutable_data()->set_train(job.path("golden.npy"));
+  spec.mutable_data()->set_validation(job.path("golden.npy"));
+  spec.mutable_train()->mutable_validation()->set_samples(12);
+}
+
+v1::JobSpec VitSpecOf(const runtime::TinyImages& job, int ranks, int stage) {
+  v1::JobSpec spec = job.Spec(
+      {.ranks = ranks, .stage = stage, .global_batch = 12, .micro_batch = 12 / ranks, .vit = true});
+  absl::StatusOr<v1::ModelSpec> model = models::ModelOfHfFolder(kVitFolder);
+  EXPECT_TRUE(model.ok()) << model.status();
+  v1::VitSpec& vit = *model->mutable_vit();
+  v1::RgbSpec& mean = *vit.mutable_pixel_mean();
+  mean.set_red(0.5), mean.set_green(0.25), mean.set_blue(0.75);
+  v1::RgbSpec& deviation = *vit.mutable_pixel_deviation();
+  deviation.set_red(0.5), deviation.set_green(0.25), deviation.set_blue(0.4);
+  *spec.mutable_model() = *std::move(model);
+  EvaluateOnGoldenImages(job, spec);
+  NormalizeJobSpec(&spec);
+  return spec;
+}
 
 v1::JobSpec SpecOf(const runtime::TinyImages& job, int ranks, int stage) {
   v1::JobSpec spec =
@@ -26,9 +50,7 @@ v1::JobSpec SpecOf(const runtime::TinyImages& job, int ranks, int stage) {
   v1::ResNetSpec* resnet = spec.mutable_model()->mutable_resnet();
   resnet->set_width(4);
   resnet->mutable_stages(1)->set_layers(1);
-  spec.mutable_data()->set_train(job.path("golden.npy"));
-  spec.mutable_data()->set_validation(job.path("golden.npy"));
-  spec.mutable_train()->mutable_validation()->set_samples(12);
+  EvaluateOnGoldenImages(job, spec);
   return spec;
 }
 
@@ -49,23 +71,40 @@ void WriteImages(const runtime::TinyImages& job) {
   runtime::WriteNpy(job.path("golden.labels.npy"), "<i4", "12,", labels);
 }
 
+// Evaluates the folder's model by the spec.
+void ExpectTransformersLoss(const std::string& folder, const v1::JobSpec& spec,
+                            TrainingSession& session) {
+  std::ifstream file(folder + "/expected.json");
+  const auto expected = nlohmann::json::parse(file);
+  ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+  ASSERT_EQ(
+      ReadInitialWeights(folder, spec.model(), session.state_tensors(), session.RestoreTargets()),
+      absl::OkStatus());
+  ASSERT_EQ(session.FinishRestore(session.trainer_state()), absl::OkStatus());
+  const auto evaluation = session.Evaluate();
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+  EXPECT_NEAR(evaluation->loss, expected["loss"].get<double>(), 1e-5);
+  EXPECT_NEAR(evaluation->heads[0].accuracy, expected["accuracy"].get<double>(), 1e-6);
+}
+
+TEST(VitWeightsTest, EvaluatesAsTransformersDoes) {
+  const runtime::TinyImages job;
+  WriteImages(job);
+  for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 3}}) {
+    const v1::JobSpec spec = VitSpecOf(job, ranks, stage);
+    runtime::RunRanks(spec, [&](int, TrainingSession& session) {
+      ExpectTransformersLoss(kVitFolder, spec, session);
+    });
+  }
+}
+
 TEST(ResNetWeightsTest, EvaluatesAsTransformersDoes) {
   const runtime::TinyImages job;
   WriteImages(job);
-  std::ifstream file(std::string(kFolder) + "/expected.json");
-  const auto expected = nlohmann::json::parse(file);
   for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 3}}) {
     const v1::JobSpec spec = SpecOf(job, ranks, stage);
     runtime::RunRanks(spec, [&](int, TrainingSession& session) {
-      ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
-      ASSERT_EQ(ReadInitialWeights(kFolder, spec.model(), session.state_tensors(),
-                                   session.RestoreTargets()),
-                absl::OkStatus());
-      ASSERT_EQ(session.FinishRestore(session.trainer_state()), absl::OkStatus());
-      const auto evaluation = session.Evaluate();
-      ASSERT_TRUE(evaluation.ok()) << evaluation.status();
-      EXPECT_NEAR(evaluation->loss, expected["loss"].get<double>(), 1e-5);
-      EXPECT_NEAR(evaluation->heads[0].accuracy, expected["accuracy"].get<double>(), 1e-6);
+      ExpectTransformersLoss(kFolder, spec, session);
       // The embedder's counter is the sixth entry of the state dict.
       for (const StateInterval& i : session.RestoreTargets()) {
         const v1::TensorInfo& tensor = session.state_tensors()[i.tensor];
