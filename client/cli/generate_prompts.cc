@@ -48,6 +48,20 @@ absl::StatusOr<std::vector<TextLine>> LinesOf(const std::vector<std::string>& pr
   return lines;
 }
 
+// A tokenizer may have tokens that the model lacks.
+absl::Status CheckIds(const std::vector<TextLine>& lines, const std::string& file,
+                      int64_t vocabulary) {
+  for (size_t i = 0; i < lines.size(); ++i) {
+    for (const int32_t id : lines[i].prompt) {
+      if (id < vocabulary) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          file, ":", i + 1, ": the tokenizer's id ", id, " is none of the model's, 0 to ",
+          vocabulary - 1, ": is it this model's tokenizer?"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // That all texts have room for.
 int64_t WindowOf(const std::vector<TextLine>& lines) {
   int64_t window = 2;
@@ -79,6 +93,7 @@ absl::Status GeneratePrompts(const Access& access, const GenerationSource& sourc
   const TrainerRoom room = {options.device, options.precision, WindowOf(lines), texts,
                             options.trained_weights};
   MP_RETURN_IF_ERROR(model.LoadTrainer(ServingTrainer(access, source, room)));
+  MP_RETURN_IF_ERROR(CheckIds(lines, options.prompts_file, model.facts().vocabulary));
   PromptTexts made(prompts, model.facts().ends, options.tokens);
   bool shown = true;
   const auto left = [&] { return !shown; };

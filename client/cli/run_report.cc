@@ -94,7 +94,7 @@ std::string SummaryText(const RunSummary& summary) {
                     heads.empty() ? absl::StrCat(" nats per ", LossUnit(job.spec())) : heads, "\n");
   }
   for (const v1::ValidationSetReport& set : progress.validation_sets()) {
-    absl::StrAppendFormat(&text, "  on %-13s %s%s\n", set.name(), LossText(set.loss()),
+    absl::StrAppendFormat(&text, "  on %-13s %s%s\n", Printable(set.name()), LossText(set.loss()),
                           HeadsText(set.heads()));
   }
   if (summary.unigram_loss) {

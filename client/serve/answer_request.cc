@@ -17,6 +17,9 @@
 namespace milepost::client {
 namespace {
 
+// Log-probabilities that an answer to a request holds at once: some 200 MiB with their JSON.
+constexpr int64_t kMostTold = 1 << 20;
+
 // What a prompt of the request is called in errors.
 std::string NameOf(const TextRequest& request, size_t prompt) {
   if (request.chat) return "messages";
@@ -28,13 +31,31 @@ absl::StatusOr<std::vector<int32_t>> IdsOf(const TextRequest& request, size_t pr
   if (request.chat) return model.EncodeChat(request.messages, request.template_arguments);
   const RequestPrompt& given = request.prompts[prompt];
   if (!given.ids.has_value()) return model.Encode(given.text);
-  for (const int32_t id : *given.ids) {
-    if (id < model.facts().vocabulary) continue;
-    return absl::InvalidArgumentError(absl::StrCat(NameOf(request, prompt), ": ", id,
-                                                   " is none of the model's token ids, 0 to ",
-                                                   model.facts().vocabulary - 1));
-  }
   return *given.ids;
+}
+
+// A tokenizer may have tokens that the model lacks.
+absl::Status CheckIds(const std::string& input, absl::Span<const int32_t> ids, int64_t vocabulary) {
+  for (const int32_t id : ids) {
+    if (id < vocabulary) continue;
+    return BadParameter(input, absl::StrCat(input, ": ", id, " is none of the model's token ids, ",
+                                            "0 to ", vocabulary - 1));
+  }
+  return absl::OkStatus();
+}
+
+// What is told of all tokens is held until the request is answered.
+absl::Status CheckTold(const TextRequest& request, const std::vector<TextLine>& texts) {
+  if (!request.best.has_value()) return absl::OkStatus();
+  int64_t tokens = 0;
+  for (const TextLine& text : texts) {
+    tokens += text.tokens + (request.echo ? static_cast<int64_t>(text.prompt.size()) : 0);
+  }
+  const int64_t told = tokens * request.answers * (*request.best + 1);
+  if (told <= kMostTold) return absl::OkStatus();
+  return BadParameter(request.chat ? "top_logprobs" : "logprobs",
+                      absl::StrCat("up to ", told, " log-probabilities in one answer, at most ",
+                                   kMostTold, ": ask for fewer tokens, answers or alternatives"));
 }
 
 // What the model is asked for.
@@ -44,6 +65,7 @@ absl::StatusOr<TextLine> TextOf(const TextRequest& request, size_t prompt, uint6
   auto ids = IdsOf(request, prompt, model);
   if (absl::IsInvalidArgument(ids.status())) return BadParameter(input, ids.status().message());
   MP_RETURN_IF_ERROR(ids.status());
+  MP_RETURN_IF_ERROR(CheckIds(input, *ids, model.facts().vocabulary));
   const int64_t window = model.facts().window;
   const auto length = static_cast<int64_t>(ids->size());
   const int64_t tokens = request.tokens.value_or(std::max<int64_t>(1, window - length));
@@ -72,6 +94,7 @@ absl::StatusOr<std::vector<TextLine>> TextsOf(const TextRequest& request, uint64
   for (size_t i = 0; i < prompts; ++i) {
     MP_ASSIGN_OR_RETURN(texts.emplace_back(), TextOf(request, i, seed, model));
   }
+  MP_RETURN_IF_ERROR(CheckTold(request, texts));
   return texts;
 }
 
@@ -97,12 +120,13 @@ absl::StatusOr<std::vector<AnswerToken>> NameTokens(const std::vector<TokenScore
 // One of the answers under way.
 class Answering {
  public:
-  // `prompt`: none of a chat.
-  Answering(const TextRequest& request, AnswerHead head, const RequestPrompt* prompt,
+  // `prompt`: none of a chat. `most`: tokens.
+  Answering(const TextRequest& request, AnswerHead head, const RequestPrompt* prompt, int64_t most,
             TextModel& model, TextReply& reply)
       : request_(request),
         head_(std::move(head)),
         prompt_(prompt),
+        most_(most),
         model_(model),
         reply_(reply),
         stop_(request.stop) {
@@ -135,22 +159,26 @@ class Answering {
     if (told) broken_ = Tell({token}, {text});
     if (!broken_.ok()) return false;
     if (!ended_) Say(stop_.Feed(text));
-    return !ended_ && !stop_.found();
+    const bool more = !ended_ && !stop_.found() && tokens_ < most_;
+    if (!more && request_.stream) Finish();
+    return more;
   }
   // An error that ended it.
   const absl::Status& broken() const { return broken_; }
   int64_t tokens() const { return tokens_; }
-  // Of a stream the rest is written, otherwise all is returned.
+  // Of a stream the rest is written, unless the last token has done that; otherwise all is returned.
   WholeChoice End() {
-    if (!stop_.found()) Say(stop_.Feed(utf8_.Rest()));
-    Say(stop_.Rest());
-    const char* finish = ended_ || stop_.found() ? "stop" : "length";
-    if (!request_.stream) return {std::move(whole_), finish, std::move(told_)};
-    reply_.Write(EndChunk(head_, finish, Told()));
-    return {};
+    if (finish_ == nullptr) Finish();
+    return {std::move(whole_), finish_, std::move(told_)};
   }
 
  private:
+  void Finish() {
+    if (!stop_.found()) Say(stop_.Feed(utf8_.Rest()));
+    Say(stop_.Rest());
+    finish_ = ended_ || stop_.found() ? "stop" : "length";
+    if (request_.stream) reply_.Write(EndChunk(head_, finish_, Told()));
+  }
   // What each token of the prompt adds to its text, in whole characters.
   absl::StatusOr<std::vector<std::string>> Pieces(const std::vector<int32_t>& prompt) {
     MP_ASSIGN_OR_RETURN(std::vector<std::string> pieces, model_.Decode(prompt));
@@ -191,6 +219,7 @@ class Answering {
   const TextRequest& request_;
   const AnswerHead head_;
   const RequestPrompt* const prompt_;
+  const int64_t most_;
   TextModel& model_;
   TextReply& reply_;
   Utf8Pieces utf8_;
@@ -199,7 +228,8 @@ class Answering {
   int64_t tokens_ = 0;
   std::optional<AnswerTokens> told_;  // where the request asks for log-probabilities
   absl::Status broken_;
-  bool ended_ = false;  // by a token that ends answers
+  bool ended_ = false;            // by a token that ends answers
+  const char* finish_ = nullptr;  // why, once it has
 };
 
 // All answers to a request: to each prompt as many as it asks for, one after the other.
@@ -220,31 +250,31 @@ class AllAnswers {
       AnswerHead head = head_;
       head.choice = static_cast<int64_t>(i);
       answers_.emplace_back(request_, std::move(head),
-                            request_.chat ? nullptr : &request_.prompts[PromptOf(i)], model_,
-                            reply_);
+                            request_.chat ? nullptr : &request_.prompts[PromptOf(i)],
+                            prompts_[PromptOf(i)].tokens, model_, reply_);
     }
+    begun_.resize(answers_.size(), false);
   }
 
   absl::Status Make() {
     const auto left = [this] { return reply_.Left(); };
-    std::vector<std::vector<TokenScore>> scores(prompts_.size());
+    scores_.resize(prompts_.size());
     if (request_.echo && request_.best.has_value()) {
       MP_RETURN_IF_ERROR(model_.Score(prompts_, left, [&](size_t prompt, const TokenScore& score) {
-        scores[prompt].push_back(score);
+        scores_[prompt].push_back(score);
         return !reply_.Left();
       }));
       if (reply_.Left()) return absl::OkStatus();
     }
-    for (size_t i = 0; i < answers_.size(); ++i) {
-      MP_RETURN_IF_ERROR(answers_[i].Begin(prompts_[PromptOf(i)].prompt, scores[PromptOf(i)]));
+    if (request_.tokens != 0) {
+      MP_RETURN_IF_ERROR(model_.Generate(
+          Texts(), !request_.chat, [&] { return !broken_.ok() || left(); },
+          [&](size_t answer, const TokenScore& token, absl::string_view bytes) {
+            return Take(answer, token, bytes);
+          }));
     }
-    if (request_.tokens == 0 || reply_.Left()) return absl::OkStatus();
-    MP_RETURN_IF_ERROR(
-        model_.Generate(Texts(), !request_.chat, left,
-                        [&](size_t answer, const TokenScore& token, absl::string_view bytes) {
-                          return answers_[answer].Take(token, bytes);
-                        }));
-    for (const Answering& answer : answers_) MP_RETURN_IF_ERROR(answer.broken());
+    MP_RETURN_IF_ERROR(broken_);
+    for (size_t i = 0; i < answers_.size() && !reply_.Left(); ++i) MP_RETURN_IF_ERROR(Begin(i));
     return absl::OkStatus();
   }
   void End() {
@@ -270,12 +300,27 @@ class AllAnswers {
   }
 
  private:
+  // Of a text that waits for others the prompt is not written yet: a stream holds little.
+  absl::Status Begin(size_t answer) {
+    if (begun_[answer]) return absl::OkStatus();
+    begun_[answer] = true;
+    const size_t prompt = PromptOf(answer);
+    return answers_[answer].Begin(prompts_[prompt].prompt, scores_[prompt]);
+  }
+  bool Take(size_t answer, const TokenScore& token, absl::string_view bytes) {
+    if (!broken_.ok()) return false;
+    broken_ = Begin(answer);
+    const bool more = broken_.ok() && answers_[answer].Take(token, bytes);
+    broken_.Update(answers_[answer].broken());
+    return more && broken_.ok();
+  }
   size_t PromptOf(size_t answer) const { return answer / static_cast<size_t>(request_.answers); }
   std::vector<TextLine> Texts() const {
     std::vector<TextLine> texts;
     for (size_t i = 0; i < answers_.size(); ++i) {
       texts.push_back(prompts_[PromptOf(i)]);
-      texts.back().seed += i % static_cast<size_t>(request_.answers);
+      texts.back().seed +=
+          request_.seed.has_value() ? i % static_cast<size_t>(request_.answers) : i;
     }
     return texts;
   }
@@ -286,6 +331,9 @@ class AllAnswers {
   TextModel& model_;
   TextReply& reply_;
   std::deque<Answering> answers_;
+  std::vector<bool> begun_;                      // of the answers
+  std::vector<std::vector<TokenScore>> scores_;  // of the prompts
+  absl::Status broken_;                          // the first answer's that an error ended
 };
 
 }  // namespace

@@ -287,10 +287,38 @@ TEST(AnswerRequest, SeveralAnswersInOne) {
   }
   EXPECT_EQ(reply.whole["usage"], json::parse(R"({
       "prompt_tokens": 4, "completion_tokens": 8, "total_tokens": 12})"));
-  EXPECT_EQ(model.asked().seed, 10U);  // of the second answer to a prompt
-  request.seed = ~uint64_t{0};
+  EXPECT_EQ(model.asked().seed, 12U);  // of the fourth answer in all
+  request.seed = ~uint64_t{0};         // of the second answer to a prompt
   ASSERT_EQ(AnswerRequest(request, kContext, model, reply), absl::OkStatus());
   EXPECT_EQ(model.asked().seed, 0U);
+}
+
+// What is told of all tokens is held until the request is answered.
+TEST(AnswerRequest, LogProbabilitiesOfManyTokensAreRefused) {
+  FakeTextModel model("x");
+  model.its_facts().window = 10000;
+  KeptReply reply;
+  TextRequest request = {.chat = true, .tokens = 1000, .answers = 64, .best = 20};
+  EXPECT_EQ(AnswerRequest(request, kContext, model, reply), absl::OkStatus());
+  EXPECT_EQ(json::parse(ErrorJson(reply.failed))["error"]["param"], "top_logprobs");
+  EXPECT_EQ(model.made(), 0);
+}
+
+// The first answer ends while the second goes on.
+TEST(AnswerRequest, AnAnswerOfAStreamEndsWhenItDoes) {
+  FakeTextModel model("xyz");
+  KeptReply reply;
+  ASSERT_EQ(AnswerRequest({.prompts = {{"p"}, {"q"}}, .tokens = 3, .stop = {"y"}, .stream = true},
+                          kContext, model, reply),
+            absl::OkStatus());
+  std::vector<std::string> finished;
+  for (const json& event : reply.Events()) {
+    const json& choice = event["choices"][0];
+    const std::string what =
+        choice["finish_reason"].is_string() ? choice["finish_reason"] : choice["text"];
+    finished.push_back(absl::StrCat(choice["index"].get<int>(), what));
+  }
+  EXPECT_THAT(finished, ElementsAre("0x", "1x", "0stop", "1stop"));
 }
 
 TEST(AnswerRequest, SeveralPromptsAreScored) {

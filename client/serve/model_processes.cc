@@ -246,9 +246,13 @@ class ModelProcesses::Streams {
   Streams(ModelProcesses& model, absl::Span<const TextLine> texts, bool whole_text)
       : model_(model), texts_(texts), whole_text_(whole_text), streams_(texts.size()) {}
   ~Streams() {
-    for (const std::optional<int64_t>& stream : streams_) {
-      if (stream.has_value()) model_.AskTokenizer(DumpLine({{"end", *stream}})).IgnoreError();
-    }
+    for (size_t text = 0; text < streams_.size(); ++text) End(text);
+  }
+  // Nothing more is asked of it.
+  void End(size_t text) {
+    if (!streams_[text].has_value()) return;
+    model_.AskTokenizer(DumpLine({{"end", *streams_[text]}})).IgnoreError();
+    streams_[text].reset();
   }
   // UNAVAILABLE: the tokenizer has ended. INTERNAL: it refuses.
   absl::StatusOr<std::string> BytesOf(size_t text, int32_t token) {
@@ -282,15 +286,20 @@ class ModelProcesses::Streams {
 absl::Status ModelProcesses::Generate(absl::Span<const TextLine> texts, bool whole_text,
                                       const Left& left, const EmitPiece& emit) {
   Streams streams(*this, texts, whole_text);
+  std::vector<int64_t> made(texts.size(), 0);
   absl::Status broken;
   MP_RETURN_IF_ERROR(trainer_texts_->Make(
       texts, [&] { return !broken.ok() || left(); },
       [&](size_t text, const TokenScore& token) {
         if (!broken.ok()) return false;
         const auto bytes = streams.BytesOf(text, token.token.token);
-        if (bytes.ok()) return emit(text, token, *bytes);
-        broken = bytes.status();
-        return false;
+        if (!bytes.ok()) {
+          broken = bytes.status();
+          return false;
+        }
+        const bool more = emit(text, token, *bytes);
+        if (!more || ++made[text] == texts[text].tokens) streams.End(text);
+        return more;
       }));
   return broken;
 }

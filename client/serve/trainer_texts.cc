@@ -11,6 +11,9 @@
 namespace milepost::client {
 namespace {
 
+// How soon it is noticed that nobody waits any more, while no token comes.
+constexpr absl::Duration kLook = absl::Milliseconds(500);
+
 absl::Status TrainerHasEnded() { return absl::UnavailableError("the model has ended"); }
 
 }  // namespace
@@ -77,10 +80,11 @@ class TrainerTexts::Making {
   absl::Status Run() {
     const absl::Cleanup forget = [this] { trainer_.Forget(&call_); };
     while (begun_ < texts_.size() || ended_ < begun_) {
-      if (begun_ < texts_.size() && (!error_.ok() || left_())) return_early_ = true;
+      if (!return_early_ && (!error_.ok() || left_())) MP_RETURN_IF_ERROR(Leave());
       if (return_early_ && ended_ == begun_) break;
-      MP_ASSIGN_OR_RETURN(std::optional<Call::Event> event, Await());
-      MP_RETURN_IF_ERROR(event.has_value() ? Handle(*std::move(event)) : Begin());
+      MP_ASSIGN_OR_RETURN(Due due, Await());
+      if (due.turn) MP_RETURN_IF_ERROR(Begin());
+      if (due.event.has_value()) MP_RETURN_IF_ERROR(Handle(*std::move(due.event)));
     }
     return error_;
   }
@@ -92,8 +96,13 @@ class TrainerTexts::Making {
     bool ended = false;
   };
 
-  // What came; or none: it is this call's turn to begin a text.
-  absl::StatusOr<std::optional<Call::Event>> Await() {
+  struct Due {
+    bool turn = false;  // to begin a text
+    std::optional<Call::Event> event;
+  };
+
+  // Nothing is due: it is time to look whether somebody waits.
+  absl::StatusOr<Due> Await() {
     absl::MutexLock lock(&trainer_.mutex_);
     if (begun_ < texts_.size() && !return_early_ && !call_.wants_turn) {
       call_.wants_turn = true;
@@ -106,9 +115,9 @@ class TrainerTexts::Making {
     const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(trainer_.mutex_) {
       return trainer_.Due(call_);
     };
-    trainer_.mutex_.Await(absl::Condition(&due));
+    if (!trainer_.mutex_.AwaitWithTimeout(absl::Condition(&due), kLook)) return Due();
     if (!call_.events.empty()) {
-      Call::Event event = std::move(call_.events.front());
+      Due event = {.turn = false, .event = std::move(call_.events.front())};
       call_.events.pop_front();
       return event;
     }
@@ -117,7 +126,14 @@ class TrainerTexts::Making {
     trainer_.turns_.pop_front();
     its_[begun_].number = ++trainer_.numbers_;
     trainer_.under_way_[its_[begun_].number] = {&call_, begun_};
-    return std::nullopt;
+    return Due{.turn = true, .event = std::nullopt};
+  }
+
+  // No further text is begun, and those that were are ended.
+  absl::Status Leave() {
+    return_early_ = true;
+    for (size_t i = 0; i < begun_; ++i) MP_RETURN_IF_ERROR(Stop(its_[i]));
+    return absl::OkStatus();
   }
 
   absl::Status Begin() {
@@ -142,7 +158,6 @@ class TrainerTexts::Making {
     ++ended_;
     if (event.line.kind == TrainerLine::kEnd) return absl::OkStatus();
     error_.Update(absl::InvalidArgumentError(event.line.message));
-    for (size_t i = 0; i < begun_; ++i) MP_RETURN_IF_ERROR(Stop(its_[i]));
     return absl::OkStatus();
   }
 

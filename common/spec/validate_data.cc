@@ -39,7 +39,7 @@ bool IsSetName(const std::string& name) {
 
 void CheckSetMask(const v1::JobSpec& spec, const std::string& field, const std::string& mask,
                   Checker* check) {
-  if (mask.empty()) return;
+  if (mask.empty() || spec.model().family_case() == v1::ModelSpec::FAMILY_NOT_SET) return;
   if (!spec.model().has_gpt2() && !spec.model().has_llama()) {
     check->Add(field, "only models that predict the next token have it");
   } else {

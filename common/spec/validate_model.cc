@@ -201,6 +201,10 @@ void CheckVit(const v1::VitSpec& vit, Checker* check) {
   if (width && heads && vit.width() % vit.heads() != 0) {
     check->Add("model.vit.heads", absl::StrCat("must divide the width: ", vit.width(),
                                                " is not a multiple of ", vit.heads()));
+  } else if (const int64_t head = width && heads ? vit.width() / vit.heads() : 8;
+             head % 8 != 0 || head > 256) {
+    check->Add("model.vit.heads",
+               absl::StrCat("a head's width, here ", head, ", is a multiple of 8, at most 256"));
   }
   if (width) check->Int("model.vit.hidden", vit.hidden(), 1, 1 << 20);
   check->Required("model.vit.classes", vit.classes(), 1, 1 << 20);

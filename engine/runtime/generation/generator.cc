@@ -134,15 +134,17 @@ absl::Status Generator::CheckRequest(absl::Span<const int32_t> prompt,
   return absl::OkStatus();
 }
 
-// Of those that are free, the one with the most that need not be run again; of such, the one that
-// has been free for the longest.
+// Of those that are free, the one with the most that need not be run again, if that is at least half
+// of what it has: one that shares a beginning alone is for the text that goes on with it. Else the
+// one that has been free for the longest.
 absl::StatusOr<int32_t> Generator::FreeSlot(
     const std::function<int64_t(const CachedText&)>& kept) const {
   int32_t best = -1;
   int64_t best_kept = 0;
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].task != Task::kNone) continue;
-    const int64_t its = kept(slots_[i].text);
+    const int64_t shared = kept(slots_[i].text);
+    const int64_t its = 2 * shared >= slots_[i].text.cached() ? shared : 0;
     const bool better =
         best < 0 || its > best_kept || (its == best_kept && slots_[i].ended < slots_[best].ended);
     if (!better) continue;

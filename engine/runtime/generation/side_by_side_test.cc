@@ -286,6 +286,32 @@ TEST(SideBySide, ATextGoesWhereMostOfItIsKept) {
   EXPECT_EQ(*generator->Start(PromptOf(5, 9), {.tokens = 1}), 1);
 }
 
+// A beginning that all texts share does not make them drive each other out.
+TEST(SideBySide, ATextThatSharesLittleLeavesALongOneWhereItIs) {
+  v1::ModelSpec model = Gpt2();
+  model.mutable_gpt2()->set_context(600);
+  auto generator = Make(model, {.texts = 3});
+  const auto emit = [&](int32_t, const TokenScore&) { return true; };
+  const auto make = [&](const std::vector<int32_t>& prompt) {
+    const int32_t slot = *generator->Start(prompt, {.tokens = 1});
+    while (generator->running() > 0) EXPECT_EQ(generator->Step(emit), absl::OkStatus());
+    return slot;
+  };
+  const auto conversation = [&](int64_t kind, size_t length) {
+    std::vector<int32_t> prompt = PromptOf(64, 1);
+    const std::vector<int32_t> own = PromptOf(static_cast<int64_t>(length) - 64, kind);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    return prompt;
+  };
+  EXPECT_EQ(make(conversation(2, 400)), 0);
+  EXPECT_EQ(make(conversation(3, 400)), 1);
+  EXPECT_EQ(make(conversation(4, 400)), 2);
+  for (const int turn : {1, 2}) {  // each goes on in its own place
+    for (const int64_t kind : {2, 3, 4})
+      EXPECT_EQ(make(conversation(kind, 400 + turn * 70)), kind - 2);
+  }
+}
+
 // A prompt of many chunks does not hold up the others.
 TEST(SideBySide, TextsGoOnWhileAPromptIsRead) {
   v1::ModelSpec model = Gpt2();

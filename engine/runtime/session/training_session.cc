@@ -442,7 +442,11 @@ absl::StatusOr<EvaluationReport> TrainingSession::MeasureAverages() {
   MP_ASSIGN_OR_RETURN(EvaluationReport report, Measure(*data_.validation));
   for (const data::ValidationSet& set : data_.sets) {
     MP_ASSIGN_OR_RETURN(EvaluationReport measured, Measure(*set.source));
-    report.sets.push_back({set.name, measured.loss, std::move(measured.heads)});
+    int64_t targets = 0;
+    for (const EvaluationReport::Head& head : measured.heads) targets += head.targets;
+    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+    report.sets.push_back(
+        {set.name, targets > 0 ? measured.loss : kNone, std::move(measured.heads)});
   }
   MP_RETURN_IF_ERROR(UseAverages(false));
   return report;
@@ -452,6 +456,7 @@ absl::StatusOr<EvaluationReport> TrainingSession::Measure(const data::SampleSour
   const int64_t samples = std::min(spec_.train().validation().samples(), source.samples());
   const auto& heads = plan().evaluate.graph.losses;
   MP_RETURN_IF_ERROR(engine_->BeginEvaluation());
+  Enter(Activity::kData);
   MP_ASSIGN_OR_RETURN(const std::vector<double> many_documents, AgreeOnTurns(source, samples));
   for (size_t turn = 0; turn < many_documents.size(); ++turn) {
     const data::ValidationShare share =
