@@ -166,7 +166,7 @@ class Answering {
   // An error that ended it.
   const absl::Status& broken() const { return broken_; }
   int64_t tokens() const { return tokens_; }
-  // Of a stream the rest is written, unless the last token has done that; otherwise all is returned.
+  // Of a stream the rest is written, unless the last token has done that; else all is returned.
   WholeChoice End() {
     if (finish_ == nullptr) Finish();
     return {std::move(whole_), finish_, std::move(told_)};

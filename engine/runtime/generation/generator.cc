@@ -134,9 +134,9 @@ absl::Status Generator::CheckRequest(absl::Span<const int32_t> prompt,
   return absl::OkStatus();
 }
 
-// Of those that are free, the one with the most that need not be run again, if that is at least half
-// of what it has: one that shares a beginning alone is for the text that goes on with it. Else the
-// one that has been free for the longest.
+// Of those that are free, the one with the most that need not be run again, if that is at least
+// half of what it has: one that shares a beginning alone is for the text that goes on with it. Else
+// the one that has been free for the longest.
 absl::StatusOr<int32_t> Generator::FreeSlot(
     const std::function<int64_t(const CachedText&)>& kept) const {
   int32_t best = -1;
