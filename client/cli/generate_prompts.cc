@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/model_spawns.h"
+#include "client/cli/output.h"
 #include "client/cli/prompt_file.h"
 #include "client/serve/model_processes.h"
 #include "common/regular_file.h"
@@ -71,12 +71,6 @@ int64_t WindowOf(const std::vector<TextLine>& lines) {
   return std::min(window, int64_t{1} << 24);
 }
 
-// False: nobody reads it.
-bool Show(const std::string& lines) {
-  return std::fwrite(lines.data(), 1, lines.size(), stdout) == lines.size() &&
-         std::fflush(stdout) == 0;
-}
-
 }  // namespace
 
 absl::Status GeneratePrompts(const Access& access, const GenerationSource& source,
@@ -95,17 +89,12 @@ absl::Status GeneratePrompts(const Access& access, const GenerationSource& sourc
   MP_RETURN_IF_ERROR(model.LoadTrainer(ServingTrainer(access, source, room)));
   MP_RETURN_IF_ERROR(CheckIds(lines, options.prompts_file, model.facts().vocabulary));
   PromptTexts made(prompts, model.facts().ends, options.tokens);
-  bool shown = true;
-  const auto left = [&] { return !shown; };
-  MP_RETURN_IF_ERROR(
-      model.Generate(lines, !options.message, left,
-                     [&](size_t which, const TokenScore& token, absl::string_view bytes) {
-                       const bool more = made.Take(which, token.token.token, bytes);
-                       if (!more && shown) shown = Show(made.Ready());
-                       return more && shown;
-                     }));
-  if (shown) return absl::OkStatus();
-  return absl::UnknownError("what was generated could not be written to stdout, or not all of it");
+  return model.Generate(lines, !options.message, OutputFailed,
+                        [&](size_t which, const TokenScore& token, absl::string_view bytes) {
+                          const bool more = made.Take(which, token.token.token, bytes);
+                          if (!more) Print(made.Ready());
+                          return more && !OutputFailed();
+                        });
 }
 
 }  // namespace milepost::client

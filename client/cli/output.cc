@@ -506,6 +506,8 @@ void Print(absl::string_view text) {
   output_error.compare_exchange_strong(none, errno);
 }
 
+bool OutputFailed() { return output_error != 0; }
+
 int FinishOutput(int exit_code) {
   if (exit_code != kExitOk || output_error == 0) return exit_code;
   Note(absl::StrCat("milepost: the output could not be written: ", strerror(output_error)));

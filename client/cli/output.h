@@ -64,6 +64,8 @@ std::string RenderMessages(const std::vector<Message>& messages, OutputFormat fo
 // Print writes to stdout and flushes. The others write one line to stderr, with "milepost: " before
 // an error and "hint: " before a hint.
 void Print(absl::string_view text);
+// Whether something could not be printed: nobody reads what comes.
+bool OutputFailed();
 void Note(absl::string_view text);
 // Erases the last lines on the terminal at stdout, so that others can be drawn in their place.
 void EraseLines(size_t lines);

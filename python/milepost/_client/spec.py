@@ -42,6 +42,9 @@ def _each_path(spec: Any, change: Callable[[str], str]) -> None:
         places += [(spec.data, "train"), (spec.data, "validation")]
         for source in spec.data.mixture:
             places += [(source, "path"), (source, "loss_mask")]
+        for validation in spec.data.validation_sets:
+            places += [(validation, "path"), (validation, "loss_mask")]
+            places += [(labels, "path") for labels in validation.labels]
         if spec.data.HasField("loss_mask"):
             places += [(spec.data.loss_mask, "train"), (spec.data.loss_mask, "validation")]
         for labels in spec.data.labels:
