@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "absl/strings/str_replace.h"
@@ -42,6 +43,7 @@ while read -r word number tokens rest; do
   }
   [ "$tokens" = 13 ] && { echo "refused $number no thirteen"; continue; }
   [ "$tokens" = 99 ] && exit 3
+  [ "$tokens" = 98 ] && { read -r word number rest; echo "end $number"; continue; }
   [ "$tokens" = 7 ] && {
     read -r word next tokens rest
     echo "token $number 97"; make "$next" "$tokens"; make "$number" 6; continue
@@ -197,6 +199,18 @@ TEST_F(ModelProcessesTest, ACallEndsAsAWhole) {
                 {{.tokens = 99}}, true, [] { return true; }, emit),
             absl::OkStatus());
   EXPECT_EQ(TextOf(one, {.tokens = 3}), "Hi!");
+}
+
+// While its prompt is read no token comes that could show it: the trainer waits for the stop.
+TEST_F(ModelProcessesTest, WhoLeavesBeforeTheFirstTokenEndsTheText) {
+  ModelProcesses model({.trainer = Shell(kTrainer), .tokenizer = {}});
+  ASSERT_EQ(model.Load(), absl::OkStatus());
+  std::atomic<int> looks = 0;
+  EXPECT_EQ(model.Generate(
+                {{.tokens = 98}}, true, [&] { return ++looks > 2; },
+                [](size_t, const TokenScore&, absl::string_view) { return true; }),
+            absl::OkStatus());
+  EXPECT_EQ(TextOf(model, {.tokens = 3}), "Hi!");
 }
 
 TEST_F(ModelProcessesTest, ATokensTextIsAskedForOnce) {

@@ -21,6 +21,7 @@ class JobSpec;
 
 namespace milepost {
 
+inline constexpr int kMostValidationSets = 16;
 inline constexpr int64_t kMostSteps = 1'000'000'000;  // the limit of train.steps
 
 // The default of train.max_skipped_steps.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/spec/checker.h"
 #include "common/spec/model_sizes.h"
+#include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost {
@@ -28,7 +29,6 @@ void CheckMaskPath(absl::string_view field, const std::string& path, Checker* ch
                                  "'; `milepost dataset tokenize` makes one beside the tokens"));
 }
 
-constexpr int kMaxValidationSets = 16;
 constexpr size_t kLongestSetName = 40;
 
 bool IsSetName(const std::string& name) {
@@ -50,9 +50,9 @@ void CheckSetMask(const v1::JobSpec& spec, const std::string& field, const std::
 void CheckValidationSets(const v1::JobSpec& spec, bool images, Checker* check) {
   const v1::DataSpec& data = spec.data();
   if (data.validation_sets().empty()) return;
-  if (data.validation_sets_size() > kMaxValidationSets) {
+  if (data.validation_sets_size() > kMostValidationSets) {
     check->Add("data.validation_sets",
-               absl::StrCat(data.validation_sets_size(), " sets; at most ", kMaxValidationSets));
+               absl::StrCat(data.validation_sets_size(), " sets; at most ", kMostValidationSets));
     return;
   }
   if (data.validation().empty()) {

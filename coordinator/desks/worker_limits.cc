@@ -15,6 +15,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/labels.h"
+#include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "common/utf8.h"
 
@@ -37,6 +38,7 @@ constexpr int kMoreRanks = 64;
 constexpr size_t kMaxParagraphBytes = 4096;
 constexpr int kMaxItems = 1024;
 constexpr int kMaxFewItems = 16;
+static_assert(kMaxFewItems >= kMostValidationSets);  // or reports of the last sets are cut off
 
 absl::Status CheckSlot(const v1::Slot& slot) {
   if (slot.index() < 0 || slot.index() >= kMaxWorkerSlots) {

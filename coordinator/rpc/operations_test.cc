@@ -219,6 +219,38 @@ TEST_F(OperationsTest, AForkBeginsWithACheckpoint) {
   EXPECT_EQ(start.checkpoint(), "checkpoints/1");
 }
 
+// A folder that only preferences need is not given to a fork without them.
+TEST_F(OperationsTest, AForkLeavesBehindWhatTheSourceAloneNeeds) {
+  TrainToStepFive();
+  v1::ForkJobRequest request;
+  request.set_source("jobs/1");
+  Set("train.dpo", "{}", &request);
+  Set("data.document_separator", "1", &request);
+  Set("train.init_from", "/models/tuned", &request);
+  v1::Job job;
+  grpc::Status status = Fork(request, &job);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(job.spec().train().init_from(), "/models/tuned");
+  worker_->Report(start_, v1::RANK_STATE_SUCCEEDED);
+  EXPECT_TRUE(worker_->Receive().has_forget_rank());
+  start_ = worker_->Receive().start_rank();
+  ASSERT_EQ(start_.job(), job.name());
+  worker_->Report(start_, v1::RANK_STATE_RUNNING);
+  v1::TrainerState state;
+  state.set_step(7);
+  std::string name;
+  status = Save(start_, 7, 4, &name, state);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  for (const bool preferences : {true, false}) {
+    v1::ForkJobRequest next;
+    next.set_source(name);
+    if (!preferences) Set("train.dpo", "null", &next);
+    status = Fork(next, &job);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_EQ(job.spec().train().init_from(), preferences ? "/models/tuned" : "");
+  }
+}
+
 TEST_F(OperationsTest, AForkOfAScriptHasAnotherCommand) {
   worker_ = std::make_unique<FakeWorker>(server_->address(), "a", 1);
   worker_->Receive();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
+#include "engine/models/image_options.h"
 #include "engine/models/task_heads.h"
 #include "engine/ops/batch_norm/batch_norm.h"
 #include "engine/ops/classifier/classifier.h"
@@ -44,14 +45,7 @@ absl::Status CheckSizes(const v1::ResNetSpec& spec, const ModelOptions& options)
         absl::StrCat("train.precision: model.resnet is trained in fp32 or bf16, not in ",
                      Name(options.compute_dtype)));
   }
-  if (options.sequence != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.sequence_length: ", options.sequence, ", but an image is one sample"));
-  }
-  if (options.mode == Mode::kGeneration) {
-    return absl::UnimplementedError("model.resnet: a classifier of images generates no text");
-  }
-  return absl::OkStatus();
+  return CheckImageOptions("resnet", options);
 }
 
 class ResNetBuilder {

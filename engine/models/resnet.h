@@ -34,7 +34,7 @@ namespace milepost::models {
 
 // `spec` must be normalised: `stages`, `bottleneck` and the other optional fields are set.
 // options.batch counts images; options.sequence must be 1. INVALID_ARGUMENT names the field: sizes
-// do not fit each other. UNIMPLEMENTED: the mode is generation.
+// do not fit each other, or the mode is generation.
 absl::StatusOr<graph::Graph> BuildResNet(const v1::ModelSpec& model, const ModelOptions& options);
 
 }  // namespace milepost::models

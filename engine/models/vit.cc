@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/graph/builder.h"
+#include "engine/models/image_options.h"
 #include "engine/models/lora.h"
 #include "engine/models/task_heads.h"
 #include "engine/ops/attention/attention.h"
@@ -48,14 +49,7 @@ absl::Status CheckVitSizes(const v1::VitSpec& spec, const ModelOptions& options)
     return invalid("patch_size", spec.patch_size(), " does not divide image_size ",
                    spec.image_size());
   }
-  if (options.sequence != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.sequence_length: ", options.sequence, ", but an image is one sample"));
-  }
-  if (options.mode == Mode::kGeneration) {
-    return absl::UnimplementedError("model.vit: a classifier of images generates no text");
-  }
-  return absl::OkStatus();
+  return CheckImageOptions("vit", options);
 }
 
 struct VitLinear {

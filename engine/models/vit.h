@@ -30,8 +30,8 @@ class ModelSpec;
 namespace milepost::models {
 
 // `spec` must be normalised: optional fields are set. options.batch counts images;
-// options.sequence must be 1. INVALID_ARGUMENT names the field: sizes do not fit each other.
-// UNIMPLEMENTED: the mode is generation.
+// options.sequence must be 1. INVALID_ARGUMENT names the field: sizes do not fit each other, or the
+// mode is generation.
 absl::StatusOr<graph::Graph> BuildVit(const v1::ModelSpec& model, const ModelOptions& options);
 
 }  // namespace milepost::models

@@ -78,6 +78,31 @@ TEST(Settings, MicrosAreTheDivisors) {
   EXPECT_THAT(MicrosUpTo(Spec(), 4), testing::ElementsAre(1, 2, 3, 4));
 }
 
+// Its 17 tokens are no multiple of 16; some micro-batches of them are.
+TEST(Fit, AutoLeavesOutMicroBatchesWithoutALayerIn8Bits) {
+  v1::JobSpec spec = Spec(1);
+  v1::VitSpec& vit = *spec.mutable_model()->mutable_vit();
+  vit.set_layers(2);
+  vit.set_width(64);
+  vit.set_heads(4);
+  vit.set_classes(10);
+  vit.set_image_size(32);
+  vit.set_patch_size(8);
+  spec.mutable_data()->clear_sequence_length();
+  spec.mutable_train()->set_precision(v1::PRECISION_FP8);
+  spec.mutable_train()->mutable_batch()->set_global(96);
+  spec.mutable_train()->mutable_batch()->set_micro(kAuto);
+  spec.mutable_train()->mutable_batch()->clear_accumulation();
+  NormalizeJobSpec(&spec);
+  EXPECT_THAT(MicrosUpTo(spec, 100), testing::ElementsAre(16, 32, 48, 96));
+  const auto resolved = ResolveAuto(spec, PlaceWith(int64_t{1} << 34));
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_EQ(resolved->spec.train().batch().micro() % 16, 0);
+  spec.mutable_train()->mutable_batch()->set_global(6);
+  EXPECT_THAT(ResolveAuto(spec, PlaceWith(int64_t{1} << 34)).status().message(),
+              HasSubstr("no layer can be one of 8 bits"));
+}
+
 TEST(Settings, TheLeastBytesAreNearlyTheExactOnes) {
   for (Setting setting : EverySetting(Spec(), PlaceWith(0))) {
     const int64_t exact = setting.bytes;

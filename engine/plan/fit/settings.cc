@@ -13,6 +13,7 @@
 #include "common/status_macros.h"
 #include "engine/plan/estimates/estimate.h"
 #include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/passes/fp8_pass.h"
 #include "engine/plan/passes/memory_pass.h"
 #include "engine/plan/planner/planner.h"
 
@@ -69,6 +70,14 @@ absl::StatusOr<std::optional<Setting>> LargestMicro(const v1::JobSpec& spec,
     }
   }
   return found;
+}
+
+// Of what a layer multiplies, for each sample.
+int64_t RowsOfSample(const v1::JobSpec& spec) {
+  if (!spec.model().has_vit()) return spec.data().sequence_length();
+  const v1::VitSpec& vit = spec.model().vit();
+  const int64_t side = vit.image_size() / vit.patch_size();
+  return side * side + 1;  // with the class token
 }
 
 }  // namespace
@@ -131,7 +140,12 @@ std::vector<int64_t> MicrosUpTo(const v1::JobSpec& spec, int64_t most) {
     return micro > most || !IsPossibleSize(with, LeastRanks(resources)) ||
            !IsPossibleSize(with, MostRanks(resources));
   });
-  return micros;
+  if (spec.train().precision() != v1::PRECISION_FP8) return micros;
+  // With others no layer has 8 bits. Where there are no others, that is what is said.
+  std::vector<int64_t> in_8_bits = micros;
+  std::erase_if(in_8_bits,
+                [&](int64_t micro) { return micro * RowsOfSample(spec) % kFp8Multiple != 0; });
+  return in_8_bits.empty() ? micros : in_8_bits;
 }
 
 Setting SettingOf(const v1::JobSpec& spec) {

@@ -21,8 +21,6 @@ using graph::Shape;
 using graph::ValueId;
 using graph::ValueKind;
 
-constexpr int64_t kMultiple = 16;
-
 bool IsLinear(OpKind kind) {
   return kind == OpKind::kLinear || kind == OpKind::kLinearBackwardInput ||
          kind == OpKind::kLinearBackwardWeight;
@@ -171,11 +169,11 @@ int MarkFp8(graph::Graph& graph) {
       continue;
     }
     const Shape& x = graph.values[op.inputs[0]].shape;
-    bool fits = !op.attributes.never_fp8 && x[0] % kMultiple == 0 && x[1] % kMultiple == 0 &&
+    bool fits = !op.attributes.never_fp8 && x[0] % kFp8Multiple == 0 && x[1] % kFp8Multiple == 0 &&
                 op.attributes.parts <= kMostParts;
     for (int64_t i = 0; i < op.attributes.parts; ++i) {
       const Shape& w = graph.values[op.inputs[1 + i]].shape;
-      fits &= w[0] % kMultiple == 0 && w[1] % kMultiple == 0;
+      fits &= w[0] % kFp8Multiple == 0 && w[1] % kFp8Multiple == 0;
     }
     if (fits) op.attributes.fp8_layer = layers++;
   }

@@ -9,7 +9,7 @@
 //   AddFp8(graph);                       // puts kQuantize ops in front of the layers' products
 //
 // A layer takes part where its rows, its width and the width of each of its weights are multiples
-// of 16, which cuBLASLt wants; the others multiply 16 bits as before.
+// of kFp8Multiple, which cuBLASLt wants; the others multiply 16 bits as before.
 //
 // Both operands of an 8-bit product have the index that is summed over innermost, so that every
 // tensor is needed as it is for one product and turned for another. An input's turned codes are
@@ -19,9 +19,13 @@
 #ifndef MILEPOST_ENGINE_PLAN_PASSES_FP8_PASS_H_
 #define MILEPOST_ENGINE_PLAN_PASSES_FP8_PASS_H_
 
+#include <cstdint>
+
 #include "engine/graph/graph.h"
 
 namespace milepost::plan {
+
+inline constexpr int64_t kFp8Multiple = 16;
 
 int MarkFp8(graph::Graph& graph);  // how many
 void AddFp8(graph::Graph& graph);
