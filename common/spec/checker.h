@@ -71,6 +71,7 @@ bool CheckKeptCheckpoints(const v1::CheckpointSpec& checkpoint, Checker* check);
 void CheckModel(const v1::ModelSpec& model, Checker* check);  // validate_model.cc
 void CheckData(const v1::JobSpec& spec, Checker* check);      // validate_data.cc
 void CheckTrain(const v1::JobSpec& spec, Checker* check);     // validate_train.cc
+void CheckMesh(const v1::JobSpec& spec, Checker* check);      // validate_mesh.cc
 // Of a spec that has a script, and what it may not have besides.
 void CheckScript(const v1::JobSpec& spec, Checker* check);          // validate_script.cc
 void CheckContainer(const v1::ScriptSpec& script, Checker* check);  // validate_container.cc

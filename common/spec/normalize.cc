@@ -7,6 +7,7 @@
 #include "common/spec/model_sizes.h"
 #include "common/spec/optimizer_fields.h"
 #include "common/spec/orthogonalization.h"
+#include "common/spec/sizes.h"
 #include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -271,7 +272,7 @@ void NormalizeTraining(v1::JobSpec* spec) {
   if (spec->model().family_case() != v1::ModelSpec::FAMILY_NOT_SET) {
     MP_DEFAULT(data, sequence_length, sizes.context);
   }
-  NormalizeTrain(spec->resources().ranks(), spec->mutable_train());
+  NormalizeTrain(DataRanks(spec->resources()), spec->mutable_train());
 
   v1::CheckpointSpec* checkpoint = spec->mutable_checkpoint();
   MP_DEFAULT(checkpoint, every, 0);
@@ -288,6 +289,7 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
   MP_DEFAULT(resources, ranks, 1);
   MP_DEFAULT_ENUM(resources, device, v1::DEVICE_KIND_CPU);
   MP_DEFAULT(resources, threads_per_rank, 0);
+  if (TensorRanks(*resources) == 1 && resources->mesh().tensor() >= 0) resources->clear_mesh();
   if (!spec->has_script()) NormalizeTraining(spec);
 
   v1::SchedulingSpec* scheduling = spec->mutable_scheduling();

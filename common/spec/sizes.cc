@@ -13,11 +13,22 @@ int MostRanks(const v1::ResourceSpec& resources) {
   return resources.has_max_ranks() ? resources.max_ranks() : std::max(1, resources.ranks());
 }
 
+int TensorRanks(const v1::ResourceSpec& resources) {
+  return resources.mesh().has_tensor() ? std::max(1, resources.mesh().tensor()) : 1;
+}
+
+int DataRanks(const v1::ResourceSpec& resources) {
+  return std::max(1, resources.ranks() / TensorRanks(resources));
+}
+
 bool IsPossibleSize(const v1::JobSpec& normalized, int ranks) {
+  const int tensor = TensorRanks(normalized.resources());
+  if (ranks % tensor != 0) return false;
+  const int data = ranks / tensor;
   const v1::BatchSpec& batch = normalized.train().batch();
   const int64_t micro = std::max<int64_t>(1, batch.micro());  // auto: any divisor will do
   const int32_t group = normalized.train().zero().group();
-  return batch.global() % (micro * ranks) == 0 && (group <= 0 || ranks % group == 0);
+  return batch.global() % (micro * data) == 0 && (group <= 0 || data % group == 0);
 }
 
 std::vector<int> PossibleSizes(const v1::JobSpec& normalized) {
@@ -33,7 +44,8 @@ v1::JobSpec WithRanks(v1::JobSpec spec, int ranks) {
   if (ranks == spec.resources().ranks()) return spec;
   spec.mutable_resources()->set_ranks(ranks);
   v1::BatchSpec* batch = spec.mutable_train()->mutable_batch();
-  if (batch->micro() > 0) batch->set_accumulation(batch->global() / (batch->micro() * ranks));
+  const int64_t sequences = batch->micro() * DataRanks(spec.resources());
+  if (batch->micro() > 0) batch->set_accumulation(batch->global() / sequences);
   return spec;
 }
 

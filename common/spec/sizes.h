@@ -17,8 +17,13 @@ namespace milepost {
 int LeastRanks(const v1::ResourceSpec& resources);
 int MostRanks(const v1::ResourceSpec& resources);
 
-// True when the global batch is a whole number of micro-batches per rank, and the ranks form whole
-// shard groups.
+// Neighbouring ranks that divide each layer among them (resources.mesh.tensor), and groups of these:
+// each has samples of its own. At least 1.
+int TensorRanks(const v1::ResourceSpec& resources);
+int DataRanks(const v1::ResourceSpec& resources);
+
+// True when the global batch is a whole number of micro-batches per data rank, and the ranks
+// form whole shard groups and tensor ranks.
 bool IsPossibleSize(const v1::JobSpec& normalized, int ranks);
 
 // The possible sizes of a valid, normalised spec, ascending. resources.ranks is among them.

@@ -37,6 +37,16 @@ TEST(SizesTest, SizesDivideTheBatchAndHoldWholeGroups) {
   EXPECT_THAT(PossibleSizes(spec), ElementsAre(1, 2, 3, 4));
 }
 
+TEST(SizesTest, TensorRanksShareTheirSamples) {
+  v1::JobSpec spec = Spec(24, 2, 4);
+  spec.mutable_resources()->mutable_mesh()->set_tensor(2);
+  EXPECT_EQ(DataRanks(spec.resources()), 2);
+  spec.mutable_resources()->set_min_ranks(1);
+  spec.mutable_resources()->set_max_ranks(12);
+  EXPECT_THAT(PossibleSizes(spec), ElementsAre(2, 4, 6, 8, 12));
+  EXPECT_EQ(WithRanks(spec, 8).train().batch().accumulation(), 3);
+}
+
 TEST(SizesTest, TheGlobalBatchStays) {
   const v1::JobSpec spec = WithRanks(Spec(24, 2, 4), 3);
   EXPECT_EQ(spec.resources().ranks(), 3);

@@ -74,6 +74,7 @@ void CheckSizes(const v1::JobSpec& spec, Checker* check) {
 void CheckResources(const v1::JobSpec& spec, Checker* check) {
   const v1::ResourceSpec& resources = spec.resources();
   check->Int("resources.ranks", resources.ranks(), 1, kMaxRanks);
+  CheckMesh(spec, check);
   CheckSizes(spec, check);
   if (!v1::DeviceKind_IsValid(resources.device()) || resources.device() == 0) {
     check->Add("resources.device", "expected cpu or cuda");

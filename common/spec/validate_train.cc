@@ -7,6 +7,7 @@
 #include "common/spec/auto_fields.h"
 #include "common/spec/checker.h"
 #include "common/spec/optimizer_fields.h"
+#include "common/spec/sizes.h"
 #include "common/spec/storage_fields.h"
 #include "common/spec/to_yaml.h"
 #include "common/spec/validate.h"
@@ -73,8 +74,8 @@ void CheckBatch(const v1::BatchSpec& batch, int64_t ranks, Checker* check) {
 void CheckShardGroup(int32_t ranks, int32_t group, Checker* check) {
   if (!check->Int("train.zero.group", group, 0, kMaxRanks) || group == 0) return;
   if (ranks % group == 0) return;
-  check->Add("train.zero.group", absl::StrCat("must divide resources.ranks (", ranks, "), got ",
-                                              group, "; 0: all ranks"));
+  check->Add("train.zero.group", absl::StrCat("must divide the ranks with samples of their own (",
+                                              ranks, "), got ", group, "; 0: all of them"));
 }
 
 constexpr int kMaxParameterGroups = 64;
@@ -318,12 +319,12 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
     check->Add("train.recompute", "expected none, selective, full, auto or budget");
   }
   CheckRecomputeBudget(train, check);
-  CheckBatch(train.batch(), spec.resources().ranks(), check);
+  CheckBatch(train.batch(), DataRanks(spec.resources()), check);
   if (train.zero().stage() != kAuto) {
     check->Int("train.zero.stage", train.zero().stage(), 0, 3);
   }
   check->Int("train.zero.prefetch", train.zero().prefetch(), 0, 16);
-  CheckShardGroup(spec.resources().ranks(), train.zero().group(), check);
+  CheckShardGroup(DataRanks(spec.resources()), train.zero().group(), check);
   if (!v1::GradReduce_IsValid(train.grad_reduce()) || train.grad_reduce() == 0) {
     check->Add("train.grad_reduce", "expected fp32 or bf16");
   }

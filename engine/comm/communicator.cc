@@ -92,6 +92,20 @@ absl::Status Communicator::AllReduceBf16(absl::Span<float> values, const RankSet
   });
 }
 
+absl::Status Communicator::AllReduceElementsBf16(void* data, size_t count, float* scratch,
+                                                 const RankSet& among) {
+  const RankSet set = Checked(among);
+  MP_CHECK(count % set.count == 0) << count << " elements, " << set.count << " ranks";
+  return Run(count == 0 || set.count == 1, [&](int64_t* sent) {
+    char* elements = static_cast<char*>(data);
+    MP_RETURN_IF_ERROR(DoReduceScatterBf16(elements, count, scratch, set, sent));
+    const size_t shard = count / set.count;
+    RoundInPlace({scratch, shard});
+    std::memcpy(elements + 2 * shard * set.IndexOf(rank_), scratch, 2 * shard);
+    return DoAllGather(elements, 2 * count, set, sent);
+  });
+}
+
 absl::Status Communicator::AllGather(void* buffer, size_t bytes, const RankSet& among) {
   const RankSet set = Checked(among);
   MP_CHECK(bytes % set.count == 0) << bytes << " bytes, " << set.count << " ranks";

@@ -85,6 +85,12 @@ class Communicator {
   absl::Status AllReduceBf16(absl::Span<float> values, const RankSet& among = {});
   absl::Status ReduceScatterBf16(absl::Span<float> buffer, const RankSet& among = {});
 
+  // Of `count` bf16 elements at `data`: summed in fp32, in rank order, and rounded once. Every rank
+  // gets the same bits. `count` is a multiple of the number of ranks; `scratch` has that share of it
+  // and overlaps nothing.
+  absl::Status AllReduceElementsBf16(void* data, size_t count, float* scratch,
+                                     const RankSet& among = {});
+
   // `bytes` is a multiple of world. Rank r's shard is already in place at [r*bytes/world,
   // (r+1)*bytes/world). Every rank gets all shards.
   absl::Status AllGather(void* buffer, size_t bytes, const RankSet& among = {});

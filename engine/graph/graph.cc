@@ -29,8 +29,10 @@ ValueId Graph::Input(absl::string_view name) const {
 }
 
 int64_t Graph::ElementsOf(const Parameter& parameter) const {
-  if (parameter.unpacked.empty()) return Elements(values[parameter.value].shape);
-  return Elements(Shape(parameter.unpacked.begin(), parameter.unpacked.end()));
+  const std::vector<int64_t>& whole =
+      parameter.division.whole() ? parameter.unpacked : parameter.undivided;
+  if (whole.empty()) return Elements(values[parameter.value].shape);
+  return Elements(Shape(whole.begin(), whole.end()));
 }
 
 }  // namespace milepost::graph

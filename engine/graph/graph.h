@@ -145,6 +145,8 @@ struct Attributes {
   bool fp8 = false;         // kLinear*: computed with 8-bit codes
   int32_t fp8_layer = -1;   // kLinear*: index among the layers that may use fp8; -1: none
   bool never_fp8 = false;   // kLinear*
+  // kLinear: tensor ranks divide its columns, and sum what each makes of the gradient of its input.
+  bool divides_columns = false;
   RopeAttributes rope;      // kRopeTable
   ImageAttributes image;
   LoraAttributes lora;  // kLora*, kDora, kDoraBackward
@@ -175,6 +177,19 @@ struct Op {
   bool constant = false;  // of the forward: no gradient passes
 };
 
+// Which elements of a whole tensor a tensor rank has: `run` neighbouring ones of every `period`. Rank
+// t has elements [t run, (t + 1) run) of each, so run times the number of tensor ranks is the period.
+struct TensorDivision {
+  int64_t run = 0;  // 0: the tensor is whole
+  int64_t period = 0;
+
+  bool whole() const { return run == 0; }
+  // Of rank `tensor_rank`: the whole tensor's element that its element `own` is.
+  int64_t WholeIndex(int64_t own, int64_t tensor_rank) const {
+    return whole() ? own : own / run * period + tensor_rank * run + own % run;
+  }
+};
+
 // kUniform: from -sqrt(3) stddev to sqrt(3) stddev.
 enum class Initializer : uint8_t { kZeros, kOnes, kNormal, kUniform };
 
@@ -189,6 +204,9 @@ struct Parameter {
   // Of one that is kept in 4 bits (engine/dtype/nf4.h): its own shape, where its value is
   // u8[bytes]. Empty: of all others.
   std::vector<int64_t> unpacked = {};
+  // Of one that tensor ranks divide: its own shape, where its value has that of a rank's part.
+  std::vector<int64_t> undivided = {};
+  TensorDivision division = {};
 };
 
 // One task of the model. A model with several tasks has several heads, with the family's own first.
@@ -234,7 +252,7 @@ struct Graph {
   ValueId logits = kNoValue;     // only in generation graphs
 
   ValueId Input(absl::string_view name) const;  // kNoValue: there is no input of this name
-  // Of the parameter itself, also where it is packed.
+  // Of the parameter itself, also where it is packed or divided.
   int64_t ElementsOf(const Parameter& parameter) const;
 };
 

@@ -55,9 +55,9 @@ absl::Status Backward::AddGradient(const Op& op, ValueId value, ValueId gradient
   return absl::OkStatus();
 }
 
-ValueId Backward::NewGradient(ValueId of) {
+ValueId Backward::NewGradient(ValueId of, absl::string_view suffix) {
   Value value = graph_.values[of];
-  value.name = absl::StrCat(Gradient(of) == kNoValue ? "grad " : "grad+ ", value.name);
+  value.name = absl::StrCat(Gradient(of) == kNoValue ? "grad " : "grad+ ", value.name, suffix);
   value.kind = graph::ValueKind::kActivation;
   graph_.values.push_back(std::move(value));
   return static_cast<ValueId>(graph_.values.size()) - 1;

@@ -54,8 +54,8 @@ class Backward {
     gradients_[value] = gradient;
   }
 
-  // A new value for (what is known of) the gradient of `of`.
-  graph::ValueId NewGradient(graph::ValueId of);
+  // A new value for (what is known of) the gradient of `of`; `suffix` ends its name.
+  graph::ValueId NewGradient(graph::ValueId of, absl::string_view suffix = "");
   // For a batch norm's two sums per channel.
   graph::ValueId NewSums(const graph::Op& op);
   // An output that adds to a parameter's gradient; its first writer starts the step's sum.

@@ -112,7 +112,7 @@ inline constexpr StateBuffers kNoBuffers = [] {
 // Those of one block's parameters that are updated alike, laid end to end; the unit that ZeRO
 // shards.
 struct FlatGroup {
-  std::string name;  // "h.3"; "h.3 (frozen)", "h.3 (base)", "h.3 (base, nf4)"
+  std::string name;  // "h.3"; "h.3 (frozen)", "h.3 (base)", "h.3 (base, nf4)", "h.3 (divided)"
   int block = 0;     // of the graph
   Optimizer optimizer = Optimizer::kAdamW;
   // Its parameters are never updated: of the buffers below it has theirs and, where there are
@@ -121,6 +121,8 @@ struct FlatGroup {
   // Frozen too: what adapters adapt, or a loss compares with (graph::Parameter::base). It is no
   // part of the state.
   bool base = false;
+  // Tensor ranks divide its parameters; else all have the same.
+  bool divided = false;
   // The compute dtype; or kU8, of a base that is kept in 4 bits (nf4_pass.h): then what is counted
   // in elements here is bytes.
   DType parameter_dtype = DType::kF32;
@@ -273,7 +275,10 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 struct PlanOptions {
   DeviceKind device = DeviceKind::kCpu;
+  // Data ranks: each trains on samples of its own. What is said of ranks below is said of these.
   int world = 1;
+  // Neighbouring ranks of the job that divide the layers of a data rank among them.
+  int tensor = 1;
   int zero_stage = 0;  // 0 to 3
   // Hybrid sharding: what is sharded is so among this many neighbouring ranks, and replicated from
   // there on. Divides world; 0: all ranks.
@@ -334,6 +339,10 @@ struct PlanOptions {
   int64_t min_convolution_workspace_bytes = 0;        // the same, of every convolution
   int64_t min_attention_workspace_bytes = 0;          // the same, of every attention
   int64_t attention_call_bytes = int64_t{512} << 20;  // library_attention.h: kAttentionCallBytes
+
+  int Ranks() const { return world * tensor; }  // of the job
+  int DataRank(int rank) const { return rank / tensor; }
+  int TensorRank(int rank) const { return rank % tensor; }
 
   // Into how many shards a flat group is cut. A single rank keeps everything at every stage.
   // Rank r keeps shard r % Shards().

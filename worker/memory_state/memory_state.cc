@@ -98,6 +98,9 @@ absl::Status KeepState(const std::string& folder, const SnapshotId& id,
   if (session.state_parts() != 1) {
     return absl::FailedPreconditionError("optimizer state is on disk");
   }
+  if (session.plan().options.tensor > 1) {
+    return absl::FailedPreconditionError("tensor ranks divide its tensors");
+  }
   if (!session.state_is_whole()) {
     return absl::FailedPreconditionError("its state was being changed when the step failed");
   }
@@ -118,7 +121,10 @@ absl::StatusOr<std::optional<v1::TrainerState>> TakeUpState(const std::string& f
                                                             int64_t generation, int64_t least_step,
                                                             runtime::TrainingSession& session,
                                                             comm::Communicator& communicator) {
-  if (session.state_parts() != 1) return std::optional<v1::TrainerState>();  // on disk
+  // On disk, or never kept (KeepState).
+  if (session.state_parts() != 1 || session.plan().options.tensor > 1) {
+    return std::optional<v1::TrainerState>();
+  }
   const std::vector<v1::TensorInfo>& tensors = session.state_tensors();
   MP_ASSIGN_OR_RETURN(const state::StateLayout layout, state::StateLayout::FromProto(tensors));
   const std::vector<runtime::StateInterval> targets = session.RestoreTargets();

@@ -147,16 +147,16 @@ class Scatter {
     for (; target != targets_.end() && target->tensor == chunk.tensor() &&
            target->begin < chunk.end();
          ++target) {
-      const int64_t begin = std::max(target->begin, chunk.begin());
-      const int64_t end = std::min(target->end, chunk.end());
-      const char* from = chunk.data().data() + (begin - chunk.begin()) * size;
-      char* to = target->data + (begin - target->begin) * ByteSize(target->dtype);
-      if (target->dtype == dtype) {
-        std::memcpy(to, from, static_cast<size_t>((end - begin) * size));
-      } else {
-        Convert(from, static_cast<size_t>(end - begin), target->dtype, to);
-      }
-      copied_ += end - begin;
+      target->ForPieces(chunk.begin(), chunk.end(), [&](int64_t begin, int64_t end) {
+        const char* from = chunk.data().data() + (begin - chunk.begin()) * size;
+        char* to = target->data + target->ElementsBefore(begin) * ByteSize(target->dtype);
+        if (target->dtype == dtype) {
+          std::memcpy(to, from, static_cast<size_t>((end - begin) * size));
+        } else {
+          Convert(from, static_cast<size_t>(end - begin), target->dtype, to);
+        }
+        copied_ += end - begin;
+      });
     }
     return absl::OkStatus();
   }
@@ -164,7 +164,7 @@ class Scatter {
   // A committed checkpoint's chunks do not overlap: the count tells whether anything is missing.
   absl::Status Finish() const {
     int64_t wanted = 0;
-    for (const auto& target : targets_) wanted += target.end - target.begin;
+    for (const auto& target : targets_) wanted += target.elements();
     if (copied_ == wanted) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat(name_, ": ", copied_, " elements came of ", wanted));
   }

@@ -168,6 +168,7 @@ absl::StatusOr<absl::Duration> Trainer::SaveState(bool final) {
     }
     return absl::OkStatus();
   };
+  MP_RETURN_IF_ERROR(session_->PrepareSave());
   return uploader_->Save(parts, session_->trainer_state(), final);
 }
 

@@ -36,6 +36,14 @@ absl::Status LinearGradient(Backward& backward, const Op& op) {
   const ValueId dx = backward.NewGradient(x);
   std::vector<ValueId> inputs = {dy};
   inputs.insert(inputs.end(), op.inputs.begin() + 1, op.inputs.begin() + 1 + op.attributes.parts);
+  if (op.attributes.divides_columns) {
+    const ValueId part = backward.NewGradient(x, " of a tensor rank");
+    backward.Emit(op, OpKind::kLinearBackwardInput, std::move(inputs), {{.value = part}});
+    backward.Emit(op, OpKind::kTensorReduce, {part, dsum, kNoValue},
+                  {{.value = dx, .may_overwrite = part}});
+    backward.ReplaceGradient(x, dx);
+    return absl::OkStatus();
+  }
   if (dsum != kNoValue) inputs.push_back(dsum);
   backward.Emit(op, OpKind::kLinearBackwardInput, std::move(inputs),
                 {{.value = dx, .may_overwrite = dsum}});

@@ -64,13 +64,19 @@ absl::StatusOr<BoundOp> BindRoundGradients(const Binding& b) {
 
 absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
+  // What all tensor ranks have alike counts once.
+  const bool first = b.tensor_rank == 0;
   std::vector<size_t> slots;  // in group order
   for (size_t g = 0; g < b.plan.groups.size(); ++g) {
-    if (!b.plan.groups[g].frozen) slots.push_back(b.plan.ReducedScalars() + g);
+    const plan::FlatGroup& group = b.plan.groups[g];
+    if (!group.frozen && (first || group.divided)) slots.push_back(b.plan.ReducedScalars() + g);
   }
-  return [call, scalars = Scalars(b), slots = std::move(slots)](const StepContext& context) {
+  const int others = first ? 0 : b.plan.ReducedScalars() - plan::LossScalar(0);
+  return [call, scalars = Scalars(b), slots = std::move(slots),
+          others](const StepContext& context) {
     double sum = 0;
     for (const size_t slot : slots) sum += scalars[slot];
+    std::fill_n(scalars + plan::LossScalar(0), others, 0.0);
     scalars[plan::kNormScalar] = sum;
     scalars[plan::kStopScalar] = context.stop_requested ? 1 : 0;
     return call.Run(context);

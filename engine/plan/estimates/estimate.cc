@@ -31,14 +31,18 @@ struct Participants {
 };
 
 Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_per_host) {
-  const int host = ranks_per_host > 0 ? ranks_per_host : options.world;
+  const int all = options.Ranks();
+  const int on_host = ranks_per_host > 0 ? ranks_per_host : all;
+  if (kind == OpKind::kReduceScalars) return {all, std::min(all, on_host)};
+  // Tensor ranks are neighbours.
+  if (kind == OpKind::kTensorReduce) return {options.tensor, std::min(options.tensor, on_host)};
+  const int host = std::max(on_host / options.tensor, 1);
   const int shards = options.Shards();
   if (kind == OpKind::kReduceReplicas) {  // every shards-th rank
     const int ranks = options.Replicas();
     return {ranks, std::clamp(host / shards, 1, ranks)};
   }
-  const bool within_group = kind != OpKind::kReduceScalars && shards > 1;
-  const int ranks = within_group ? shards : options.world;
+  const int ranks = shards > 1 ? shards : options.world;
   return {ranks, std::min(ranks, host)};
 }
 

@@ -75,9 +75,21 @@ int64_t MirrorBytes(const StepPlan& plan, bool start) {
   return bytes;
 }
 
+// Rows that a rank saves of what tensor ranks divide, at most (runtime/session/divided_rows.h).
+int64_t DividedRowsBytes(const StepPlan& plan) {
+  int64_t bytes = 0;
+  for (const FlatGroup& group : plan.groups) {
+    if (!group.divided) continue;
+    const int64_t elements = group.padded_elements / plan.options.world;
+    for (const GroupState& state : StatesOf(group)) bytes += elements * ByteSize(state.dtype);
+  }
+  return bytes;
+}
+
 // At the start, which has no copy yet, or while it saves a checkpoint.
 int64_t CopyBytes(const StepPlan& plan) {
-  const int64_t copy = plan.options.offload_disk ? 0 : SnapshotBytes(plan);
+  const int64_t copy =
+      plan.options.offload_disk ? 0 : SnapshotBytes(plan) + DividedRowsBytes(plan);
   return std::max(MirrorBytes(plan, true), MirrorBytes(plan, false) + copy);
 }
 

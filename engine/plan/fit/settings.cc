@@ -43,7 +43,7 @@ Recompute PlanRecompute(v1::Recompute recompute) {
 
 // Sequences of one rank in a step.
 int64_t PerRank(const v1::JobSpec& spec) {
-  return std::max<int64_t>(1, spec.train().batch().global() / spec.resources().ranks());
+  return std::max<int64_t>(1, spec.train().batch().global() / DataRanks(spec.resources()));
 }
 
 // The largest of `micros` that fits with the rest of `setting`; nullopt: not even the first.
@@ -166,7 +166,7 @@ v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
   train->mutable_batch()->set_micro(setting.micro);
   train->mutable_batch()->set_accumulation(setting.accumulation);
   train->mutable_batch()->set_global(setting.micro * setting.accumulation *
-                                     spec.resources().ranks());
+                                     DataRanks(spec.resources()));
   train->mutable_zero()->set_stage(setting.stage);
   train->set_recompute(SpecRecompute(setting.recompute));
   train->clear_recompute_budget();

@@ -23,7 +23,7 @@ bool IsCommunication(OpKind kind) {
          kind == OpKind::kReduceScalars || kind == OpKind::kGatherParameters ||
          kind == OpKind::kReduceReplicas || kind == OpKind::kReduceUpdateNorms ||
          kind == OpKind::kGatherUpdates || kind == OpKind::kScatterUpdates ||
-         kind == OpKind::kReduceStatistics || kind == OpKind::kAverageStatistics ||
+         kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce || kind == OpKind::kAverageStatistics ||
          kind == OpKind::kGatherAmaxes;
 }
 
@@ -81,7 +81,7 @@ Stream StreamOf(OpKind kind, const PlanOptions& options) {
     case OpKind::kOptimizer:
       return options.offload_optimizer ? Stream::kHost : Stream::kCompute;
     default:
-      return options.world > 1 && IsCommunication(kind) ? Stream::kCommunication : Stream::kCompute;
+      return options.Ranks() > 1 && IsCommunication(kind) ? Stream::kCommunication : Stream::kCompute;
   }
 }
 

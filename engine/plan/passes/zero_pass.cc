@@ -24,6 +24,17 @@ PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op) {
   return {.op = op, .flops = cost.flops, .bytes = cost.bytes};
 }
 
+// Of both programs: an all-reduce among the tensor ranks.
+PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
+  PlannedOp planned = FromGraph(graph, op);
+  if (op.kind == OpKind::kTensorReduce) {
+    const graph::Value& sums = graph.values[op.outputs[0].value];
+    const int64_t bytes = graph::Elements(sums.shape) * ByteSize(sums.dtype);
+    planned.wire_bytes = 2 * (1 - 1.0 / options.tensor) * static_cast<double>(bytes);
+  }
+  return planned;
+}
+
 // Whether parameters are whole on every rank, but updated in shards.
 bool GathersInPlace(const PlanOptions& options) {
   return options.Shards() > 1 && !options.ShardsParameters();
@@ -54,7 +65,7 @@ class TrainingOps {
     FindCompletions();
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       if (graph_.ops[i].phase == graph::Phase::kBackward) ReadFirstStates();
-      ops_.push_back(FromGraph(graph_, graph_.ops[i]));
+      ops_.push_back(FromGraph(graph_, graph_.ops[i], options_));
       if (graph_.ops[i].kind == OpKind::kReduceStatistics) {
         ops_.back().wire_bytes = 2 * (1 - sharing_) * ops_.back().bytes / 2;
       }
@@ -155,7 +166,7 @@ class TrainingOps {
     const double bytes = 8 * LossScalar(static_cast<int>(graph_.losses.size()));
     PlannedOp& op = Add(OpKind::kReduceScalars, When::kUpdate, -1);
     op.bytes = 2 * bytes;
-    op.wire_bytes = 2 * (1 - sharing_) * bytes;
+    op.wire_bytes = 2 * (1 - 1.0 / options_.Ranks()) * bytes;
     if (!options_.offload_optimizer) return;
     Add(OpKind::kScalarsToHost, When::kUpdate, -1).bytes = 2 * bytes;
   }
@@ -338,14 +349,26 @@ class TrainingOps {
   std::vector<PlannedOp> ops_;
 };
 
-// What the parameters of a group have in common: their block, how they are updated, and their type.
-using GroupKey = std::tuple<int, bool, bool, DType, Optimizer>;
+// What the parameters of a group have in common: their block, how they are updated, their type, and
+// whether tensor ranks divide them.
+using GroupKey = std::tuple<int, bool, bool, DType, Optimizer, bool>;
 
-GroupKey KeyOf(int block, bool frozen, bool base, DType dtype, Optimizer optimizer) {
-  return {block, frozen, base, dtype, frozen ? Optimizer::kAdamW : optimizer};
-}
 GroupKey KeyOf(const FlatGroup& group) {
-  return KeyOf(group.block, group.frozen, group.base, group.parameter_dtype, group.optimizer);
+  return {group.block,           group.frozen,
+          group.base,            group.parameter_dtype,
+          group.frozen ? Optimizer::kAdamW : group.optimizer, group.divided};
+}
+
+// The group that the parameter belongs to, but for what groups hold.
+FlatGroup GroupOf(const graph::Graph& graph, const graph::Parameter& parameter,
+                  const ParameterUpdate& update) {
+  const graph::Value& value = graph.values[parameter.value];
+  return {.block = value.block,
+          .optimizer = update.optimizer,
+          .frozen = update.frozen,
+          .base = update.frozen && parameter.base,
+          .divided = !parameter.division.whole(),
+          .parameter_dtype = value.dtype};
 }
 
 // In block order; of a block those first that the plan's optimizer updates, and the frozen last.
@@ -354,16 +377,11 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
   std::vector<FlatGroup> groups;
   std::set<GroupKey> keys;
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    const graph::Value& value = graph.values[graph.parameters[i].value];
     const ParameterUpdate update = update_of(i);
-    FlatGroup group = {.block = value.block,
-                       .optimizer = update.optimizer,
-                       .frozen = update.frozen,
-                       .base = update.frozen && graph.parameters[i].base,
-                       .parameter_dtype = value.dtype};
+    FlatGroup group = GroupOf(graph, graph.parameters[i], update);
     if (!keys.insert(KeyOf(group)).second) continue;
     const bool other = update.optimizer != main;
-    group.name = absl::StrCat(graph.blocks[value.block],
+    group.name = absl::StrCat(graph.blocks[group.block], group.divided ? " (divided)" : "",
                               group.Packed()  ? " (base, nf4)"
                               : group.base    ? " (base)"
                               : update.frozen ? " (frozen)"
@@ -373,7 +391,7 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
   }
   std::stable_sort(groups.begin(), groups.end(), [main](const FlatGroup& a, const FlatGroup& b) {
     const auto rank = [main](const FlatGroup& g) {
-      return std::tuple(g.block, g.frozen, g.base, g.Packed(), g.optimizer != main);
+      return std::tuple(g.block, g.frozen, g.base, g.Packed(), g.optimizer != main, !g.divided);
     };
     return rank(a) < rank(b);
   });
@@ -415,9 +433,7 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
     const graph::Parameter& parameter = graph.parameters[i];
     const graph::Value& value = graph.values[parameter.value];
     const ParameterUpdate update = update_of(i);
-    const bool base = update.frozen && parameter.base;
-    FlatGroup& group =
-        *group_of.at(KeyOf(value.block, update.frozen, base, value.dtype, update.optimizer));
+    FlatGroup& group = *group_of.at(KeyOf(GroupOf(graph, parameter, update)));
     const int64_t elements = graph::Elements(value.shape);
     const int64_t begin = RoundUp(group.padded_elements, ParameterAlignmentOf(group.optimizer));
     group.parameters.push_back({.parameter = static_cast<int>(i),
@@ -451,9 +467,9 @@ std::vector<PlannedOp> MakeTrainingOps(const graph::Graph& graph,
   return TrainingOps(graph, groups, options).Make();
 }
 
-std::vector<PlannedOp> MakeForwardOps(const graph::Graph& graph) {
+std::vector<PlannedOp> MakeForwardOps(const graph::Graph& graph, const PlanOptions& options) {
   std::vector<PlannedOp> ops;
-  for (const graph::Op& op : graph.ops) ops.push_back(FromGraph(graph, op));
+  for (const graph::Op& op : graph.ops) ops.push_back(FromGraph(graph, op, options));
   return ops;
 }
 

@@ -47,7 +47,7 @@ std::vector<PlannedOp> MakeGatherOps(const std::vector<FlatGroup>& groups,
                                      const PlanOptions& options);
 
 // The graph's ops alone, every micro-step: what evaluation and generation run.
-std::vector<PlannedOp> MakeForwardOps(const graph::Graph& graph);
+std::vector<PlannedOp> MakeForwardOps(const graph::Graph& graph, const PlanOptions& options);
 
 }  // namespace milepost::plan
 

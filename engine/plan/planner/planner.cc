@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/optimizer_fields.h"
+#include "common/spec/sizes.h"
 #include "common/status_macros.h"
 #include "engine/graph/base_matrices.h"
 #include "engine/graph/freeze.h"
@@ -26,6 +27,7 @@
 #include "engine/plan/passes/recompute_budget.h"
 #include "engine/plan/passes/recompute_pass.h"
 #include "engine/plan/passes/stream_pass.h"
+#include "engine/plan/passes/tensor_pass.h"
 #include "engine/plan/passes/zero_pass.h"
 #include "engine/plan/verification/verify.h"
 #include "engine/plan/workspace.h"
@@ -216,7 +218,7 @@ void CompileExchange(StepPlan& plan) {
 void Compile(const PlanOptions& options, StepPlan& plan) {
   AddPersistentBuffers(plan, /*training=*/true);
   plan.train.ops = MakeTrainingOps(plan.train.graph, plan.groups, options);
-  plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph);
+  plan.evaluate.ops = MakeForwardOps(plan.evaluate.graph, options);
   CompileProgram(plan, plan.train);
   if (!plan.evaluate.ops.empty()) {
     if (options.averages) CompileExchange(plan);
@@ -286,17 +288,24 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   if (batch.has_global()) request.global = batch.global();
   if (batch.has_micro()) request.micro = batch.micro();
   if (batch.has_accumulation()) request.accumulation = batch.accumulation();
-  const int world = spec.resources().ranks();
-  if (world < 1) {
+  const int ranks = spec.resources().ranks();
+  if (ranks < 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("resources.ranks: ", world, " is not at least 1"));
+        absl::StrCat("resources.ranks: ", ranks, " is not at least 1"));
   }
+  const int tensor = TensorRanks(spec.resources());
+  if (tensor < 1 || ranks % tensor != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.mesh.tensor: ", tensor, " does not divide ", ranks, " ranks"));
+  }
+  const int world = ranks / tensor;
   MP_ASSIGN_OR_RETURN(const optim::BatchTriple triple, optim::DeriveBatch(request, world));
   MP_ASSIGN_OR_RETURN(const Optimizer optimizer, OptimizerOf(spec.train().optimizer().type()));
   PlanOptions options{
       .device =
           spec.resources().device() == v1::DEVICE_KIND_CUDA ? DeviceKind::kCuda : DeviceKind::kCpu,
       .world = world,
+      .tensor = tensor,
       .zero_stage = spec.train().zero().stage(),
       .shard_ranks = spec.train().zero().group(),
       .prefetch = spec.train().zero().prefetch(),
@@ -358,6 +367,7 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   MP_RETURN_IF_ERROR(Spend(planning, Planning::kWorkBetween));
   Parts parts;
   MP_ASSIGN_OR_RETURN(parts.train, Build(spec.model(), models::Mode::kTraining, options));
+  MP_RETURN_IF_ERROR(DivideLayers(parts.train, options.tensor));
   if (options.fp8 && MarkFp8(parts.train) == 0) {
     return absl::InvalidArgumentError(
         "train.precision: fp8: no layer can be one of 8 bits, since its rows (train.batch.micro x "
@@ -372,6 +382,7 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
                       UpdatesOf(spec.train().optimizer(), parts.train, options.optimizer));
   FreezeParameters(parts.updates, parts.train);
   MP_ASSIGN_OR_RETURN(parts.evaluate, Build(spec.model(), models::Mode::kEvaluation, options));
+  MP_RETURN_IF_ERROR(DivideLayers(parts.evaluate, options.tensor));
   std::vector<Recompute> by_block(parts.train.blocks.size(), options.recompute);
   if (options.recompute == Recompute::kBudget) {
     MP_ASSIGN_OR_RETURN(by_block, Choose(options, parts, planning));
@@ -423,7 +434,7 @@ absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOp
   plan.groups = MakeFlatGroups(plan.prompt.graph, {}, options);
   AddPersistentBuffers(plan, /*training=*/false);
   for (Program* program : programs) {
-    program->ops = MakeForwardOps(program->graph);
+    program->ops = MakeForwardOps(program->graph, options);
     CompileProgram(plan, *program);
   }
   Tally(plan);

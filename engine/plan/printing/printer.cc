@@ -216,7 +216,8 @@ std::string StorageText(const PlanOptions& options) {
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
-      "ranks %d, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.world, o.zero_stage,
+      "ranks %d%s, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.Ranks(),
+      o.tensor > 1 ? absl::StrCat(", tensor ", o.tensor) : "", o.zero_stage,
       o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "", Precision(plan),
       MicroBatchText(o, options.unit), o.accumulation, RecomputeText(plan));
   for (const v1::Choice& choice : options.choices) {
@@ -290,7 +291,8 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
     json["chosen"].push_back(
         {{"field", choice.field()}, {"value", choice.value()}, {"reason", choice.reason()}});
   }
-  json["world"] = plan.options.world;
+  json["world"] = plan.options.Ranks();
+  json["tensor"] = plan.options.tensor;
   json["zero_stage"] = plan.options.zero_stage;
   json["shards"] = plan.options.Shards();
   json["precision"] = Precision(plan);

@@ -319,10 +319,15 @@ absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
 double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   const PlanOptions& options = plan.options;
   const double others = 1 - 1.0 / options.Shards();
-  if (options.world == 1) return 0;
   if (planned.op.kind == graph::OpKind::kReduceScalars) {
-    return 2 * (1 - 1.0 / options.world) * 8 * plan.ReducedScalars();
+    return 2 * (1 - 1.0 / options.Ranks()) * 8 * plan.ReducedScalars();
   }
+  if (planned.op.kind == graph::OpKind::kTensorReduce) {  // sums of activations, in their own type
+    const graph::Value& sums = plan.train.graph.values[planned.op.outputs[0].value];
+    const auto elements = static_cast<double>(graph::Elements(sums.shape));
+    return 2 * (1 - 1.0 / options.tensor) * static_cast<double>(ByteSize(sums.dtype)) * elements;
+  }
+  if (options.world == 1) return 0;
   if (planned.op.kind == graph::OpKind::kReduceUpdateNorms) {  // a pair of f64 per tensor
     return 2 * others * static_cast<double>(plan.buffers[plan.update_norms].bytes);
   }

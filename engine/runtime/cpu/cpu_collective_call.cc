@@ -10,14 +10,15 @@ absl::Status BoundCall::Run(const StepContext& context) const {
   if (!call.has_value()) return absl::OkStatus();
   // Every rank has the same reduced norm, so all of them skip or none.
   if (call->of_update && context.skip_update) return absl::OkStatus();
-  return CallOnHost(*call, data, *communicator);
+  return CallOnHost(*call, data, *communicator, scratch);
 }
 
 absl::StatusOr<BoundCall> CallOf(const Binding& b) {
   BoundCall bound = {.communicator = b.communicator};
-  MP_ASSIGN_OR_RETURN(bound.call, CollectiveOf(b.plan, b.program, b.planned, b.rank));
+  MP_ASSIGN_OR_RETURN(bound.call, CollectiveOf(b.plan, b.program, b.planned, b.RankOfJob()));
   if (!bound.call.has_value()) return bound;
   bound.data = b.arena + bound.call->offset;
+  bound.scratch = b.arena + bound.call->scratch_offset;
   if (b.communicator != nullptr) return bound;
   return absl::InternalError(
       absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));

@@ -21,6 +21,7 @@ struct BoundCall {
 
   std::optional<Collective> call;
   char* data = nullptr;
+  char* scratch = nullptr;
   comm::Communicator* communicator = nullptr;
 };
 

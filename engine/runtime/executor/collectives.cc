@@ -19,7 +19,11 @@ class CollectiveMaker {
  public:
   CollectiveMaker(const plan::StepPlan& plan, const plan::Program& program,
                   const plan::PlannedOp& planned, int rank)
-      : plan_(plan), program_(program), planned_(planned), rank_(rank) {}
+      : plan_(plan),
+        program_(program),
+        planned_(planned),
+        rank_(plan.options.DataRank(rank)),
+        tensor_rank_(plan.options.TensorRank(rank)) {}
 
   absl::StatusOr<std::optional<Collective>> Make() const {
     std::optional<Collective> call;
@@ -32,6 +36,10 @@ class CollectiveMaker {
         break;
       case OpKind::kReduceScalars:
         call = OnBuffer(Kind::kAllReduce, plan_.scalars, plan_.ReducedScalars(), DType::kF64);
+        call->among = {0, plan_.options.Ranks(), 1};
+        break;
+      case OpKind::kTensorReduce:
+        call = TensorReduce();
         break;
       case OpKind::kGatherParameters:
         call = GatherParameters();
@@ -63,14 +71,21 @@ class CollectiveMaker {
         return absl::InternalError(absl::StrCat(graph::Name(planned_.op.kind),
                                                 " is planned as communication: it has no call"));
     }
-    if (call->among.count == 0) call->among = {0, plan_.options.world, 1};
+    if (call->among.count == 0) call->among = AmongRanks({0, plan_.options.world, 1});
     if (call->among.count == 1 || call->elements == 0) return std::nullopt;
     return call;
   }
 
  private:
   const plan::FlatGroup& Group() const { return plan_.groups[planned_.op.attributes.group]; }
-  comm::RankSet Shards() const { return ShardRanks(plan_.options, rank_); }
+  // Of data ranks: those with this tensor rank.
+  comm::RankSet AmongRanks(const comm::RankSet& data_ranks) const {
+    return AmongAllRanks(plan_.options, data_ranks, tensor_rank_);
+  }
+  comm::RankSet Shards() const {
+    const comm::RankSet shards = ShardRanks(plan_.options, rank_);
+    return shards.count == 0 ? shards : AmongRanks(shards);
+  }
   bool Rounded() const { return plan_.options.grad_reduce == DType::kBf16; }
 
   Collective OnBuffer(Kind kind, plan::BufferId buffer, int64_t elements, DType dtype) const {
@@ -103,7 +118,8 @@ class CollectiveMaker {
       call.offset += rank_ % shards * group.shard_elements * ByteSize(DType::kF32);
     }
     call.rounded = Rounded();
-    call.among = {.first = rank_ % shards, .count = plan_.options.Replicas(), .stride = shards};
+    call.among = AmongRanks(
+        {.first = rank_ % shards, .count = plan_.options.Replicas(), .stride = shards});
     return call;
   }
 
@@ -139,10 +155,24 @@ class CollectiveMaker {
     return call;
   }
 
+  Collective TensorReduce() const {
+    const graph::ValueId sums = planned_.op.outputs[0].value;
+    const plan::Place& place = program_.places[sums];
+    const graph::Value& value = program_.graph.values[sums];
+    Collective call =
+        OnBuffer(Kind::kAllReduce, place.buffer, graph::Elements(value.shape), value.dtype);
+    call.offset += place.offset;
+    if (planned_.workspace != plan::kNoBuffer)
+      call.scratch_offset = plan_.buffers[planned_.workspace].offset;
+    call.among = {rank_ * plan_.options.tensor, plan_.options.tensor, 1};
+    return call;
+  }
+
   const plan::StepPlan& plan_;
   const plan::Program& program_;
   const plan::PlannedOp& planned_;
-  const int rank_;
+  const int rank_;  // among the data ranks
+  const int tensor_rank_;
 };
 
 }  // namespace
@@ -153,8 +183,13 @@ absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& pla
   return CollectiveMaker(plan, program, planned, rank).Make();
 }
 
-absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator) {
+absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator,
+                        char* scratch) {
   const auto count = static_cast<size_t>(call.elements);
+  if (call.dtype == DType::kBf16 && call.kind == Kind::kAllReduce) {
+    return communicator.AllReduceElementsBf16(data, count, reinterpret_cast<float*>(scratch),
+                                              call.among);
+  }
   if (call.kind == Kind::kAllGather) {
     return communicator.AllGather(data, static_cast<size_t>(call.bytes()), call.among);
   }

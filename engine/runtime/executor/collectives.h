@@ -28,6 +28,9 @@ struct Collective {
   DType dtype = DType::kF32;  // of the elements; gathers move it as it is
   // Values are rounded to bf16 on the wire, and summed in fp32 (grad_reduce: bf16).
   bool rounded = false;
+  // Sums of bf16, on a host: bytes from the arena's begin to the op's workspace, which is as large
+  // as the elements.
+  int64_t scratch_offset = 0;
   comm::RankSet among;  // whose count is above 1
   // Left out where a step's update is skipped.
   bool of_update = false;
@@ -48,9 +51,10 @@ absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& pla
 // which they are called.
 absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank);
 
-// The call itself, among ranks that have `data` in host memory: the first of its elements. Blocks;
-// the errors are the communicator's.
-absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator);
+// The call itself, among ranks that have `data` in host memory: the first of its elements.
+// `scratch`: sums of bf16 need it. Blocks; the errors are the communicator's.
+absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator,
+                        char* scratch = nullptr);
 
 }  // namespace milepost::runtime
 

@@ -21,9 +21,12 @@ struct OpBinding {
   const plan::Program& program;
   const plan::PlannedOp& planned;
   char* arena;  // where the plan's buffers lie
-  int rank;
+  int rank;     // among the data ranks
   char* host_arena = nullptr;  // where those in host memory lie; null where nothing is offloaded
   StateDisk* disk = nullptr;   // null where no state is on disk
+  int tensor_rank = 0;
+
+  int RankOfJob() const { return rank * plan.options.tensor + tensor_rank; }
 
   const graph::Attributes& attributes() const { return planned.op.attributes; }
   const graph::Value& ValueOf(graph::ValueId id) const { return program.graph.values[id]; }

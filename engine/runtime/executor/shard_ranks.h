@@ -7,7 +7,19 @@
 
 namespace milepost::runtime {
 
-// Neighbours that together hold each shard once; everyone where nothing is sharded.
+// Data ranks as ranks of the job, of which each has `tensor_rank`.
+inline comm::RankSet AmongAllRanks(const plan::PlanOptions& options,
+                                   const comm::RankSet& data_ranks, int tensor_rank) {
+  return {data_ranks.first * options.tensor + tensor_rank, data_ranks.count,
+          data_ranks.stride * options.tensor};
+}
+
+// All data ranks that have the tensor rank of `rank` (of the job).
+inline comm::RankSet DataRanks(const plan::PlanOptions& options, int rank) {
+  return AmongAllRanks(options, {0, options.world, 1}, options.TensorRank(rank));
+}
+
+// Of data rank `rank`: neighbours that together hold each shard once; none where nothing is sharded.
 inline comm::RankSet ShardRanks(const plan::PlanOptions& options, int rank) {
   const int shards = options.Shards();
   return shards == 1 ? comm::RankSet{} : comm::RankSet{rank / shards * shards, shards, 1};

@@ -10,14 +10,13 @@
 namespace milepost::runtime {
 namespace {
 
-absl::Status FillBf16(const StateInterval& target, const ReadElements& read) {
+absl::Status FillBf16(int64_t begin, int64_t end, bf16* out, const ReadElements& read) {
   constexpr int64_t kPiece = 1 << 20;
-  std::vector<float> values(static_cast<size_t>(std::min(kPiece, target.end - target.begin)));
-  auto* out = reinterpret_cast<bf16*>(target.data);
-  for (int64_t at = target.begin; at < target.end; at += kPiece) {
-    const int64_t end = std::min(at + kPiece, target.end);
-    MP_RETURN_IF_ERROR(read(at, end, values.data()));
-    kernels::CastToBf16(values.data(), end - at, out + (at - target.begin));
+  std::vector<float> values(static_cast<size_t>(std::min(kPiece, end - begin)));
+  for (int64_t at = begin; at < end; at += kPiece) {
+    const int64_t last = std::min(at + kPiece, end);
+    MP_RETURN_IF_ERROR(read(at, last, values.data()));
+    kernels::CastToBf16(values.data(), last - at, out + (at - begin));
   }
   return absl::OkStatus();
 }
@@ -26,9 +25,16 @@ absl::Status FillBf16(const StateInterval& target, const ReadElements& read) {
 
 absl::Status FillInterval(const v1::TensorInfo& tensor, const StateInterval& target,
                           const ReadElements& read) {
-  if (tensor.dtype() == Name(DType::kBf16)) return FillBf16(target, read);
   if (tensor.dtype() != kPackedDType) {
-    return read(target.begin, target.end, reinterpret_cast<float*>(target.data));
+    const bool rounds = tensor.dtype() == Name(DType::kBf16);
+    absl::Status status;
+    target.ForPieces(target.begin, target.end, [&](int64_t begin, int64_t end) {
+      if (!status.ok()) return;
+      const int64_t at = target.ElementsBefore(begin);
+      status = rounds ? FillBf16(begin, end, reinterpret_cast<bf16*>(target.data) + at, read)
+                      : read(begin, end, reinterpret_cast<float*>(target.data) + at);
+    });
+    return status;
   }
   int64_t elements = 1;
   for (const int64_t dimension : tensor.shape()) elements *= dimension;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "common/check.h"
 #include "common/status_macros.h"
@@ -46,33 +47,39 @@ ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& g
       arena_(arena),
       host_arena_(host_arena),
       communicator_(communicator),
-      rank_(communicator == nullptr ? 0 : communicator->rank()) {
+      rank_(communicator == nullptr ? 0 : plan.options.DataRank(communicator->rank())),
+      tensor_rank_(communicator == nullptr ? 0 : plan.options.TensorRank(communicator->rank())) {
   std::vector<const plan::FlatGroup*> group_of(graph.parameters.size());
   for (const plan::FlatGroup& group : plan.groups) {
     for (const plan::GroupParameter& p : group.parameters) group_of[p.parameter] = &group;
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    const graph::Value& value = graph.values[graph.parameters[i].value];
+    const graph::Parameter& parameter = graph.parameters[i];
+    const graph::Value& value = graph.values[parameter.value];
+    std::vector<int64_t> shape = parameter.undivided;
+    if (parameter.division.whole()) shape.assign(value.shape.begin(), value.shape.end());
     state_.first.push_back(static_cast<int32_t>(state_.tensors.size()));
     base_.first.push_back(static_cast<int32_t>(base_.tensors.size()));
     const std::vector<plan::GroupState> states = plan::StatesOf(*group_of[i]);
     if (group_of[i]->base) {
-      Add(value, states[0], base_);
+      Add(value, shape, states[0], base_);
       if (group_of[i]->Packed()) DescribePacked(graph.parameters[i].unpacked, base_.tensors.back());
       continue;
     }
-    for (const plan::GroupState& state : states) Add(value, state, state_);
+    for (const plan::GroupState& state : states) Add(value, shape, state, state_);
   }
+  if (plan.options.tensor > 1) DivideSaved();
 }
 
-void ParameterStore::Add(const graph::Value& value, const plan::GroupState& state, Tensors& to) {
+void ParameterStore::Add(const graph::Value& value, const std::vector<int64_t>& shape,
+                         const plan::GroupState& state, Tensors& to) {
   v1::TensorInfo& info = to.tensors.emplace_back();
   info.set_name(value.name);
   info.set_kind(state.kind);
   info.set_dtype(Name(state.dtype));
   to.item_bytes.push_back(ByteSize(state.dtype));
   if (state.elements_per_item == 1) {
-    for (int64_t dimension : value.shape) info.add_shape(dimension);
+    for (const int64_t dimension : shape) info.add_shape(dimension);
   } else {
     info.add_shape(Items(graph::Elements(value.shape), state));
   }
@@ -108,6 +115,28 @@ bool ParameterStore::InPart(const plan::FlatGroup& group, int part) const {
   return part == (on_disk ? static_cast<int>(&group - plan_.groups.data()) : groups());
 }
 
+// Of the group's elements [begin, end), which are the parameter's.
+StateInterval ParameterStore::IntervalOf(const plan::FlatGroup& group,
+                                         const plan::GroupParameter& p,
+                                         const plan::GroupState& state, int32_t tensor,
+                                         int64_t begin, int64_t end) const {
+  const int64_t item = (begin - HeldBegin(group)) / state.elements_per_item;
+  StateInterval interval = {.tensor = tensor,
+                            .begin = (begin - p.begin) / state.elements_per_item,
+                            .end = Items(end - p.begin, state),
+                            .data = Data(group, state) + item * ByteSize(state.dtype)};
+  const graph::TensorDivision& division = graph_.parameters[p.parameter].division;
+  if (division.whole()) return interval;
+  MP_CHECK(state.elements_per_item == 1) << "divided items";
+  interval.begin = division.WholeIndex(interval.begin, tensor_rank_);
+  interval.end = division.WholeIndex(interval.end - 1, tensor_rank_) + 1;
+  if (graph_.ElementsOf(graph_.parameters[p.parameter]) == division.period) return interval;
+  interval.run = division.run;
+  interval.period = division.period;
+  interval.first = tensor_rank_ * division.run;
+  return interval;
+}
+
 template <typename RangeOf>
 std::vector<StateInterval> ParameterStore::Intervals(int part, bool base, RangeOf range_of) const {
   const Tensors& tensors = base ? base_ : state_;
@@ -121,12 +150,8 @@ std::vector<StateInterval> ParameterStore::Intervals(int part, bool base, RangeO
       const int64_t end = std::min(p.begin + p.elements, range.end);
       if (begin >= end) continue;
       for (size_t kind = 0; kind < states.size(); ++kind) {
-        const plan::GroupState& state = states[kind];
-        const int64_t item = (begin - HeldBegin(group)) / state.elements_per_item;
-        intervals.push_back({.tensor = tensors.first[p.parameter] + static_cast<int32_t>(kind),
-                             .begin = (begin - p.begin) / state.elements_per_item,
-                             .end = Items(end - p.begin, state),
-                             .data = Data(group, state) + item * ByteSize(state.dtype)});
+        const int32_t tensor = tensors.first[p.parameter] + static_cast<int32_t>(kind);
+        intervals.push_back(IntervalOf(group, p, states[kind], tensor, begin, end));
       }
     }
   }
@@ -143,13 +168,55 @@ std::vector<StateInterval> ParameterStore::HeldBase(int part) const {
   return Intervals(part, true, [this](const plan::FlatGroup& group) { return HeldRange(group); });
 }
 
+// Ranks that hold the same shard (at stage 0: everything) share the work, and so do tensor ranks
+// of what all of them have.
+ParameterStore::Range ParameterStore::SavedRange(const plan::FlatGroup& group) const {
+  const int64_t count = group.padded_elements / plan_.options.world;
+  const int64_t begin = HeldBegin(group) + rank_ / plan_.options.Shards() * count;
+  if (group.divided) return {begin, begin + count};
+  const int64_t ranks = plan_.options.tensor;
+  return {begin + count * tensor_rank_ / ranks, begin + count * (tensor_rank_ + 1) / ranks};
+}
+
 std::vector<StateInterval> ParameterStore::Saved(int part) const {
-  // Ranks that hold the same shard (at stage 0: everything) share the work.
-  return Intervals(part, false, [this](const plan::FlatGroup& group) {
-    const int64_t count = group.padded_elements / plan_.options.world;
-    const int64_t begin = HeldBegin(group) + rank_ / plan_.options.Shards() * count;
-    return Range{begin, begin + count};
+  std::vector<StateInterval> saved = Intervals(part, false, [this](const plan::FlatGroup& group) {
+    return group.divided ? Range{0, 0} : SavedRange(group);
   });
+  if (divided_.has_value()) {
+    const std::vector<StateInterval> rows = divided_->Intervals();
+    saved.insert(saved.end(), rows.begin(), rows.end());
+    std::stable_sort(
+        saved.begin(), saved.end(),
+        [](const StateInterval& a, const StateInterval& b) { return a.tensor < b.tensor; });
+  }
+  return saved;
+}
+
+void ParameterStore::DivideSaved() {
+  divided_.emplace(plan_.options.tensor, tensor_rank_, rank_ * plan_.options.tensor);
+  for (const plan::FlatGroup& group : plan_.groups) {
+    if (!group.divided) continue;
+    divided_->BeginGroup();
+    const Range range = SavedRange(group);
+    const std::vector<plan::GroupState> states = plan::StatesOf(group);
+    for (const plan::GroupParameter& p : group.parameters) {
+      const int64_t begin = std::max(p.begin, range.begin);
+      const int64_t end = std::min(p.begin + p.elements, range.end);
+      if (begin >= end) continue;
+      for (size_t kind = 0; kind < states.size(); ++kind) {
+        const int32_t tensor = state_.first[p.parameter] + static_cast<int32_t>(kind);
+        divided_->Add({.held = IntervalOf(group, p, states[kind], tensor, begin, end),
+                       .item_bytes = ByteSize(states[kind].dtype),
+                       .begin = begin - p.begin,
+                       .end = end - p.begin});
+      }
+    }
+  }
+  divided_->Allocate();
+}
+
+absl::Status ParameterStore::ShareDivided() {
+  return divided_.has_value() ? divided_->Share(*communicator_) : absl::OkStatus();
 }
 
 void ParameterStore::InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,
@@ -182,7 +249,7 @@ void ParameterStore::Initialize(uint64_t seed, const Tensors& of,
     if (interval.tensor != of.first[parameter]) {  // m, v and what belongs to them
       std::memset(
           interval.data, 0,
-          static_cast<size_t>((interval.end - interval.begin) * of.item_bytes[interval.tensor]));
+          static_cast<size_t>(interval.elements() * of.item_bytes[interval.tensor]));
       continue;
     }
     InitializeInterval(seed, parameter, of.tensors[interval.tensor], interval);
@@ -292,9 +359,9 @@ void ParameterStore::RebuildShard(const plan::FlatGroup& group) {
 absl::Status ParameterStore::Gather(const plan::FlatGroup& group) {
   if (plan_.options.Shards() == 1 || plan_.options.ShardsParameters()) return absl::OkStatus();
   const int64_t element = ByteSize(group.parameter_dtype);
-  return communicator_->AllGather(BufferAt(group.parameter_buffer),
-                                  static_cast<size_t>(group.padded_elements * element),
-                                  ShardRanks(plan_.options, rank_));
+  return communicator_->AllGather(
+      BufferAt(group.parameter_buffer), static_cast<size_t>(group.padded_elements * element),
+      AmongAllRanks(plan_.options, ShardRanks(plan_.options, rank_), tensor_rank_));
 }
 
 }  // namespace milepost::runtime

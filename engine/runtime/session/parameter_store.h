@@ -19,6 +19,7 @@
 #define MILEPOST_ENGINE_RUNTIME_SESSION_PARAMETER_STORE_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,6 +27,7 @@
 #include "engine/runtime/executor/drawn_values.h"
 #include "engine/runtime/executor/state_interval.h"
 #include "engine/runtime/offload/state_disk.h"
+#include "engine/runtime/session/divided_rows.h"
 #include "milepost/v1/checkpoint.pb.h"
 
 namespace milepost::comm {
@@ -50,8 +52,12 @@ class ParameterStore {
   std::vector<StateInterval> Held(int part) const;
   // The same of the base, in the numbers of base_tensors().
   std::vector<StateInterval> HeldBase(int part) const;
-  // What it saves: over all ranks, every element exactly once.
+  // What it saves: over all ranks, every element exactly once, in intervals without a gap.
+  // Tensors that tensor ranks divide are saved as their rows, of which each of these ranks has
+  // some: ShareDivided fetches the others' parts of its rows.
   std::vector<StateInterval> Saved(int part) const;
+  // Before what Saved gives is read. Collective; nothing where tensor ranks divide nothing.
+  absl::Status ShareDivided();
 
   // Masters from (seed, parameter, element), also of the base; m and v zero; averages as
   // StartAverages. Local.
@@ -82,7 +88,8 @@ class ParameterStore {
     std::vector<int32_t> first;       // by parameter: its master, or what its successor has
     int ParameterOf(int32_t tensor) const;
   };
-  static void Add(const graph::Value& value, const plan::GroupState& state, Tensors& to);
+  static void Add(const graph::Value& value, const std::vector<int64_t>& shape,
+                  const plan::GroupState& state, Tensors& to);
   void Initialize(uint64_t seed, const Tensors& of, const std::vector<StateInterval>& intervals);
   // Elements [begin, end) of a parameter, of a group.
   void InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,
@@ -111,19 +118,27 @@ class ParameterStore {
     int64_t begin;
     int64_t end;
   };
+  // Nothing of groups whose range is empty.
   template <typename RangeOf>
   std::vector<StateInterval> Intervals(int part, bool base, RangeOf range_of) const;
   Range HeldRange(const plan::FlatGroup& group) const {
     return {HeldBegin(group), HeldBegin(group) + group.shard_elements};
   }
+  Range SavedRange(const plan::FlatGroup& group) const;
+  StateInterval IntervalOf(const plan::FlatGroup& group, const plan::GroupParameter& p,
+                           const plan::GroupState& state, int32_t tensor, int64_t begin,
+                           int64_t end) const;
+  void DivideSaved();
 
   const plan::StepPlan& plan_;
   const graph::Graph& graph_;
   char* const arena_;
   char* const host_arena_;
   comm::Communicator* const communicator_;
-  const int rank_;
+  const int rank_;  // among the data ranks
+  const int tensor_rank_;
   Tensors state_, base_;
+  std::optional<DividedRows> divided_;  // where tensor ranks divide parameters
 };
 
 }  // namespace milepost::runtime

@@ -85,8 +85,8 @@ absl::Status TrainingSession::Open() {
   const plan::StepPlan& plan = engine_->plan();
   layout_ = {.micro_batch = plan.options.micro_batch,
              .accumulation = plan.options.accumulation,
-             .rank = communicator_->rank(),
-             .world = communicator_->world()};
+             .rank = plan.options.DataRank(communicator_->rank()),
+             .world = plan.options.world};
   prefetcher_ = std::make_unique<data::Prefetcher>(
       data_.train, layout_, data::ForThreads(data_.threads, layout_.micro_batch));
   store_.emplace(plan, plan.train.graph, engine_->mirror(), communicator_, engine_->host_arena());
@@ -245,6 +245,13 @@ absl::Status TrainingSession::FetchState(int part) {
   return status.ok() ? status : Fail(status);
 }
 
+absl::Status TrainingSession::PrepareSave() {
+  if (plan().options.tensor == 1) return absl::OkStatus();
+  MP_RETURN_IF_ERROR(FetchState());
+  const absl::Status status = store_->ShareDivided();
+  return status.ok() ? status : Fail(status);
+}
+
 std::vector<StateInterval> TrainingSession::SaveSources(int part) {
   std::vector<StateInterval> sources = store_->Saved(part);
   if (IsOnDisk(part)) return sources;
@@ -369,7 +376,8 @@ absl::Status TrainingSession::AgreeOnData(const data::MicroBatch& first, const H
   }
   // Where there are documents, the targets in them vary.
   if (data::TargetsVary(*data_.train)) {
-    MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(agreed_)));
+    MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(agreed_), comm::ReduceOp::kSum,
+                                                OwnDataRanks()));
   } else {
     for (double& count : targets) count *= layout_.world;
   }
@@ -466,7 +474,8 @@ absl::StatusOr<EvaluationReport> TrainingSession::Measure(const data::SampleSour
   MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, engine_->FinishEvaluation());
   const absl::Span<double> sums =
       scalars.subspan(plan::LossScalar(0), heads.size() * graph::kLossSums);
-  MP_RETURN_IF_ERROR(communicator_->AllReduce(sums));
+  MP_RETURN_IF_ERROR(
+      communicator_->AllReduce(sums, comm::ReduceOp::kSum, OwnDataRanks()));
   EvaluationReport report;
   report.loss = MeanLoss(heads, sums.data());
   for (size_t head = 0; head < heads.size(); ++head) {
@@ -510,7 +519,8 @@ absl::StatusOr<std::vector<double>> TrainingSession::AgreeOnTurns(const data::Sa
     // What is filled up with is a document each.
     many[turn] = documents + layout_.micro_batch - share.count > most ? 1 : 0;
   }
-  MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(many)));
+  MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(many), comm::ReduceOp::kSum,
+                                              OwnDataRanks()));
   return many;
 }
 

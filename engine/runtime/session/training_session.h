@@ -160,6 +160,9 @@ class TrainingSession {
   // Brings a part to where SaveSources and RestoreTargets point: zeros that nobody has given a
   // value yet. On the CPU it is there, or is read from disk; a device copies. Blocks.
   absl::Status FetchState(int part);
+  // Before FetchState and SaveSources of a save: what tensor ranks divide is put together. Collective
+  // and blocking where resources.mesh.tensor is above 1, else nothing.
+  absl::Status PrepareSave();
   // The intervals that this rank saves of a part: over all ranks and parts every element exactly
   // once. `data` is valid from FetchState to the next one or the next Step: copy it before.
   std::vector<StateInterval> SaveSources(int part);
@@ -250,6 +253,11 @@ class TrainingSession {
   absl::Status EvaluateTurn(const data::SampleSource& source, const data::ValidationShare& share,
                             bool many_documents);
   bool ChangesStateInMicroSteps() const { return !statistics_->intervals().empty(); }
+
+  // The ranks with samples of their own that have what this rank has of each layer.
+  comm::RankSet OwnDataRanks() const {
+    return DataRanks(plan().options, communicator_->rank());
+  }
 
   const v1::JobSpec spec_;
   const SessionOptions options_;

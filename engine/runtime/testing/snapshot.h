@@ -54,6 +54,7 @@ struct Snapshot {
 
 // Adds what this rank saves.
 inline void Save(TrainingSession& session, Snapshot& snapshot, std::mutex& mutex) {
+  ASSERT_EQ(session.PrepareSave(), absl::OkStatus());  // with the others
   std::lock_guard lock(mutex);
   if (snapshot.tensors.empty()) {
     snapshot.tensors = session.state_tensors();
@@ -98,8 +99,10 @@ inline absl::Status Restore(TrainingSession& session, const Snapshot& snapshot) 
     MP_RETURN_IF_ERROR(session.FetchState(part));
     for (const StateInterval& i : session.RestoreTargets(part)) {
       const TensorData& tensor = snapshot.data[i.tensor];
-      std::memcpy(i.data, tensor.at(i.begin),
-                  static_cast<size_t>((i.end - i.begin) * tensor.element_bytes()));
+      i.ForPieces(i.begin, i.end, [&](int64_t begin, int64_t end) {
+        std::memcpy(i.data + i.ElementsBefore(begin) * tensor.element_bytes(), tensor.at(begin),
+                    static_cast<size_t>((end - begin) * tensor.element_bytes()));
+      });
     }
     MP_RETURN_IF_ERROR(session.StoreState(part));
   }

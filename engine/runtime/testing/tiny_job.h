@@ -30,6 +30,7 @@ namespace milepost::runtime {
 
 struct TinyOptions {
   int ranks = 1;
+  int tensor = 1;  // of them, those that divide each layer
   int stage = 1;
   int group = 0;  // ranks that share out shards; 0: all
   int prefetch = 1;
@@ -132,6 +133,7 @@ class TinyJob {
       spec.mutable_data()->set_validation(path("validation_pairs.npy"));
     }
     spec.mutable_resources()->set_ranks(options.ranks);
+    if (options.tensor > 1) spec.mutable_resources()->mutable_mesh()->set_tensor(options.tensor);
     NormalizeJobSpec(&spec);
     EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
     return spec;

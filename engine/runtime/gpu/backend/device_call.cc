@@ -10,7 +10,7 @@ absl::StatusOr<DeviceCall> DeviceCallOf(const CudaBinding& b) {
                       .arena = b.arena,
                       .scratch = b.Workspace(),
                       .stream = b.stream()};
-  MP_ASSIGN_OR_RETURN(bound.call, CollectiveOf(b.plan, b.program, b.planned, b.rank));
+  MP_ASSIGN_OR_RETURN(bound.call, CollectiveOf(b.plan, b.program, b.planned, b.RankOfJob()));
   if (!bound.call.has_value()) return bound;
   MP_RETURN_IF_ERROR(b.RequireWorkspace(CollectiveScratchBytes(*bound.call)));
   if (b.services.communicator != nullptr) return bound;

@@ -1,0 +1,25 @@
+// What tensor ranks exchange: those that divide the layers of one data rank among them (Shoeybi et
+// al., "Megatron-LM", 2019). plan/passes/tensor_pass.h puts the ops into a graph.
+//
+// kTensorReduce: x[N,C], added[N,C] or none, bias[C] or none -> y[N,C] = the sum of the tensor
+//                ranks' x, + added + bias. All tensor ranks have the same y, to the bit. fp32 and
+//                bf16; sums of bf16 are made in fp32 and rounded once. N*C is a multiple of the
+//                number of tensor ranks.
+// kBiasBackward: dy[N,C] -> dbias[C], f32: the sums of dy's columns.
+//
+// Within one rank kTensorReduce adds what else it is given to its own x. Its gradient is that of
+// its output on every tensor rank, and the bias' is the same on all.
+#ifndef MILEPOST_ENGINE_OPS_TENSOR_PARALLEL_TENSOR_PARALLEL_H_
+#define MILEPOST_ENGINE_OPS_TENSOR_PARALLEL_TENSOR_PARALLEL_H_
+
+#include "engine/graph/graph.h"
+
+namespace milepost::ops {
+
+// y = the sum of x over the tensor ranks. `added` and `bias` may be kNoValue.
+graph::Op TensorReduceOp(graph::ValueId x, graph::ValueId added, graph::ValueId bias,
+                         graph::ValueId y);
+
+}  // namespace milepost::ops
+
+#endif  // MILEPOST_ENGINE_OPS_TENSOR_PARALLEL_TENSOR_PARALLEL_H_

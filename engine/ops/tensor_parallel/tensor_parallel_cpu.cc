@@ -1,0 +1,62 @@
+#include <algorithm>
+
+#include "common/status_macros.h"
+#include "engine/kernels/cpu/elementwise.h"
+#include "engine/kernels/cpu/parallel.h"
+#include "engine/ops/contract/sums.h"
+#include "engine/runtime/cpu/cpu_collective_call.h"
+#include "engine/runtime/cpu/cpu_op.h"
+#include "engine/runtime/executor/image_ops.h"
+
+namespace milepost::ops::cpu {
+namespace {
+
+using runtime::Binding;
+using runtime::BoundCall;
+using runtime::BoundOp;
+using runtime::StepContext;
+
+constexpr int64_t kRowsAtOnce = 8;
+
+template <typename T>
+void AddToRows(const T* bias, int64_t rows, int64_t width, T* y) {
+  kernels::ParallelFor(0, rows, kRowsAtOnce, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      kernels::Add<T>(y + row * width, bias, width, y + row * width);
+    }
+  });
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> TensorReduceOf(const Binding& b) {
+  MP_ASSIGN_OR_RETURN(const BoundCall call, runtime::CallOf(b));
+  const graph::Shape& shape = b.OutputShape(0);
+  return [call, x = b.Input<T>(0), added = b.Input<T>(1), bias = b.Input<T>(2), y = b.Output<T>(0),
+          rows = shape[0], width = shape[1]](const StepContext& context) {
+    if (x != y) std::copy_n(x, rows * width, y);
+    MP_RETURN_IF_ERROR(call.Run(context));
+    if (added != nullptr) kernels::Add<T>(y, added, rows * width, y);
+    if (bias != nullptr) AddToRows(bias, rows, width, y);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> BiasBackwardOf(const Binding& b) {
+  const graph::Shape& shape = b.InputShape(0);
+  MP_RETURN_IF_ERROR(
+      b.RequireWorkspace(kernels::BiasGradientWorkspaceBytes(shape[0], shape[1])));
+  return [dy = b.Input<T>(0), rows = shape[0], width = shape[1], dbias = b.Output<float>(0),
+          accumulation = b.OutputAccumulation(0),
+          workspace = b.Workspace()](const StepContext& context) {
+    kernels::BiasGradient<T>(dy, rows, width, accumulation.At(context), dbias, workspace);
+    return absl::OkStatus();
+  };
+}
+
+}  // namespace
+
+constinit const CpuOp kTensorReduce = {.bind = MP_F32_OR_BF16(TensorReduceOf)};
+constinit const CpuOp kBiasBackward = {.bind = MP_F32_OR_BF16(BiasBackwardOf)};
+
+}  // namespace milepost::ops::cpu

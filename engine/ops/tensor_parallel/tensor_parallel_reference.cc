@@ -1,0 +1,24 @@
+#include "engine/ops/reference/reference_run.h"
+
+namespace milepost::ops::reference {
+namespace {
+
+// Of one rank.
+void TensorReduce(const Run& run) {
+  Array y = run.in(0);
+  const auto width = static_cast<size_t>(run.dim(0, 1));
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (run.has_input(1)) y[i] += run.in(1)[i];
+    if (run.has_input(2)) y[i] += run.in(2)[i % width];
+  }
+  run.Write(0, y);
+}
+
+void BiasBackward(const Run& run) { run.Write(0, ColumnSums(run.in(0), run.dim(0, 1))); }
+
+}  // namespace
+
+constinit const Rule kTensorReduce = TensorReduce;
+constinit const Rule kBiasBackward = BiasBackward;
+
+}  // namespace milepost::ops::reference

@@ -1,0 +1,223 @@
+#include "engine/plan/passes/tensor_pass.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/ops/tensor_parallel/tensor_parallel.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::Graph;
+using graph::kNoValue;
+using graph::Op;
+using graph::OpKind;
+using graph::ValueId;
+
+// What tensor ranks divide together: op `first`, the ops between, and `last`, by index.
+struct DividedLayers {
+  size_t first = 0;
+  std::vector<size_t> between;
+  std::vector<size_t> last;
+};
+
+// A part of its columns can be computed of the same part of its input's.
+bool GoesByColumns(OpKind kind) {
+  switch (kind) {
+    case OpKind::kGelu:
+    case OpKind::kSwiGlu:
+    case OpKind::kGeGlu:
+    case OpKind::kRope:
+    case OpKind::kAttention:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class LayerDivider {
+ public:
+  LayerDivider(Graph& graph, int64_t ranks) : graph_(graph), ranks_(ranks) {
+    for (size_t i = 0; i < graph.ops.size(); ++i) {
+      for (const ValueId input : graph.ops[i].inputs) {
+        if (input != kNoValue) readers_[input].push_back(i);
+      }
+    }
+    for (size_t i = 0; i < graph.parameters.size(); ++i) {
+      parameters_[graph.parameters[i].value] = i;
+    }
+  }
+
+  absl::Status Run() && {
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      if (graph_.ops[i].kind != OpKind::kLinear || rows_.contains(i)) continue;
+      const std::optional<DividedLayers> layers = Find(i);
+      if (layers.has_value()) MP_RETURN_IF_ERROR(Divide(*layers));
+    }
+    if (rows_.empty()) {
+      return absl::InvalidArgumentError(
+          "resources.mesh.tensor: the model has no layers that ranks can divide; take 1");
+    }
+    AddSums();
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string& NameOf(size_t op) const {
+    return graph_.values[graph_.ops[op].outputs[0].value].name;
+  }
+
+  // Nothing where the layer's output goes anywhere else.
+  std::optional<DividedLayers> Find(size_t first) const {
+    DividedLayers layers{.first = first};
+    std::vector<ValueId> open = {graph_.ops[first].outputs[0].value};
+    while (!open.empty()) {
+      const ValueId value = open.back();
+      open.pop_back();
+      const auto readers = readers_.find(value);
+      if (readers == readers_.end()) continue;  // what only the backward reads
+      for (const size_t reader : readers->second) {
+        const Op& op = graph_.ops[reader];
+        if (op.inputs[0] != value) return std::nullopt;
+        if (op.kind == OpKind::kLinear && op.attributes.parts == 1) {
+          layers.last.push_back(reader);
+        } else if (GoesByColumns(op.kind)) {
+          layers.between.push_back(reader);
+          for (const graph::Output& output : op.outputs) {
+            if (output.value != kNoValue) open.push_back(output.value);
+          }
+        } else {
+          return std::nullopt;
+        }
+      }
+    }
+    return layers.last.empty() ? std::nullopt : std::make_optional(std::move(layers));
+  }
+
+  absl::Status Divide(const DividedLayers& layers) {
+    MP_RETURN_IF_ERROR(DivideColumns(layers));
+    for (const size_t i : layers.between) MP_RETURN_IF_ERROR(DivideBetween(i));
+    for (const size_t i : layers.last) {
+      const Op& op = graph_.ops[i];
+      MP_RETURN_IF_ERROR(DivideParameter(i, op.inputs[1], op.attributes.transposed ? 1 : 0, 1));
+      rows_.insert(i);
+    }
+    return absl::OkStatus();
+  }
+
+  // Equal pieces that lie side by side in one weight's columns, each of which is divided.
+  absl::StatusOr<int64_t> PiecesOf(const DividedLayers& layers) const {
+    if (graph_.ops[layers.first].attributes.parts > 1) return 1;  // a weight for each
+    for (const size_t i : layers.between) {
+      const Op& op = graph_.ops[i];
+      if (op.kind == OpKind::kSwiGlu || op.kind == OpKind::kGeGlu) return 2;
+      if (op.kind != OpKind::kAttention) continue;
+      if (op.attributes.heads == op.attributes.kv_heads) return 3;
+      return absl::InvalidArgumentError(
+          absl::StrCat("resources.mesh.tensor: ", NameOf(layers.first),
+                       ": heads of queries and of keys in one weight cannot be divided"));
+    }
+    return 1;
+  }
+
+  absl::Status DivideColumns(const DividedLayers& layers) {
+    MP_ASSIGN_OR_RETURN(const int64_t pieces, PiecesOf(layers));
+    Op& op = graph_.ops[layers.first];
+    op.attributes.divides_columns = true;
+    for (size_t i = 1; i < op.inputs.size(); ++i) {
+      const bool bias = static_cast<int64_t>(i) > op.attributes.parts;
+      const int axis = bias || op.attributes.transposed ? 0 : 1;
+      MP_RETURN_IF_ERROR(DivideParameter(layers.first, op.inputs[i], axis, pieces));
+    }
+    return DivideDimension(layers.first, graph_.values[op.outputs[0].value].shape[1]);
+  }
+
+  absl::Status DivideBetween(size_t i) {
+    Op& op = graph_.ops[i];
+    if (op.kind == OpKind::kAttention || op.kind == OpKind::kRope) {
+      MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.kv_heads));
+      MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.heads));
+    }
+    // Attention's second output has a row for each head.
+    for (const graph::Output& output : op.outputs) {
+      if (output.value == kNoValue) continue;
+      MP_RETURN_IF_ERROR(DivideDimension(i, graph_.values[output.value].shape[1]));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status DivideDimension(size_t op, int64_t& size) const {
+    if (size % ranks_ != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "resources.mesh.tensor: ", NameOf(op), ": ", ranks_, " does not divide ", size));
+    }
+    size /= ranks_;
+    return absl::OkStatus();
+  }
+
+  absl::Status DivideParameter(size_t op, ValueId value, int axis, int64_t pieces) {
+    graph::Parameter& parameter = graph_.parameters[parameters_.at(value)];
+    graph::Shape& shape = graph_.values[value].shape;
+    if (!parameter.division.whole()) {
+      return absl::InvalidArgumentError(absl::StrCat("resources.mesh.tensor: ", NameOf(op), ": ",
+                                                     graph_.values[value].name,
+                                                     " is shared with another layer"));
+    }
+    parameter.undivided.assign(shape.begin(), shape.end());
+    int64_t inner = 1;
+    for (size_t i = static_cast<size_t>(axis) + 1; i < shape.size(); ++i) inner *= shape[i];
+    int64_t piece = shape[axis] / pieces;
+    MP_RETURN_IF_ERROR(DivideDimension(op, piece));
+    shape[axis] = piece * pieces;
+    parameter.division = {.run = piece * inner, .period = piece * inner * ranks_};
+    return absl::OkStatus();
+  }
+
+  // Behind each layer whose rows are divided: the sum, by the layer's name, with its bias.
+  void AddSums() {
+    std::vector<Op> ops;
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      ops.push_back(std::move(graph_.ops[i]));
+      if (!rows_.contains(i)) continue;
+      Op& layer = ops.back();
+      const ValueId sum = layer.outputs[0].value;
+      const ValueId part = static_cast<ValueId>(graph_.values.size());
+      graph::Value value = graph_.values[sum];
+      absl::StrAppend(&value.name, " of a tensor rank");
+      graph_.values.push_back(std::move(value));
+      layer.outputs[0].value = part;
+      ValueId bias = kNoValue;
+      if (layer.inputs.size() > 2) {
+        bias = layer.inputs[2];
+        layer.inputs.resize(2);
+      }
+      Op reduce = ops::TensorReduceOp(part, kNoValue, bias, sum);
+      reduce.block = layer.block;
+      reduce.constant = layer.constant;
+      ops.push_back(std::move(reduce));
+    }
+    graph_.ops = std::move(ops);
+  }
+
+  Graph& graph_;
+  const int64_t ranks_;
+  std::map<ValueId, std::vector<size_t>> readers_;  // ops, by what they read
+  std::map<ValueId, size_t> parameters_;            // by value
+  std::set<size_t> rows_;                           // layers whose rows are divided
+};
+
+}  // namespace
+
+absl::Status DivideLayers(Graph& graph, int ranks) {
+  if (ranks == 1) return absl::OkStatus();
+  return LayerDivider(graph, ranks).Run();
+}
+
+}  // namespace milepost::plan
