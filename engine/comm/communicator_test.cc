@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <future>
 #include <limits>
@@ -232,6 +233,39 @@ TEST_P(CommunicatorTest, Bf16ReductionsSumRoundedValuesInFp32) {
       MP_RETURN_IF_ERROR(c.AllReduceBf16(absl::MakeSpan(values)));
       EXPECT_EQ(values, sum_rounded) << shard << " elements per shard";
       EXPECT_EQ(c.stats().bytes_sent - before, static_cast<int64_t>(6 * shard * (world() - 1)));
+      return absl::OkStatus();
+    });
+  }
+}
+
+// Of elements that are bf16 already: no rounding before the sum, one behind it.
+TEST_P(CommunicatorTest, ElementsOfBf16AreSummedInFp32AndRoundedOnce) {
+  const Ranks ranks = Make();
+  for (const size_t shard : {1, 64, 1001}) {
+    const size_t n = shard * world();
+    auto inputs = Inputs(n);
+    for (auto& values : inputs) {
+      for (float& value : values) value = Bf16(value);
+    }
+    std::vector<float> sum = SumInOrder(inputs);
+    for (float& value : sum) value = Bf16(value);
+    ExpectOk(ranks, [&](Communicator& c) -> absl::Status {
+      std::vector<uint16_t> elements(n);
+      for (size_t i = 0; i < n; ++i) {
+        uint32_t bits;
+        std::memcpy(&bits, &inputs[c.rank()][i], sizeof bits);
+        elements[i] = static_cast<uint16_t>(bits >> 16);
+      }
+      std::vector<float> scratch(shard);
+      const int64_t before = c.stats().bytes_sent;
+      MP_RETURN_IF_ERROR(c.AllReduceElementsBf16(elements.data(), n, scratch.data()));
+      EXPECT_EQ(c.stats().bytes_sent - before, static_cast<int64_t>(4 * shard * (world() - 1)));
+      for (size_t i = 0; i < n; ++i) {
+        const uint32_t bits = uint32_t{elements[i]} << 16;
+        float value;
+        std::memcpy(&value, &bits, sizeof value);
+        EXPECT_EQ(value, sum[i]) << i;
+      }
       return absl::OkStatus();
     });
   }

@@ -56,14 +56,15 @@ struct Trained {
   Snapshot snapshot;
 };
 
-Trained Train(const v1::JobSpec& spec, const Snapshot* from = nullptr) {
+// Until step `until`, from the begin or from a snapshot.
+Trained TrainUntil(const v1::JobSpec& spec, int64_t until, const Snapshot* from = nullptr) {
   Trained trained;
   std::mutex mutex;
   RunRanks(spec, [&](int rank, TrainingSession& session) {
     ASSERT_EQ(from == nullptr ? session.InitializeParameters() : Restore(session, *from),
               absl::OkStatus());
     EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
-    while (session.step() < spec.train().steps()) {
+    while (session.step() < until) {
       auto report = session.Step(false);
       ASSERT_TRUE(report.ok()) << report.status();
       if (rank != 0) continue;
@@ -76,6 +77,10 @@ Trained Train(const v1::JobSpec& spec, const Snapshot* from = nullptr) {
     Save(session, trained.snapshot, mutex);
   });
   return trained;
+}
+
+Trained Train(const v1::JobSpec& spec, const Snapshot* from = nullptr) {
+  return TrainUntil(spec, spec.train().steps(), from);
 }
 
 void ExpectAlike(const Trained& trained, const Trained& alone, double tolerance) {
@@ -140,12 +145,11 @@ TEST(TensorParallel, InBf16) {
 // To the bit, whatever the mesh: also of what lies in columns.
 TEST(TensorParallel, BeginsWithTheValuesOfOneRank) {
   const TinyJob job;
-  for (TensorFamily family : Families()) {
-    family.options.steps = 0;
-    const Trained alone = Train(job.Spec(On({}, family.options)));
+  for (const TensorFamily& family : Families()) {
+    const Trained alone = TrainUntil(job.Spec(On({}, family.options)), 0);
     for (const Mesh& mesh : {Mesh{1, 2, 0}, Mesh{2, 2, 1}, Mesh{3, 2, 3}}) {
       SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
-      const Trained divided = Train(job.Spec(On(mesh, family.options)));
+      const Trained divided = TrainUntil(job.Spec(On(mesh, family.options)), 0);
       EXPECT_TRUE(divided.snapshot.data == alone.snapshot.data);
     }
   }
@@ -156,9 +160,7 @@ TEST(TensorParallel, EverySavedElementIsSavedOnce) {
   for (const TensorFamily& family : Families()) {
     for (const Mesh& mesh : {Mesh{1, 2, 0}, Mesh{2, 2, 0}, Mesh{3, 2, 3}, Mesh{4, 2, 2, 2}}) {
       SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
-      TinyOptions options = On(mesh, family.options);
-      options.steps = 0;
-      const Snapshot snapshot = Train(job.Spec(options)).snapshot;
+      const Snapshot snapshot = TrainUntil(job.Spec(On(mesh, family.options)), 0).snapshot;
       auto layout = state::StateLayout::FromProto(snapshot.tensors);
       ASSERT_TRUE(layout.ok()) << layout.status();
       EXPECT_EQ(CheckCoverage(*layout, snapshot.covered), absl::OkStatus());
@@ -199,12 +201,10 @@ TEST(TensorParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
 
 TEST(TensorParallel, GoesOnAtEveryOtherMesh) {
   const TinyJob job;
-  for (TensorFamily family : Families()) {
+  for (const TensorFamily& family : Families()) {
     const Trained whole = Train(job.Spec(On({}, family.options)));
-    TinyOptions half = family.options;
-    half.steps = 5;
     for (const Mesh& from : {Mesh{1, 1, 0}, Mesh{1, 2, 1}, Mesh{2, 2, 3}, Mesh{3, 2, 2}}) {
-      const Snapshot snapshot = Train(job.Spec(On(from, half))).snapshot;
+      const Snapshot snapshot = TrainUntil(job.Spec(On(from, family.options)), 5).snapshot;
       for (const Mesh& to : {Mesh{1, 1, 1}, Mesh{2, 1, 3}, Mesh{1, 2, 0}, Mesh{3, 2, 1}}) {
         SCOPED_TRACE(absl::StrCat(family.name, " from ", NameOf(from), " to ", NameOf(to)));
         const Trained rest = Train(job.Spec(On(to, family.options)), &snapshot);
@@ -219,13 +219,12 @@ TEST(TensorParallel, GoesOnAtEveryOtherMesh) {
 
 TEST(TensorParallel, HasTheSameBitsAgainAndAfterAResume) {
   const TinyJob job;
-  for (TensorFamily family : Families()) {
+  for (const TensorFamily& family : Families()) {
     const v1::JobSpec spec = job.Spec(On({2, 2, 2}, family.options));
     const Trained once = Train(spec), again = Train(spec);
     EXPECT_EQ(once.losses, again.losses);
     EXPECT_TRUE(once.snapshot.data == again.snapshot.data);
-    family.options.steps = 5;
-    const Snapshot half = Train(job.Spec(On({2, 2, 2}, family.options))).snapshot;
+    const Snapshot half = TrainUntil(spec, 5).snapshot;
     const Trained rest = Train(spec, &half);
     EXPECT_TRUE(rest.snapshot.data == once.snapshot.data);
   }

@@ -18,6 +18,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/optim/average.h"
 #include "engine/runtime/cpu/cpu_step_engine.h"
+#include "engine/runtime/executor/shard_ranks.h"
 #include "engine/runtime/offload/state_disk.h"
 
 namespace milepost::runtime {
@@ -243,6 +244,10 @@ absl::Status TrainingSession::FetchState(int part) {
     status = engine_->Download();
   }
   return status.ok() ? status : Fail(status);
+}
+
+comm::RankSet TrainingSession::OwnDataRanks() const {
+  return DataRanks(plan().options, communicator_->rank());
 }
 
 absl::Status TrainingSession::PrepareSave() {
@@ -527,8 +532,9 @@ absl::StatusOr<std::vector<double>> TrainingSession::AgreeOnTurns(const data::Sa
 absl::Status TrainingSession::EvaluateTurn(const data::SampleSource& source,
                                            const data::ValidationShare& share,
                                            bool many_documents) {
-  // Where parameters are gathered, every rank must take part in every turn.
-  if (share.count == 0 && !plan().options.ShardsParameters()) return absl::OkStatus();
+  // Where parameters are gathered, or activations summed, every rank must take part in every turn.
+  const bool alone = !plan().options.ShardsParameters() && plan().options.tensor == 1;
+  if (share.count == 0 && alone) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine_->NextEvaluationInputs());
   Enter(Activity::kData);
   MP_RETURN_IF_ERROR(inputs->FetchPadded(source, share.first, share.count));

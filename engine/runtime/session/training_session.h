@@ -50,6 +50,7 @@
 
 namespace milepost::comm {
 class Communicator;
+struct RankSet;
 }
 
 namespace milepost::runtime {
@@ -255,9 +256,7 @@ class TrainingSession {
   bool ChangesStateInMicroSteps() const { return !statistics_->intervals().empty(); }
 
   // The ranks with samples of their own that have what this rank has of each layer.
-  comm::RankSet OwnDataRanks() const {
-    return DataRanks(plan().options, communicator_->rank());
-  }
+  comm::RankSet OwnDataRanks() const;
 
   const v1::JobSpec spec_;
   const SessionOptions options_;

@@ -1,0 +1,97 @@
+// resources.mesh: what it may divide, and what is said of the rest.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/spec/parse.h"
+#include "common/spec/sizes.h"
+#include "common/spec/spec_fixture.h"
+#include "common/spec/validate.h"
+
+namespace milepost {
+namespace {
+
+using ::testing::HasSubstr;
+using v1::JobSpec;
+
+// 4 ranks, of which each two divide a GPT-2 of 4 heads.
+template <typename Change>
+JobSpec MeshSpec(const Change& change) {
+  auto spec = ParseJobSpec(kSpecYaml);
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  spec->mutable_resources()->set_ranks(4);
+  spec->mutable_resources()->mutable_mesh()->set_tensor(2);
+  change(&*spec);
+  NormalizeJobSpec(&*spec);
+  return *std::move(spec);
+}
+
+TEST(MeshTest, TensorRanksShareTheBatch) {
+  const JobSpec spec = MeshSpec([](JobSpec*) {});
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  EXPECT_EQ(spec.train().batch().accumulation(), 2);  // 16 = 4 * 2 * 2 data ranks
+}
+
+// So that specs from before there were meshes have the same digest.
+TEST(MeshTest, OneTensorRankIsNoMesh) {
+  const auto tensor = [](int ranks) {
+    return MeshSpec([=](JobSpec* s) { s->mutable_resources()->mutable_mesh()->set_tensor(ranks); });
+  };
+  EXPECT_FALSE(tensor(1).resources().has_mesh());
+  EXPECT_EQ(SpecDigest(tensor(1)),
+            SpecDigest(MeshSpec([](JobSpec* s) { s->mutable_resources()->clear_mesh(); })));
+  EXPECT_THAT(ValidateJobSpec(tensor(0)).message(), HasSubstr("resources.mesh.tensor"));
+  EXPECT_THAT(ValidateJobSpec(tensor(-2)).message(), HasSubstr("resources.mesh.tensor"));
+}
+
+// What was trained on a mesh goes on without one.
+TEST(MeshTest, TheStateIsThatOfAnyMesh) {
+  EXPECT_EQ(StateDigest(MeshSpec([](JobSpec*) {})),
+            StateDigest(MeshSpec([](JobSpec* s) { s->mutable_resources()->clear_mesh(); })));
+}
+
+TEST(MeshTest, SaysWhatItMustDivideAndTheNearestThatDoes) {
+  const auto message = [](const auto& change) {
+    return std::string(ValidateJobSpec(MeshSpec(change)).message());
+  };
+  EXPECT_THAT(message([](JobSpec* s) { s->mutable_resources()->set_ranks(5); }),
+              HasSubstr("must divide resources.ranks (5), got 2; nearest: 1"));
+  EXPECT_THAT(message([](JobSpec* s) {
+                s->mutable_resources()->set_ranks(8);
+                s->mutable_resources()->mutable_mesh()->set_tensor(8);
+                s->mutable_train()->mutable_batch()->set_global(8);
+              }),
+              HasSubstr("must divide model.gpt2.heads (4), got 8; nearest: 4"));
+}
+
+TEST(MeshTest, RefusesWhatItIsNotFor) {
+  const std::pair<const char*, void (*)(JobSpec*)> cases[] = {
+      {"cuda", [](JobSpec* s) { s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA); }},
+      {"precision", [](JobSpec* s) { s->mutable_train()->set_precision(v1::PRECISION_FP16); }},
+      {"precision", [](JobSpec* s) { s->mutable_train()->set_precision(v1::PRECISION_FP8); }},
+      {"optimizer.type",
+       [](JobSpec* s) {
+         s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_MUON);
+       }},
+      {"optimizer.type",
+       [](JobSpec* s) {
+         s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_ADAMW_8BIT);
+       }},
+      {"rounds at random",
+       [](JobSpec* s) {
+         s->mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
+       }},
+      {"train.memory", [](JobSpec* s) { s->mutable_train()->set_memory(v1::MEMORY_USE_LOW); }},
+      {"offload",
+       [](JobSpec* s) { s->mutable_train()->mutable_offload()->set_activations(true); }},
+      {"redundancy", [](JobSpec* s) { s->mutable_checkpoint()->set_redundancy(1); }},
+      {"lora", [](JobSpec* s) { s->mutable_model()->mutable_lora()->set_rank(4); }},
+  };
+  for (const auto& [what, change] : cases) {
+    const absl::Status status = ValidateJobSpec(MeshSpec(change));
+    EXPECT_THAT(status.message(), HasSubstr("resources.mesh.tensor: ")) << what;
+    EXPECT_THAT(status.message(), HasSubstr(what));
+  }
+}
+
+}  // namespace
+}  // namespace milepost

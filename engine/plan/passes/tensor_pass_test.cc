@@ -1,0 +1,113 @@
+#include "engine/plan/passes/tensor_pass.h"
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "engine/models/model.h"
+#include "engine/plan/testing/plan_fixture.h"
+#include "engine/plan/verification/verify.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace milepost::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+graph::Graph ForwardOf(const v1::JobSpec& spec) {
+  auto graph = models::BuildModel(spec.model(), {.batch = 2, .sequence = 16});
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *std::move(graph);
+}
+
+const graph::Parameter& ParameterNamed(const graph::Graph& graph, absl::string_view name) {
+  for (const graph::Parameter& parameter : graph.parameters) {
+    if (absl::StrContains(graph.values[parameter.value].name, name)) return parameter;
+  }
+  ADD_FAILURE() << "no " << name;
+  return graph.parameters[0];
+}
+
+TEST(TensorPass, OneRankChangesNothing) {
+  graph::Graph graph = ForwardOf(SpecOf({}));
+  const size_t ops = graph.ops.size();
+  ASSERT_EQ(DivideLayers(graph, 1), absl::OkStatus());
+  EXPECT_EQ(graph.ops.size(), ops);
+  for (const graph::Parameter& parameter : graph.parameters) {
+    EXPECT_TRUE(parameter.division.whole());
+  }
+}
+
+// GPT-2's query, key and value lie side by side in one weight's columns.
+TEST(TensorPass, ARankHasWholeHeadsOfEach) {
+  graph::Graph graph = ForwardOf(SpecOf({.width = 64, .heads = 4}));
+  ASSERT_EQ(DivideLayers(graph, 2), absl::OkStatus());
+  const graph::Parameter& qkv = ParameterNamed(graph, "h.0.attn.c_attn.weight");
+  EXPECT_EQ(graph.values[qkv.value].shape, (graph::Shape{64, 96}));
+  EXPECT_EQ(qkv.undivided, (std::vector<int64_t>{64, 192}));
+  EXPECT_EQ(graph.ElementsOf(qkv), 64 * 192);
+  // Row 1, the first column of the keys: behind 32 of the queries.
+  EXPECT_EQ(qkv.division.WholeIndex(96 + 32, /*tensor_rank=*/0), 192 + 64);
+  EXPECT_EQ(qkv.division.WholeIndex(96 + 32, /*tensor_rank=*/1), 192 + 64 + 32);
+  const graph::Parameter& bias = ParameterNamed(graph, "h.0.attn.c_attn.bias");
+  EXPECT_EQ(bias.division.WholeIndex(33, /*tensor_rank=*/1), 64 + 32 + 1);
+  const graph::Parameter& out = ParameterNamed(graph, "h.0.attn.c_proj.weight");
+  EXPECT_EQ(graph.values[out.value].shape, (graph::Shape{32, 64}));
+  EXPECT_EQ(out.division.WholeIndex(5, /*tensor_rank=*/1), 32 * 64 + 5);
+  EXPECT_TRUE(ParameterNamed(graph, "h.0.attn.c_proj.bias").division.whole());
+  EXPECT_TRUE(ParameterNamed(graph, "wte.weight").division.whole());
+}
+
+TEST(TensorPass, SumsWhatTheLastLayersMakeAndTheGradientOfTheFirst) {
+  PlanOptions options = OptionsOf(1, 0, DType::kF32);
+  options.tensor = 2;
+  const absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf({.layers = 3}), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  int forward = 0, backward = 0;
+  double bytes = 0;
+  for (const PlannedOp& op : plan->train.ops) {
+    if (op.op.kind != graph::OpKind::kTensorReduce) continue;
+    EXPECT_EQ(op.stream, Stream::kCommunication);
+    (op.op.phase == graph::Phase::kForward ? forward : backward) += 1;
+    bytes += op.wire_bytes;
+  }
+  EXPECT_EQ(forward, 6);
+  EXPECT_EQ(backward, 6);
+  EXPECT_EQ(bytes, 12 * 4 * 2 * 16 * 64);  // a ring of two sends each element once
+}
+
+// A sum that is left out, or of another size, is found before anything runs.
+TEST(TensorPass, WireBytesAreVerified) {
+  PlanOptions options = OptionsOf(2, 1, DType::kBf16);
+  options.tensor = 2;
+  absl::StatusOr<StepPlan> plan = PlanTraining(SpecOf({}), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (PlannedOp& op : plan->train.ops) {
+    if (op.op.kind == graph::OpKind::kTensorReduce) op.wire_bytes *= 2;
+  }
+  EXPECT_THAT(Verify(*plan).message(), HasSubstr("tensor_reduce"));
+}
+
+TEST(TensorPass, NamesWhatCannotBeDivided) {
+  graph::Graph graph = ForwardOf(SpecOf({.heads = 4}));
+  const absl::Status status = DivideLayers(graph, 3);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(status.message(), HasSubstr("h.0.attn.qkv: 3 does not divide"));
+}
+
+TEST(TensorPass, ARanksShareOfTheParametersAndTheWork) {
+  const v1::JobSpec spec = SpecOf(Gpt2Small());
+  PlanOptions options = OptionsOf(1, 0, DType::kF32);
+  const absl::StatusOr<StepPlan> alone = PlanTraining(spec, options);
+  options.tensor = 4;
+  const absl::StatusOr<StepPlan> divided = PlanTraining(spec, options);
+  ASSERT_TRUE(alone.ok() && divided.ok()) << divided.status();
+  EXPECT_EQ(divided->parameters, alone->parameters);
+  EXPECT_LT(divided->bytes_by_class[static_cast<int>(BufferClass::kParameters)],
+            0.5 * static_cast<double>(
+                      alone->bytes_by_class[static_cast<int>(BufferClass::kParameters)]));
+  EXPECT_LT(divided->flops_per_step, 0.5 * alone->flops_per_step);
+}
+
+}  // namespace
+}  // namespace milepost::plan
