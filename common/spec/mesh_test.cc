@@ -16,7 +16,7 @@ using v1::JobSpec;
 // 4 ranks, of which each two divide a GPT-2 of 4 heads.
 template <typename Change>
 JobSpec MeshSpec(const Change& change) {
-  auto spec = ParseJobSpec(kSpecYaml);
+  auto spec = ParseJobSpecYaml(kSpecYaml, "small.yaml");
   EXPECT_TRUE(spec.ok()) << spec.status();
   spec->mutable_resources()->set_ranks(4);
   spec->mutable_resources()->mutable_mesh()->set_tensor(2);
@@ -65,7 +65,6 @@ TEST(MeshTest, SaysWhatItMustDivideAndTheNearestThatDoes) {
 
 TEST(MeshTest, RefusesWhatItIsNotFor) {
   const std::pair<const char*, void (*)(JobSpec*)> cases[] = {
-      {"cuda", [](JobSpec* s) { s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA); }},
       {"precision", [](JobSpec* s) { s->mutable_train()->set_precision(v1::PRECISION_FP16); }},
       {"precision", [](JobSpec* s) { s->mutable_train()->set_precision(v1::PRECISION_FP8); }},
       {"optimizer.type",
@@ -81,8 +80,7 @@ TEST(MeshTest, RefusesWhatItIsNotFor) {
          s->mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
        }},
       {"train.memory", [](JobSpec* s) { s->mutable_train()->set_memory(v1::MEMORY_USE_LOW); }},
-      {"offload",
-       [](JobSpec* s) { s->mutable_train()->mutable_offload()->set_activations(true); }},
+      {"offload", [](JobSpec* s) { s->mutable_train()->mutable_offload()->set_activations(true); }},
       {"redundancy", [](JobSpec* s) { s->mutable_checkpoint()->set_redundancy(1); }},
       {"lora", [](JobSpec* s) { s->mutable_model()->mutable_lora()->set_rank(4); }},
   };

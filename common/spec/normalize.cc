@@ -289,7 +289,8 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
   MP_DEFAULT(resources, ranks, 1);
   MP_DEFAULT_ENUM(resources, device, v1::DEVICE_KIND_CPU);
   MP_DEFAULT(resources, threads_per_rank, 0);
-  if (TensorRanks(*resources) == 1 && resources->mesh().tensor() >= 0) resources->clear_mesh();
+  const bool divides = resources->mesh().has_tensor() && resources->mesh().tensor() != 1;
+  if (!divides) resources->clear_mesh();
   if (!spec->has_script()) NormalizeTraining(spec);
 
   v1::SchedulingSpec* scheduling = spec->mutable_scheduling();

@@ -32,6 +32,10 @@ std::vector<Divided> DividedSizes(const v1::ModelSpec& model) {
     sizes.push_back({field("kv_heads"), model.llama().kv_heads()});
     sizes.push_back({field("hidden"), model.llama().hidden()});
   }
+  if (model.has_vit()) {
+    sizes.push_back({field("heads"), model.vit().heads()});
+    sizes.push_back({field("hidden"), model.vit().hidden()});
+  }
   if (model.has_bert()) {
     sizes.push_back({field("heads"), model.bert().heads()});
     sizes.push_back({field("hidden"), model.bert().hidden()});
@@ -64,7 +68,7 @@ void CheckDivided(const v1::JobSpec& spec, Checker* check) {
 }
 
 bool HasFamily(const v1::ModelSpec& model) {
-  return model.has_gpt2() || model.has_llama() || model.has_bert();
+  return model.has_gpt2() || model.has_llama() || model.has_bert() || model.has_vit();
 }
 
 bool StepsOnElements(const v1::OptimizerSpec& optimizer) {
@@ -84,15 +88,15 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
   const v1::Precision precision = train.precision();
   const std::pair<bool, const char*> refused[] = {
       {spec.has_script(), "is not for jobs with a script: it divides its model itself"},
-      {resources.device() == v1::DEVICE_KIND_CUDA, "is not for resources.device: cuda yet; take 1"},
-      {!HasFamily(spec.model()), "is for model.gpt2, model.llama and model.bert"},
-      {llama.qk_norm() || llama.wide_qk_norm(), "is not for models with norms of q and k; take 1"},
+      {!HasFamily(spec.model()), "is for model.gpt2, model.llama, model.bert and model.vit"},
+      {llama.wide_qk_norm(), "is not for model.llama.wide_qk_norm; take 1"},
       {llama.has_experts(), "is not for model.llama.experts; take 1"},
       {spec.model().has_lora(), "is not for model.lora; take 1"},
       {train.has_dpo(), "is not for train.dpo; take 1"},
       {precision != v1::PRECISION_FP32 && precision != v1::PRECISION_BF16,
        "is for train.precision fp32 and bf16"},
-      {!StepsOnElements(train.optimizer()), "is for train.optimizer.type adamw, lion, sgd and adan"},
+      {!StepsOnElements(train.optimizer()),
+       "is for train.optimizer.type adamw, lion, sgd and adan"},
       {train.optimizer().state_dtype() == v1::STATE_DTYPE_BF16 ||
            train.optimizer().master() == v1::MASTER_DTYPE_NONE,
        "is not for a train.optimizer that rounds at random: take state_dtype and master fp32"},

@@ -146,6 +146,7 @@ struct Attributes {
   int32_t fp8_layer = -1;   // kLinear*: index among the layers that may use fp8; -1: none
   bool never_fp8 = false;   // kLinear*
   // kLinear: tensor ranks divide its columns, and sum what each makes of the gradient of its input.
+  // kQkNorm: they divide its heads, and sum what each makes of the gradients of its gammas.
   bool divides_columns = false;
   RopeAttributes rope;      // kRopeTable
   ImageAttributes image;

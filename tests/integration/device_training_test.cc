@@ -367,6 +367,48 @@ INSTANTIATE_TEST_SUITE_P(All, Stages,
                          });
 
 // Overflows are skipped on the device, and the scale goes its way as on the CPU.
+// Ranks that divide layers, beside ranks with samples of their own, against one rank on the CPU.
+TEST(DeviceTraining, TensorRanksTrainAsOneRankOnTheCpu) {
+  const TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (TinyOptions options :
+         {TinyOptions{.dropout = 0.1}, TinyOptions{.llama = true, .kv_heads = 4, .qkv_bias = true},
+          TinyOptions{.llama = true, .qk_norm = true},
+          TinyOptions{.bert = true, .documents = true}}) {
+      options.steps = 2;
+      options.layers = 1;
+      options.precision = precision;
+      options.micro_batch = options.global_batch;
+      const Trained cpu = Train(job.Spec(options), OnCpu);
+      for (const int stage : {0, 1, 3}) {
+        TinyOptions divided = options;
+        divided.stage = stage;
+        divided.ranks = stage == 0 ? 2 : 4;
+        divided.tensor = 2;
+        divided.micro_batch = options.global_batch / (divided.ranks / 2) / 2;
+        SCOPED_TRACE(absl::StrCat("stage ", stage));
+        const Trained device =
+            Train(job.Spec(divided), OnDevice(1, /*capture=*/true, divided.ranks));
+        ExpectSame(device, cpu, precision == v1::PRECISION_FP32 ? kFp32Bar : kBf16Bar);
+      }
+    }
+  }
+}
+
+TEST(DeviceTraining, TensorRanksBeginWithTheValuesOfOneRank) {
+  const TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    const TinyOptions options{.precision = precision, .llama = true};
+    const Trained cpu = Train(job.Spec(options), 0, OnCpu);
+    TinyOptions divided = options;
+    divided.ranks = 4;
+    divided.tensor = 2;
+    divided.stage = 2;
+    const Trained device = Train(job.Spec(divided), 0, OnDevice(1, /*capture=*/true, 4));
+    EXPECT_TRUE(device.state.data == cpu.state.data);
+  }
+}
+
 TEST(DeviceTraining, Fp16SkipsOverflows) {
   const TinyJob job;
   v1::JobSpec spec = job.Spec({.precision = v1::PRECISION_FP16, .layers = 1, .steps = 6});

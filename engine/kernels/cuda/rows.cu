@@ -20,9 +20,9 @@ absl::Status CopyColumns(const T* x, int64_t rows, int64_t width, int64_t stride
   });
 }
 
-template <typename T>
-absl::Status AddBias(const T* bias, int64_t rows, int64_t width, float* x, cudaStream_t stream) {
-  const AddBiasKernel<T> kernel = {bias, rows, width, x};
+template <typename T, typename X>
+absl::Status AddBias(const T* bias, int64_t rows, int64_t width, X* x, cudaStream_t stream) {
+  const AddBiasKernel<T, X> kernel = {bias, rows, width, x};
   return Launch(kernel, kernel.grid(), stream, "AddBias");
 }
 
@@ -64,6 +64,7 @@ absl::Status ScatterRows(const T* x, const int32_t* order, int64_t count, int64_
                                     T*, cudaStream_t);                                             \
   template absl::Status CopyColumns(const T*, int64_t, int64_t, int64_t, T*, cudaStream_t);        \
   template absl::Status AddBias(const T*, int64_t, int64_t, float*, cudaStream_t)
+template absl::Status AddBias(const bf16*, int64_t, int64_t, bf16*, cudaStream_t);
 MP_INSTANTIATE(float);
 MP_INSTANTIATE(bf16);
 MP_INSTANTIATE(f16);

@@ -37,9 +37,9 @@ template <typename T>
 absl::Status CopyColumns(const T* x, int64_t rows, int64_t width, int64_t stride, T* out,
                          cudaStream_t stream);
 
-// x[r, :] += bias[:], r < rows.
-template <typename T>
-absl::Status AddBias(const T* bias, int64_t rows, int64_t width, float* x, cudaStream_t stream);
+// x[r, :] += bias[:], r < rows. X is float, or T is bf16 and so is X.
+template <typename T, typename X>
+absl::Status AddBias(const T* bias, int64_t rows, int64_t width, X* x, cudaStream_t stream);
 
 }  // namespace milepost::kernels::cuda
 

@@ -162,18 +162,19 @@ absl::Status RunCopyColumns(const T* x, int64_t rows, int64_t width, int64_t str
 }
 
 // An element a thread.
-template <typename T>
+template <typename T, typename X>
 struct AddBiasKernel {
   static constexpr int kThreads = 256;
   const T* bias;
   int64_t rows, width;
-  float* x;
+  X* x;
 
   Grid grid() const { return {.x = CeilDiv(rows * width, kThreads)}; }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
     const int64_t i = c.block() * kThreads + c.thread();
-    if (i < rows * width) c.Store(x + i, c.Load(x + i) + Widen(c.Load(bias + i % width)));
+    if (i >= rows * width) return;
+    c.Store(x + i, Narrow<X>(Widen(c.Load(x + i)) + Widen(c.Load(bias + i % width))));
   }
 };
 

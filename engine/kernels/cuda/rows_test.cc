@@ -23,11 +23,15 @@ void TestRows(int64_t batch, int64_t sequence, int64_t width, int64_t row) {
   const auto addend = RandomVector<float>(batch * width, 4);
   HostArray<float> sum(addend);
   HostArray<T> bias(std::vector<T>(values.begin(), values.begin() + width));
-  RunKernel(AddBiasKernel<T>{bias.data(), batch, width, sum.data()});
+  HostArray<T> rounded(values);
+  RunKernel(AddBiasKernel<T, float>{bias.data(), batch, width, sum.data()});
+  RunKernel(AddBiasKernel<T, T>{bias.data(), batch, width, rounded.data()});
   for (int64_t i = 0; i < batch * width; ++i) {
     const int64_t from = (i / width * sequence + row) * width + i % width;
     EXPECT_EQ(ToFloat(out.data()[i]), ToFloat(values[from])) << i;
     EXPECT_EQ(sum.data()[i], addend[i] + ToFloat(values[i % width])) << i;
+    const float added = ToFloat(values[i]) + ToFloat(values[i % width]);
+    EXPECT_EQ(ToFloat(rounded.data()[i]), ToFloat(FromFloat<T>(added))) << i;
   }
 }
 

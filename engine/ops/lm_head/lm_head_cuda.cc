@@ -255,7 +255,7 @@ absl::StatusOr<BoundOp> LmHeadLogitsOf(const CudaBinding& b) {
     MP_RETURN_IF_ERROR(
         products->Execute(product, {.a = rows, .b = wte, .c = logits}, scratch, stream));
     if (bias == nullptr) return absl::OkStatus();
-    return cuda::AddBias<T>(bias, product.spec.m, sizes.vocabulary, logits, stream);
+    return cuda::AddBias(bias, product.spec.m, sizes.vocabulary, logits, stream);
   };
 }
 

@@ -4,7 +4,8 @@
 // kTensorReduce: x[N,C], added[N,C] or none, bias[C] or none -> y[N,C] = the sum of the tensor
 //                ranks' x, + added + bias. All tensor ranks have the same y, to the bit. fp32 and
 //                bf16; sums of bf16 are made in fp32 and rounded once. N*C is a multiple of the
-//                number of tensor ranks.
+//                number of tensor ranks. In the backward also of f32[C] alone, a part of a
+//                parameter's gradient -> y and g[C], the gradient, to which y is added.
 // kBiasBackward: dy[N,C] -> dbias[C], f32: the sums of dy's columns.
 //
 // Within one rank kTensorReduce adds what else it is given to its own x. Its gradient is that of

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
@@ -30,22 +31,41 @@ void AddToRows(const T* bias, int64_t rows, int64_t width, T* y) {
 template <typename T>
 absl::StatusOr<BoundOp> TensorReduceOf(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const BoundCall call, runtime::CallOf(b));
-  const graph::Shape& shape = b.OutputShape(0);
+  const int64_t n = graph::Elements(b.OutputShape(0)), width = b.OutputShape(0).back();
   return [call, x = b.Input<T>(0), added = b.Input<T>(1), bias = b.Input<T>(2), y = b.Output<T>(0),
-          rows = shape[0], width = shape[1]](const StepContext& context) {
-    if (x != y) std::copy_n(x, rows * width, y);
+          n, width](const StepContext& context) {
+    if (x != y) std::copy_n(x, n, y);
     MP_RETURN_IF_ERROR(call.Run(context));
-    if (added != nullptr) kernels::Add<T>(y, added, rows * width, y);
-    if (bias != nullptr) AddToRows(bias, rows, width, y);
+    if (added != nullptr) kernels::Add<T>(y, added, n, y);
+    if (bias != nullptr) AddToRows(bias, n / width, width, y);
     return absl::OkStatus();
   };
+}
+
+absl::StatusOr<BoundOp> SumOfGradientParts(const Binding& b) {
+  MP_ASSIGN_OR_RETURN(BoundOp sum, TensorReduceOf<float>(b));
+  return [sum = std::move(sum), y = b.Output<float>(0), n = graph::Elements(b.OutputShape(0)),
+          gradient = b.Output<float>(1),
+          accumulation = b.OutputAccumulation(1)](const StepContext& context) {
+    MP_RETURN_IF_ERROR(sum(context));
+    if (accumulation.At(context)) {
+      kernels::Accumulate(y, n, gradient);
+    } else {
+      std::copy_n(y, n, gradient);
+    }
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindTensorReduce(const Binding& b) {
+  if (b.planned.op.outputs.size() > 1) return SumOfGradientParts(b);
+  return MP_BIND_F32_OR_BF16(TensorReduceOf, b);
 }
 
 template <typename T>
 absl::StatusOr<BoundOp> BiasBackwardOf(const Binding& b) {
   const graph::Shape& shape = b.InputShape(0);
-  MP_RETURN_IF_ERROR(
-      b.RequireWorkspace(kernels::BiasGradientWorkspaceBytes(shape[0], shape[1])));
+  MP_RETURN_IF_ERROR(b.RequireWorkspace(kernels::BiasGradientWorkspaceBytes(shape[0], shape[1])));
   return [dy = b.Input<T>(0), rows = shape[0], width = shape[1], dbias = b.Output<float>(0),
           accumulation = b.OutputAccumulation(0),
           workspace = b.Workspace()](const StepContext& context) {
@@ -56,7 +76,7 @@ absl::StatusOr<BoundOp> BiasBackwardOf(const Binding& b) {
 
 }  // namespace
 
-constinit const CpuOp kTensorReduce = {.bind = MP_F32_OR_BF16(TensorReduceOf)};
+constinit const CpuOp kTensorReduce = {.bind = BindTensorReduce};
 constinit const CpuOp kBiasBackward = {.bind = MP_F32_OR_BF16(BiasBackwardOf)};
 
 }  // namespace milepost::ops::cpu

@@ -6,12 +6,13 @@ namespace {
 // Of one rank.
 void TensorReduce(const Run& run) {
   Array y = run.in(0);
-  const auto width = static_cast<size_t>(run.dim(0, 1));
+  const auto width = static_cast<size_t>(run.in_shape(0).back());
   for (size_t i = 0; i < y.size(); ++i) {
     if (run.has_input(1)) y[i] += run.in(1)[i];
     if (run.has_input(2)) y[i] += run.in(2)[i % width];
   }
   run.Write(0, y);
+  run.Write(1, y);
 }
 
 void BiasBackward(const Run& run) { run.Write(0, ColumnSums(run.in(0), run.dim(0, 1))); }

@@ -35,6 +35,7 @@ bool GoesByColumns(OpKind kind) {
     case OpKind::kSwiGlu:
     case OpKind::kGeGlu:
     case OpKind::kRope:
+    case OpKind::kQkNorm:
     case OpKind::kAttention:
       return true;
     default:
@@ -141,7 +142,8 @@ class LayerDivider {
 
   absl::Status DivideBetween(size_t i) {
     Op& op = graph_.ops[i];
-    if (op.kind == OpKind::kAttention || op.kind == OpKind::kRope) {
+    op.attributes.divides_columns = op.kind == OpKind::kQkNorm;
+    if (op.kind == OpKind::kAttention || op.kind == OpKind::kRope || op.kind == OpKind::kQkNorm) {
       MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.kv_heads));
       MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.heads));
     }

@@ -125,9 +125,15 @@ StateInterval ParameterStore::IntervalOf(const plan::FlatGroup& group,
                             .begin = (begin - p.begin) / state.elements_per_item,
                             .end = Items(end - p.begin, state),
                             .data = Data(group, state) + item * ByteSize(state.dtype)};
+  if (!group.divided) return interval;
+  MP_CHECK(state.elements_per_item == 1) << "divided items";
+  return Divided(p, interval);
+}
+
+// Of this rank's own elements of the parameter: as those of the whole one.
+StateInterval ParameterStore::Divided(const plan::GroupParameter& p, StateInterval interval) const {
   const graph::TensorDivision& division = graph_.parameters[p.parameter].division;
   if (division.whole()) return interval;
-  MP_CHECK(state.elements_per_item == 1) << "divided items";
   interval.begin = division.WholeIndex(interval.begin, tensor_rank_);
   interval.end = division.WholeIndex(interval.end - 1, tensor_rank_) + 1;
   if (graph_.ElementsOf(graph_.parameters[p.parameter]) == division.period) return interval;
@@ -247,9 +253,8 @@ void ParameterStore::Initialize(uint64_t seed, const Tensors& of,
   for (const StateInterval& interval : intervals) {
     const int parameter = of.ParameterOf(interval.tensor);
     if (interval.tensor != of.first[parameter]) {  // m, v and what belongs to them
-      std::memset(
-          interval.data, 0,
-          static_cast<size_t>(interval.elements() * of.item_bytes[interval.tensor]));
+      std::memset(interval.data, 0,
+                  static_cast<size_t>(interval.elements() * of.item_bytes[interval.tensor]));
       continue;
     }
     InitializeInterval(seed, parameter, of.tensors[interval.tensor], interval);
@@ -284,9 +289,9 @@ const plan::FlatGroup* ParameterStore::GroupOf(plan::BufferId buffer) const {
   return group == plan_.groups.end() ? nullptr : &*group;
 }
 
-bool ParameterStore::IsPacked(plan::BufferId buffer) const {
+bool ParameterStore::DrawnOnHost(plan::BufferId buffer) const {
   const plan::FlatGroup* group = GroupOf(buffer);
-  return group != nullptr && group->Packed();
+  return group != nullptr && (group->Packed() || group->divided);
 }
 
 std::vector<DrawnValues> ParameterStore::Drawn(uint64_t seed, plan::BufferId buffer) const {
@@ -314,23 +319,27 @@ std::vector<DrawnValues> ParameterStore::Drawn(uint64_t seed, plan::BufferId buf
   return drawn;
 }
 
-void ParameterStore::WritePacked(uint64_t seed, plan::BufferId buffer, int64_t begin, int64_t bytes,
-                                 char* at) const {
+void ParameterStore::WriteDrawn(uint64_t seed, plan::BufferId buffer, int64_t begin, int64_t bytes,
+                                char* at) const {
+  MP_CHECK(DrawnOnHost(buffer));
   const plan::FlatGroup* group = GroupOf(buffer);
-  MP_CHECK(group != nullptr && group->Packed());
   const bool parameters = group->parameter_buffer == buffer;
-  const int64_t first = begin + HeldBegin(*group) - (parameters ? ParameterBegin(*group) : 0);
+  const DType dtype = parameters ? group->parameter_dtype : group->master_dtype;
+  const int64_t element = ByteSize(dtype);
+  MP_CHECK(begin % element == 0 && bytes % element == 0) << begin << ", " << bytes;
+  const int64_t first =
+      begin / element + HeldBegin(*group) - (parameters ? ParameterBegin(*group) : 0);
   std::memset(at, 0, static_cast<size_t>(bytes));  // padding stays that
   for (const plan::GroupParameter& p : group->parameters) {
     const int64_t from = std::max(p.begin, first);
-    const int64_t to = std::min(p.begin + p.elements, first + bytes);
+    const int64_t to = std::min(p.begin + p.elements, first + bytes / element);
     if (from >= to) continue;
-    const int32_t tensor = base_.first[p.parameter];
-    InitializeInterval(seed, p.parameter, base_.tensors[tensor],
-                       {.tensor = tensor,
-                        .begin = from - p.begin,
-                        .end = to - p.begin,
-                        .data = at + (from - first)});
+    const Tensors& tensors = group->Packed() ? base_ : state_;
+    v1::TensorInfo tensor = tensors.tensors[tensors.first[p.parameter]];
+    if (!group->Packed()) tensor.set_dtype(Name(dtype));
+    StateInterval interval = Divided(p, {.begin = from - p.begin, .end = to - p.begin});
+    interval.data = at + (from - first) * element;
+    InitializeInterval(seed, p.parameter, tensor, interval);
   }
 }
 

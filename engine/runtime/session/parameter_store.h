@@ -65,14 +65,14 @@ class ParameterStore {
   // Averages become the masters. Local.
   void StartAverages();
   // What Initialize and RebuildParameters leave in a buffer of masters or parameters, but for
-  // zeros, for a device that makes it; not of packed ones. Needs no arena and no other rank, as
-  // WritePacked.
+  // zeros, for a device that makes it; not of those that DrawnOnHost says. Needs no arena and no
+  // other rank, as WriteDrawn.
   std::vector<DrawnValues> Drawn(uint64_t seed, plan::BufferId buffer) const;
-  // Whether it is one of packed parameters.
-  bool IsPacked(plan::BufferId buffer) const;
+  // Whether it is one of packed parameters, or of those that tensor ranks divide.
+  bool DrawnOnHost(plan::BufferId buffer) const;
   // The same of bytes [begin, begin + bytes) of such a buffer, written to `at`.
-  void WritePacked(uint64_t seed, plan::BufferId buffer, int64_t begin, int64_t bytes,
-                   char* at) const;
+  void WriteDrawn(uint64_t seed, plan::BufferId buffer, int64_t begin, int64_t bytes,
+                  char* at) const;
   // Compute-dtype parameters from the masters: a cast and, where parameters are whole but masters
   // are sharded, an all-gather. `disk`: where masters are, which pass through their turns' memory;
   // null: they are in the arenas.
@@ -128,6 +128,7 @@ class ParameterStore {
   StateInterval IntervalOf(const plan::FlatGroup& group, const plan::GroupParameter& p,
                            const plan::GroupState& state, int32_t tensor, int64_t begin,
                            int64_t end) const;
+  StateInterval Divided(const plan::GroupParameter& p, StateInterval interval) const;
   void DivideSaved();
 
   const plan::StepPlan& plan_;

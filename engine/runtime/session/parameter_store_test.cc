@@ -60,7 +60,7 @@ std::vector<char> Packed(const ParameterStore& store, plan::BufferId id, int64_t
   std::vector<char> got(static_cast<size_t>(bytes), 77);
   constexpr int64_t kPiece = 4 * 9001;
   for (int64_t begin = 0; begin < bytes; begin += kPiece) {
-    store.WritePacked(kInitialSeed, id, begin, std::min(kPiece, bytes - begin), got.data() + begin);
+    store.WriteDrawn(kInitialSeed, id, begin, std::min(kPiece, bytes - begin), got.data() + begin);
   }
   return got;
 }
@@ -69,7 +69,7 @@ void ExpectSameBytes(const plan::StepPlan& plan, const ParameterStore& store, co
   for (const plan::BufferId id : plan::InitialisedOnDevice(plan)) {
     const plan::Buffer& buffer = plan.buffers[id];
     const std::vector<char> got =
-        store.IsPacked(id) ? Packed(store, id, buffer.bytes) : Drawn(store, id, buffer.bytes);
+        store.DrawnOnHost(id) ? Packed(store, id, buffer.bytes) : Drawn(store, id, buffer.bytes);
     const char* want = arena + buffer.offset;
     EXPECT_TRUE(std::equal(got.begin(), got.end(), want)) << buffer.name;
   }

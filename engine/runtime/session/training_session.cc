@@ -183,11 +183,11 @@ absl::Status TrainingSession::UploadInitial() {
   const uint64_t seed = spec_.train().seed();
   const auto drawn = [&](plan::BufferId buffer) -> std::optional<std::vector<DrawnValues>> {
     const bool of_statistics = buffer == plan.statistics || buffer == plan.scalings;
-    if (of_statistics || store_->IsPacked(buffer)) return std::nullopt;
+    if (of_statistics || store_->DrawnOnHost(buffer)) return std::nullopt;
     return store_->Drawn(seed, buffer);
   };
   const auto bytes = [&](plan::BufferId buffer, int64_t begin, int64_t bytes, char* at) {
-    if (store_->IsPacked(buffer)) return store_->WritePacked(seed, buffer, begin, bytes, at);
+    if (store_->DrawnOnHost(buffer)) return store_->WriteDrawn(seed, buffer, begin, bytes, at);
     std::memcpy(at, engine_->mirror() + plan.buffers[buffer].offset + begin,
                 static_cast<size_t>(bytes));
   };
@@ -381,8 +381,8 @@ absl::Status TrainingSession::AgreeOnData(const data::MicroBatch& first, const H
   }
   // Where there are documents, the targets in them vary.
   if (data::TargetsVary(*data_.train)) {
-    MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(agreed_), comm::ReduceOp::kSum,
-                                                OwnDataRanks()));
+    MP_RETURN_IF_ERROR(
+        communicator_->AllReduce(absl::MakeSpan(agreed_), comm::ReduceOp::kSum, OwnDataRanks()));
   } else {
     for (double& count : targets) count *= layout_.world;
   }
@@ -479,8 +479,7 @@ absl::StatusOr<EvaluationReport> TrainingSession::Measure(const data::SampleSour
   MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, engine_->FinishEvaluation());
   const absl::Span<double> sums =
       scalars.subspan(plan::LossScalar(0), heads.size() * graph::kLossSums);
-  MP_RETURN_IF_ERROR(
-      communicator_->AllReduce(sums, comm::ReduceOp::kSum, OwnDataRanks()));
+  MP_RETURN_IF_ERROR(communicator_->AllReduce(sums, comm::ReduceOp::kSum, OwnDataRanks()));
   EvaluationReport report;
   report.loss = MeanLoss(heads, sums.data());
   for (size_t head = 0; head < heads.size(); ++head) {
@@ -524,8 +523,8 @@ absl::StatusOr<std::vector<double>> TrainingSession::AgreeOnTurns(const data::Sa
     // What is filled up with is a document each.
     many[turn] = documents + layout_.micro_batch - share.count > most ? 1 : 0;
   }
-  MP_RETURN_IF_ERROR(communicator_->AllReduce(absl::MakeSpan(many), comm::ReduceOp::kSum,
-                                              OwnDataRanks()));
+  MP_RETURN_IF_ERROR(
+      communicator_->AllReduce(absl::MakeSpan(many), comm::ReduceOp::kSum, OwnDataRanks()));
   return many;
 }
 

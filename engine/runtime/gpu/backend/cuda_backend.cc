@@ -148,8 +148,10 @@ absl::Status CudaBackend::Prepare(const plan::StepPlan& plan, CudaScratch* neede
 absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan::Program& program,
                                           const plan::PlannedOp& planned) {
   MP_CHECK(memory_.arena != nullptr) << "Attach comes first";
-  const int rank = services_.communicator == nullptr ? 0 : services_.communicator->rank();
-  CudaBinding b{{plan, program, planned, memory_.arena, rank, memory_.host_arena, memory_.disk},
+  const int rank_of_job = services_.communicator == nullptr ? 0 : services_.communicator->rank();
+  const int rank = plan.options.DataRank(rank_of_job);
+  CudaBinding b{{plan, program, planned, memory_.arena, rank, memory_.host_arena, memory_.disk,
+                 plan.options.TensorRank(rank_of_job)},
                 services_,
                 memory_};
   if (IsAttention(planned.op.kind)) {

@@ -205,7 +205,7 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
   MP_RETURN_IF_ERROR(Choose(arguments));
   parts_.timeout = StepTimeout(plan_, arguments.threads, parts_.timeout);
   MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device(), plan_.options.Offloads()));
-  if (plan_.options.world > 1) {
+  if (plan_.options.Ranks() > 1) {
     MP_ASSIGN_OR_RETURN(communicator_, parts_.communicator(plan_));
     parts_.capture &= communicator_->capturable();
   }
@@ -254,7 +254,7 @@ absl::Status CudaEngine::MakePlan(const StepEngineArguments& arguments) {
 }
 
 absl::Status CudaEngine::AllocateOnDevice(const std::string& state_folder) {
-  layout_ = ControlLayoutOf(plan_, rank_);
+  layout_ = ControlLayoutOf(plan_, plan_.options.DataRank(rank_));
   MP_ASSIGN_OR_RETURN(memory_.arena, device().Allocate(plan_.arena_bytes));
   if (communicator_ != nullptr) {
     const std::string note = communicator_->Register(memory_.arena, plan_.arena_bytes);
@@ -457,7 +457,7 @@ absl::Status CudaEngine::CopySlot(const Inputs& inputs, const StepContext& conte
     MP_RETURN_IF_ERROR(device().Copy(streams_.compute, memory_.arena + range.begin,
                                      slot.inputs.data() + range.begin, range.end - range.begin));
   }
-  WriteControl(plan_, rank_, layout_, context,
+  WriteControl(plan_, plan_.options.DataRank(rank_), layout_, context,
                {.loss_scale = context.loss_scale, .max_norm = context.clip_norm},
                slot.control.data());
   MP_RETURN_IF_ERROR(

@@ -39,6 +39,12 @@ Part PartToDevice(const Collective& call, int rank) {
   return call.kind == Kind::kReduceScatter ? MineOf(call, rank) : Part{0, call.bytes()};
 }
 
+// Behind the values, for sums of bf16 (CallOnHost).
+int64_t SumBytes(const Collective& call) {
+  const bool sums = call.kind == Kind::kAllReduce && call.dtype == DType::kBf16;
+  return sums ? call.bytes() : 0;
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> StagingBytes(const plan::StepPlan& plan, int rank) {
@@ -46,7 +52,7 @@ absl::StatusOr<int64_t> StagingBytes(const plan::StepPlan& plan, int rank) {
   for (const plan::Program* program : plan.Programs()) {
     for (const plan::PlannedOp& op : program->ops) {
       MP_ASSIGN_OR_RETURN(const auto call, CollectiveOf(plan, *program, op, rank));
-      if (call.has_value()) most = std::max(most, call->bytes());
+      if (call.has_value()) most = std::max(most, call->bytes() + SumBytes(*call));
     }
   }
   return most;
@@ -84,9 +90,10 @@ absl::Status HostStagedCommunicator::HandOver(Item* item) {
 // block until the device has room, for which the thread may have to go on, so no lock is held.
 absl::Status HostStagedCommunicator::Enqueue(const Collective& call, char* arena, void*,
                                              cudaStream_t stream) {
-  if (call.bytes() > pinned_.staging_bytes) {
-    return absl::InternalError(absl::StrCat("a call of ", call.bytes(), " bytes, with staging for ",
-                                            pinned_.staging_bytes));
+  const int64_t bytes = call.bytes() + SumBytes(call);
+  if (bytes > pinned_.staging_bytes) {
+    return absl::InternalError(
+        absl::StrCat("a call of ", bytes, " bytes, with staging for ", pinned_.staging_bytes));
   }
   Item item = {.call = call};
   MP_RETURN_IF_ERROR(HandOver(&item));
@@ -122,7 +129,8 @@ void HostStagedCommunicator::Run() {
       under_way_ = true;
     }
     if (!AwaitReady(item.number)) return;
-    Finish(item.number, CallOnHost(item.call, pinned_.staging, ranks_));
+    Finish(item.number,
+           CallOnHost(item.call, pinned_.staging, ranks_, pinned_.staging + item.call.bytes()));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
@@ -146,7 +147,18 @@ std::vector<Collective> CallsOfFour(int rank) {
     }
   }
   calls.push_back({.elements = 7, .dtype = DType::kF64, .among = {0, 4, 1}});
+  calls.push_back({.elements = 1024, .dtype = DType::kBf16, .among = {rank / 2 * 2, 2, 1}});
   return calls;
+}
+
+// For the call: as bf16 each is a value of the same size and a zero.
+std::vector<float> ValuesFor(const Collective& call, int rank) {
+  std::vector<float> values = Values(rank);
+  if (call.dtype != DType::kBf16 || call.kind != Kind::kAllReduce) return values;
+  for (float& value : values) {
+    value = std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xffff0000U);
+  }
+  return values;
 }
 
 // All calls are enqueued before the first one is waited for; also where the stream holds two
@@ -158,7 +170,8 @@ TEST(HostStagedCommunicator, GivesWhatTheRanksCommunicatorGives) {
     OnRanks(4, [&](int r) {
       Rank rank(*staged[r], room);
       const std::vector<Collective> calls = CallsOfFour(r);
-      std::vector<std::vector<float>> found(calls.size(), Values(r));
+      std::vector<std::vector<float>> found;
+      for (const Collective& call : calls) found.push_back(ValuesFor(call, r));
       for (size_t i = 0; i < calls.size(); ++i) {
         ASSERT_EQ(rank.Enqueue(calls[i], found[i].data()), absl::OkStatus());
       }
@@ -166,11 +179,11 @@ TEST(HostStagedCommunicator, GivesWhatTheRanksCommunicatorGives) {
       EXPECT_EQ(rank.communicator->Health(), absl::OkStatus());
       for (size_t i = 0; i < calls.size(); ++i) {
         const Collective& call = calls[i];
-        std::vector<float> wanted = Values(r);
-        const std::vector<float> before = Values(r);
-        ASSERT_EQ(
-            CallOnHost(call, reinterpret_cast<char*>(wanted.data()) + call.offset, *direct[r]),
-            absl::OkStatus());
+        std::vector<float> wanted = ValuesFor(call, r), sums(1024);
+        const std::vector<float> before = ValuesFor(call, r);
+        ASSERT_EQ(CallOnHost(call, reinterpret_cast<char*>(wanted.data()) + call.offset, *direct[r],
+                             reinterpret_cast<char*>(sums.data())),
+                  absl::OkStatus());
         // Of a reduce-scatter the own shard, and the others as they were.
         if (call.kind == Kind::kReduceScatter) {
           const int64_t own = call.among.IndexOf(r);

@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<comm::RankSet>> RankSetsOf(const plan::StepPlan& plan
   for (const plan::Program* program : plan.Programs()) {
     for (const plan::PlannedOp& op : program->ops) {
       MP_ASSIGN_OR_RETURN(const auto call, CollectiveOf(plan, *program, op, rank));
-      if (!call.has_value() || call->among.count == plan.options.world) continue;
+      if (!call.has_value() || call->among.count == plan.options.Ranks()) continue;
       if (std::find(sets.begin(), sets.end(), call->among) != sets.end()) continue;
       sets.push_back(call->among);
     }

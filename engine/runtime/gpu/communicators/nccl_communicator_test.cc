@@ -73,6 +73,7 @@ std::vector<Collective> NcclCallsOfFour(int rank) {
     }
   }
   calls.push_back({.elements = 7, .dtype = DType::kF64, .among = {0, 4, 1}});
+  calls.push_back({.elements = 32, .dtype = DType::kBf16, .among = SetsOfFour(rank)[0]});
   return calls;
 }
 
@@ -117,7 +118,9 @@ TEST(NcclCommunicator, GivesWhatTheRanksCommunicatorGives) {
                           nullptr),
             absl::OkStatus());
         char* data = reinterpret_cast<char*>(wanted.data()) + call.offset;
-        ASSERT_EQ(CallOnHost(call, data, *ranks.tcp[rank]), absl::OkStatus());
+        std::vector<float> sums(1024);
+        ASSERT_EQ(CallOnHost(call, data, *ranks.tcp[rank], reinterpret_cast<char*>(sums.data())),
+                  absl::OkStatus());
         EXPECT_TRUE(Outcome(call, rank, found) == Outcome(call, rank, wanted));
         // Nothing outside of the values.
         const std::vector<float> before = NcclValues(rank);
@@ -127,6 +130,18 @@ TEST(NcclCommunicator, GivesWhatTheRanksCommunicatorGives) {
       EXPECT_EQ((*communicator)->Health(), absl::OkStatus());
     });
     for (const auto& one : ranks.nccl) EXPECT_EQ(one->alive(), 0u);
+  }
+}
+
+// Those of a mesh: tensor ranks, data ranks with a tensor rank, and all.
+TEST(NcclCommunicator, AMeshHasASetForEachOfItsAxes) {
+  const TinyJob job;
+  TinyOptions tiny{.ranks = 4, .tensor = 2, .stage = 3};
+  const v1::JobSpec spec = job.Spec(tiny);
+  const plan::StepPlan plan = *plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, 1));
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::vector<comm::RankSet> wanted = {{rank % 2, 2, 2}, {rank / 2 * 2, 2, 1}};
+    EXPECT_EQ(*RankSetsOf(plan, rank), wanted) << rank;
   }
 }
 

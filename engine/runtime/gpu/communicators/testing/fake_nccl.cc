@@ -230,6 +230,9 @@ NcclResult FakeNccl::Sum(NcclComm comm, void* receive, size_t count, DType type)
     status = comm->group->AllReduce(absl::MakeSpan(static_cast<float*>(receive), count));
   } else if (type == DType::kF64) {
     status = comm->group->AllReduce(absl::MakeSpan(static_cast<double*>(receive), count));
+  } else if (type == DType::kBf16) {
+    std::vector<float> scratch(count / comm->ranks);
+    status = comm->group->AllReduceElementsBf16(receive, count, scratch.data());
   }
   return status.ok() ? Lag(comm) : NcclResult::kRemoteError;
 }

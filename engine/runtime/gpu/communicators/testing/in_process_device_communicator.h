@@ -7,6 +7,7 @@
 #define MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_IN_PROCESS_DEVICE_COMMUNICATOR_H_
 
 #include <mutex>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -24,7 +25,8 @@ class InProcessDeviceCommunicator : public DeviceCommunicator {
   int world() const override { return ranks_.world(); }
   bool capturable() const override { return capturable_; }
   absl::Status Enqueue(const Collective& call, char* arena, void*, cudaStream_t) override {
-    return Keep(CallOnHost(call, arena + call.offset, ranks_));
+    sums_.resize(static_cast<size_t>(call.bytes()));
+    return Keep(CallOnHost(call, arena + call.offset, ranks_, sums_.data()));
   }
   absl::Status Health() override { return Keep(absl::OkStatus()); }
   void Abort(absl::string_view reason) override {
@@ -42,6 +44,7 @@ class InProcessDeviceCommunicator : public DeviceCommunicator {
 
   comm::Communicator& ranks_;
   const bool capturable_;
+  std::vector<char> sums_;
   std::mutex mutex_;
   absl::Status failure_;
 };
