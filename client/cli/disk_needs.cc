@@ -61,7 +61,7 @@ int64_t CheckpointsThatFit(const DiskNeeds& needs, const Room& room, int64_t kep
 }  // namespace
 
 DiskNeeds DiskNeedsOf(const plan::StepPlan& plan) {
-  const int64_t ranks = plan.options.world;
+  const int64_t ranks = plan.options.Ranks();
   return {.checkpoint_bytes = plan::SnapshotBytes(plan) * ranks,
           .state_bytes = plan::DiskBytesNeeded(plan) * ranks};
 }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/spec/overrides.h"
 #include "common/spec/parse.h"
 #include "common/spec/sizes.h"
 #include "common/spec/spec_fixture.h"
@@ -61,6 +62,38 @@ TEST(MeshTest, SaysWhatItMustDivideAndTheNearestThatDoes) {
                 s->mutable_train()->mutable_batch()->set_global(8);
               }),
               HasSubstr("must divide model.gpt2.heads (4), got 8; nearest: 4"));
+}
+
+TEST(MeshTest, ElasticBoundsAreWholeGroups) {
+  const auto message = [](int least) {
+    return std::string(ValidateJobSpec(MeshSpec([=](JobSpec* s) {
+                         s->mutable_resources()->set_min_ranks(least);
+                         s->mutable_resources()->set_max_ranks(8);
+                       })).message());
+  };
+  EXPECT_EQ(message(2), "");
+  EXPECT_THAT(message(3), HasSubstr("resources.min_ranks: must be a multiple of "
+                                    "resources.mesh.tensor (2), got 3"));
+}
+
+TEST(MeshTest, SaysOfBatchesWhoSharesThem) {
+  EXPECT_THAT(ValidateJobSpec(MeshSpec([](JobSpec* s) {
+                s->mutable_train()->mutable_batch()->set_global(12);
+              })).message(),
+              HasSubstr("must be a multiple of micro * (ranks / tensor) = 8, got 12"));
+}
+
+// A stored spec has the accumulation that its mesh gave.
+TEST(MeshTest, AnotherMeshByOverridesHasAnotherAccumulation) {
+  JobSpec spec = MeshSpec([](JobSpec*) {});
+  auto one = ParseOverride("resources.mesh.tensor=4");
+  ASSERT_TRUE(one.ok());
+  Overrides overrides;
+  *overrides.Add() = *one;
+  ASSERT_EQ(ApplyOverrides(overrides, "--set", &spec), absl::OkStatus());
+  NormalizeJobSpec(&spec);
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  EXPECT_EQ(spec.train().batch().accumulation(), 4);
 }
 
 TEST(MeshTest, RefusesWhatItIsNotFor) {

@@ -133,8 +133,9 @@ void DropDerived(const Overrides& overrides, v1::JobSpec* spec) {
                        [&](const v1::SpecOverride& one) { return one.path() == path; });
   };
   const bool accumulation = named("train.batch.accumulation");
-  const bool others =
-      named("train.batch.global") || named("train.batch.micro") || named("resources.ranks");
+  const bool others = named("train.batch.global") || named("train.batch.micro") ||
+                      named("resources.ranks") || named("resources.mesh.tensor") ||
+                      named("resources.mesh");
   if (!spec->train().batch().has_global() || !spec->train().batch().has_micro()) return;
   v1::BatchSpec* batch = spec->mutable_train()->mutable_batch();
   if (others && !accumulation) batch->clear_accumulation();

@@ -31,7 +31,7 @@ absl::StatusOr<v1::SpecOverride> ParseOverride(absl::string_view text);
 // Changes the spec, which need not be normalised. It applies all overrides in order, or none:
 // INVALID_ARGUMENT says "where: path: what is wrong".
 //
-// The three numbers of train.batch and resources.ranks depend on each other. When one of them is
+// The three numbers of train.batch, resources.ranks and resources.mesh depend on each other. When one of them is
 // overridden, accumulation is cleared, unless it is overridden too. When accumulation is
 // overridden, global is cleared, unless it is overridden too. NormalizeJobSpec then derives the
 // cleared number.

@@ -17,8 +17,8 @@ namespace milepost {
 int LeastRanks(const v1::ResourceSpec& resources);
 int MostRanks(const v1::ResourceSpec& resources);
 
-// Neighbouring ranks that divide each layer among them (resources.mesh.tensor), and groups of these:
-// each has samples of its own. At least 1.
+// Neighbouring ranks that divide each layer among them (resources.mesh.tensor), and groups of
+// these: each has samples of its own. At least 1.
 int TensorRanks(const v1::ResourceSpec& resources);
 int DataRanks(const v1::ResourceSpec& resources);
 

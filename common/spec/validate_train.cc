@@ -32,22 +32,32 @@ bool CheckBatchRanges(const v1::BatchSpec& batch, Checker* check) {
   return ok;
 }
 
-void CheckAutoMicro(const v1::BatchSpec& batch, int64_t ranks, Checker* check) {
+// As messages call the number of ranks with samples of their own.
+std::string SampleRanks(const v1::ResourceSpec& resources) {
+  return TensorRanks(resources) == 1 ? "resources.ranks"
+                                     : "resources.ranks / resources.mesh.tensor";
+}
+
+void CheckAutoMicro(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, Checker* check) {
+  const int64_t ranks = DataRanks(resources);
   if (!batch.has_global() || batch.has_accumulation()) {
     check->Add("train.batch.micro",
                "auto chooses micro and accumulation together: give train.batch.global, and no "
                "accumulation");
   } else if (batch.global() % ranks != 0) {
-    check->Add("train.batch.global",
-               absl::StrCat("must be a multiple of resources.ranks (", ranks, "), got ",
-                            batch.global(), "; nearest: ", (batch.global() / ranks + 1) * ranks));
+    check->Add(
+        "train.batch.global",
+        absl::StrCat("must be a multiple of ", SampleRanks(resources), " (", ranks, "), got ",
+                     batch.global(), "; nearest: ", (batch.global() / ranks + 1) * ranks));
   }
 }
 
-void CheckBatch(const v1::BatchSpec& batch, int64_t ranks, Checker* check) {
+void CheckBatch(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, Checker* check) {
+  const int64_t ranks = DataRanks(resources);
+  const std::string by = TensorRanks(resources) == 1 ? "ranks" : "(ranks / tensor)";
   const int given = batch.has_global() + batch.has_micro() + batch.has_accumulation();
   if (!CheckBatchRanges(batch, check) || ranks < 1 || ranks > kMaxRanks) return;
-  if (batch.has_micro() && batch.micro() == kAuto) return CheckAutoMicro(batch, ranks, check);
+  if (batch.has_micro() && batch.micro() == kAuto) return CheckAutoMicro(batch, resources, check);
   if (given < 2) {
     check->Add("train.batch", "give two of global, micro and accumulation; the third is derived");
     return;
@@ -56,7 +66,7 @@ void CheckBatch(const v1::BatchSpec& batch, int64_t ranks, Checker* check) {
     const int64_t product = batch.micro() * batch.accumulation() * ranks;
     if (product == batch.global()) return;
     check->Add("train.batch.global",
-               absl::StrCat("micro * accumulation * ranks is ", batch.micro(), " * ",
+               absl::StrCat("micro * accumulation * ", by, " is ", batch.micro(), " * ",
                             batch.accumulation(), " * ", ranks, " = ", product, ", not ",
                             batch.global(), ": remove one of the three"));
     return;
@@ -67,15 +77,16 @@ void CheckBatch(const v1::BatchSpec& batch, int64_t ranks, Checker* check) {
   const int64_t below = batch.global() / divisor * divisor;
   std::string nearest = below > 0 ? absl::StrCat(below, " or ") : "";
   check->Add("train.batch.global",
-             absl::StrCat("must be a multiple of ", factor, " * ranks = ", divisor, ", got ",
+             absl::StrCat("must be a multiple of ", factor, " * ", by, " = ", divisor, ", got ",
                           batch.global(), "; nearest: ", nearest, below + divisor));
 }
 
-void CheckShardGroup(int32_t ranks, int32_t group, Checker* check) {
+void CheckShardGroup(const v1::ResourceSpec& resources, int32_t group, Checker* check) {
   if (!check->Int("train.zero.group", group, 0, kMaxRanks) || group == 0) return;
+  const int ranks = DataRanks(resources);
   if (ranks % group == 0) return;
-  check->Add("train.zero.group", absl::StrCat("must divide the ranks with samples of their own (",
-                                              ranks, "), got ", group, "; 0: all of them"));
+  check->Add("train.zero.group", absl::StrCat("must divide ", SampleRanks(resources), " (", ranks,
+                                              "), got ", group, "; 0: all ranks"));
 }
 
 constexpr int kMaxParameterGroups = 64;
@@ -319,12 +330,12 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
     check->Add("train.recompute", "expected none, selective, full, auto or budget");
   }
   CheckRecomputeBudget(train, check);
-  CheckBatch(train.batch(), DataRanks(spec.resources()), check);
+  CheckBatch(train.batch(), spec.resources(), check);
   if (train.zero().stage() != kAuto) {
     check->Int("train.zero.stage", train.zero().stage(), 0, 3);
   }
   check->Int("train.zero.prefetch", train.zero().prefetch(), 0, 16);
-  CheckShardGroup(DataRanks(spec.resources()), train.zero().group(), check);
+  CheckShardGroup(spec.resources(), train.zero().group(), check);
   if (!v1::GradReduce_IsValid(train.grad_reduce()) || train.grad_reduce() == 0) {
     check->Add("train.grad_reduce", "expected fp32 or bf16");
   }

@@ -102,7 +102,7 @@ absl::StatusOr<CheckedSpec> CheckWithin(const v1::JobSpec& spec, const KnownPlac
     MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOf(resolved.spec, place));
     MP_RETURN_IF_ERROR(plan::CheckFits(resolved.spec, plan, place));
     slot_bytes = SlotBytes(plan, place);
-    checkpoint_bytes = plan::SnapshotBytes(plan) * plan.options.world;
+    checkpoint_bytes = plan::SnapshotBytes(plan) * plan.options.Ranks();
   }
   MP_ASSIGN_OR_RETURN(std::vector<v1::JobSize> sizes, SizesThatFit(resolved.spec, place));
   return CheckedSpec{std::move(resolved.spec), std::move(resolved.choices), slot_bytes,

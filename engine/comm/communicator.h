@@ -86,8 +86,8 @@ class Communicator {
   absl::Status ReduceScatterBf16(absl::Span<float> buffer, const RankSet& among = {});
 
   // Of `count` bf16 elements at `data`: summed in fp32, in rank order, and rounded once. Every rank
-  // gets the same bits. `count` is a multiple of the number of ranks; `scratch` has that share of it
-  // and overlaps nothing.
+  // gets the same bits. `count` is a multiple of the number of ranks; `scratch` has that share of
+  // it and overlaps nothing.
   absl::Status AllReduceElementsBf16(void* data, size_t count, float* scratch,
                                      const RankSet& among = {});
 

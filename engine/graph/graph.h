@@ -145,10 +145,11 @@ struct Attributes {
   bool fp8 = false;         // kLinear*: computed with 8-bit codes
   int32_t fp8_layer = -1;   // kLinear*: index among the layers that may use fp8; -1: none
   bool never_fp8 = false;   // kLinear*
+  bool divided = false;     // each tensor rank does a part of it; else all do the same
   // kLinear: tensor ranks divide its columns, and sum what each makes of the gradient of its input.
   // kQkNorm: they divide its heads, and sum what each makes of the gradients of its gammas.
   bool divides_columns = false;
-  RopeAttributes rope;      // kRopeTable
+  RopeAttributes rope;  // kRopeTable
   ImageAttributes image;
   LoraAttributes lora;  // kLora*, kDora, kDoraBackward
   double scale = 1;     // kScale, kDoraNorms; kPreferenceLoss*: beta
@@ -178,8 +179,9 @@ struct Op {
   bool constant = false;  // of the forward: no gradient passes
 };
 
-// Which elements of a whole tensor a tensor rank has: `run` neighbouring ones of every `period`. Rank
-// t has elements [t run, (t + 1) run) of each, so run times the number of tensor ranks is the period.
+// Which elements of a whole tensor a tensor rank has: `run` neighbouring ones of every `period`.
+// Rank t has elements [t run, (t + 1) run) of each, so run times the number of tensor ranks is the
+// period.
 struct TensorDivision {
   int64_t run = 0;  // 0: the tensor is whole
   int64_t period = 0;

@@ -138,8 +138,7 @@ absl::StatusOr<ParameterUpdates> UpdatesOf(const v1::OptimizerSpec& spec, const 
       if (!patterns[static_cast<size_t>(g)].Matches(names[i])) continue;
       Apply(spec.groups(g), update);
       ++updates.groups[g].tensors;
-      updates.groups[g].parameters +=
-          graph::Elements(graph.values[graph.parameters[i].value].shape);
+      updates.groups[g].parameters += graph.ElementsOf(graph.parameters[i]);
       break;
     }
     frozen += update.frozen ? 1 : 0;

@@ -163,12 +163,11 @@ absl::StatusOr<absl::Duration> Trainer::SaveState(bool final) {
   using Copy = absl::FunctionRef<void(const std::vector<runtime::StateInterval>&)>;
   const auto parts = [this](Copy copy) {
     for (int part = 0; part < session_->state_parts(); ++part) {
-      MP_RETURN_IF_ERROR(session_->FetchState(part));
+      MP_RETURN_IF_ERROR(session_->PrepareSave(part));
       copy(session_->SaveSources(part));
     }
     return absl::OkStatus();
   };
-  MP_RETURN_IF_ERROR(session_->PrepareSave());
   return uploader_->Save(parts, session_->trainer_state(), final);
 }
 

@@ -3,6 +3,8 @@
 #ifndef MILEPOST_ENGINE_KERNELS_CPU_CPU_FEATURES_H_
 #define MILEPOST_ENGINE_KERNELS_CPU_CPU_FEATURES_H_
 
+#include <string>
+
 namespace milepost::kernels {
 
 // Whether oneDNN multiplies bf16 with instructions made for it (AVX512_BF16, AMX) that are faster
@@ -18,6 +20,10 @@ bool HasBf16Products(unsigned isa, bool fast_dot);
 // Whether AVX512_BF16's dot product is there and faster than widening to fp32
 // (common/cpu_features.h says where it is not). Thread-safe; the environment does not change it.
 bool HasFastBf16Dot();
+
+// The CPU's model and what oneDNN uses of it: where two are the same, products of the same sizes,
+// with as many threads, have the same bits. The environment changes it, as it does products.
+std::string CpuDescription();
 
 }  // namespace milepost::kernels
 

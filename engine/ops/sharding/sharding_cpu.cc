@@ -72,15 +72,15 @@ absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b) {
     if (!group.frozen && (first || group.divided)) slots.push_back(b.plan.ReducedScalars() + g);
   }
   const int others = first ? 0 : b.plan.ReducedScalars() - plan::LossScalar(0);
-  return [call, scalars = Scalars(b), slots = std::move(slots),
-          others](const StepContext& context) {
-    double sum = 0;
-    for (const size_t slot : slots) sum += scalars[slot];
-    std::fill_n(scalars + plan::LossScalar(0), others, 0.0);
-    scalars[plan::kNormScalar] = sum;
-    scalars[plan::kStopScalar] = context.stop_requested ? 1 : 0;
-    return call.Run(context);
-  };
+  return
+      [call, scalars = Scalars(b), slots = std::move(slots), others](const StepContext& context) {
+        double sum = 0;
+        for (const size_t slot : slots) sum += scalars[slot];
+        std::fill_n(scalars + plan::LossScalar(0), others, 0.0);
+        scalars[plan::kNormScalar] = sum;
+        scalars[plan::kStopScalar] = context.stop_requested ? 1 : 0;
+        return call.Run(context);
+      };
 }
 
 // In place, or every rank's shard, the padding in it too, into a buffer of whole parameters.

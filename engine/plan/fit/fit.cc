@@ -194,7 +194,7 @@ class Chooser {
                           ? absl::StrCat(text(value), " is no faster")
                           : absl::StrFormat("%s takes %.2f times as long", text(value), times));
     }
-    return parts.empty() ? "a single rank keeps everything" : absl::StrJoin(parts, ", ");
+    return parts.empty() ? "no ranks to share it out among" : absl::StrJoin(parts, ", ");
   }
 
   std::string WhyStage(const Setting& chosen) const {
@@ -222,6 +222,7 @@ SettingSpace SmallerSpace(const v1::JobSpec& spec, const RankPlace& place) {
   const v1::OptimizerSpec::Type optimizer = spec.train().optimizer().type();
   const bool can_offload = optimizer != v1::OptimizerSpec::TYPE_LAMB &&
                            optimizer != v1::OptimizerSpec::TYPE_MUON && !place.host_memory &&
+                           TensorRanks(spec.resources()) == 1 &&
                            spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NONE;
   if (can_offload) space.offloads.push_back(true);
   if (given.offload && place.host_bytes > 0) space.offloads.push_back(false);
@@ -378,6 +379,10 @@ absl::Status HostIsTooSmall(const v1::JobSpec& spec, const StepPlan& plan, const
     return absl::InvalidArgumentError(
         absl::StrCat(text, "; what fits, bytes of a rank and expected time:", Rows(spec, nearest)));
   }
+  if (TensorRanks(spec.resources()) > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        text, "; use more ranks with hosts of their own at train.zero.stage 1 or above"));
+  }
   const bool to_disk = spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_HOST;
   return absl::InvalidArgumentError(absl::StrCat(
       text, "; use more ranks with hosts of their own at train.zero.stage 1 or above, or offload ",
@@ -435,7 +440,9 @@ absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const Rank
         absl::StrCat(text,
                      "; no micro-batch, stage or recomputation makes it fit: shorten "
                      "data.sequence_length, use more ranks with memory of their own, ",
-                     StoragesOf(spec).size() > 1 ? "let train.memory be low, " : "",
+                     TensorRanks(spec.resources()) > 1 ? "a larger resources.mesh.tensor, "
+                     : StoragesOf(spec).size() > 1     ? "let train.memory be low, "
+                                                       : "",
                      In4Bits(spec, place), "or make the model smaller"));
   }
   return absl::InvalidArgumentError(

@@ -248,7 +248,7 @@ TEST(Fit, PlentyOfMemoryNeedsNoRecomputation) {
   EXPECT_THAT(resolved->choices[0].reason(), Not(HasSubstr("does not fit")));
   const auto alone = ResolveAuto(AutoSpec(1), PlaceWith(int64_t{1} << 40));
   ASSERT_TRUE(alone.ok()) << alone.status();
-  EXPECT_THAT(alone->choices[1].reason(), HasSubstr("a single rank keeps everything"));
+  EXPECT_THAT(alone->choices[1].reason(), HasSubstr("no ranks to share it out among"));
 }
 
 TEST(Fit, EachFieldMayBeAutoAlone) {
@@ -300,6 +300,32 @@ TEST(Fit, WhatDoesNotFitIsToldTheNearestThatDoes) {
   EXPECT_THAT(lines[1], Not(HasSubstr(", ")));
   EXPECT_THAT(lines[1], HasSubstr(" a step"));
   EXPECT_LT(status.message().size(), 2000u);  // travels in a gRPC status
+}
+
+// A mesh: a rank saves its part of what tensor ranks divide, and a share of what they have alike.
+TEST(Fit, RanksOfAMeshSaveTheWholeModelTogether) {
+  v1::JobSpec spec = Spec(1);
+  const auto alone = PlanTraining(spec, *OptionsFromSpec(spec, 1));
+  spec.mutable_resources()->set_ranks(4);
+  spec.mutable_resources()->mutable_mesh()->set_tensor(2);
+  spec.mutable_train()->mutable_batch()->clear_accumulation();
+  NormalizeJobSpec(&spec);
+  const auto mesh = PlanTraining(spec, *OptionsFromSpec(spec, 1));
+  ASSERT_TRUE(alone.ok() && mesh.ok()) << mesh.status();
+  const double whole = static_cast<double>(SnapshotBytes(*alone));
+  EXPECT_NEAR(4.0 * static_cast<double>(SnapshotBytes(*mesh)), whole, 0.01 * whole);
+  // No more is told of the model's work than is done for it.
+  EXPECT_NEAR(2.0 * mesh->flops_per_step * 2, alone->flops_per_step, 1e-6 * alone->flops_per_step);
+}
+
+TEST(Fit, WhatDoesNotFitOnAMeshIsToldWhatHelps) {
+  v1::JobSpec spec = Spec(4);
+  spec.mutable_resources()->mutable_mesh()->set_tensor(2);
+  spec.mutable_train()->mutable_batch()->clear_accumulation();
+  NormalizeJobSpec(&spec);
+  const absl::Status status = PlanThatFits(spec, PlaceWith(1000)).status();
+  EXPECT_THAT(status.message(), HasSubstr("a larger resources.mesh.tensor, "));
+  EXPECT_THAT(status.message(), Not(HasSubstr("train.memory")));
 }
 
 TEST(Fit, WhatFitsIsPlanned) {

@@ -9,12 +9,13 @@ namespace milepost::plan {
 
 namespace {
 
-// Of the optimizer's states, where a rank has one of `parts` of them.
-int64_t StateBytes(const StepPlan& plan, int parts) {
+// Of the optimizer's states, where a rank has one of `parts` of them, and one of `alike` of what
+// all tensor ranks have.
+int64_t StateBytes(const StepPlan& plan, int parts, int alike) {
   int64_t bytes = 0;
   for (const FlatGroup& group : plan.groups) {
     if (group.base) continue;
-    const int64_t elements = group.padded_elements / parts;
+    const int64_t elements = group.padded_elements / (group.divided ? parts : parts * alike);
     for (const GroupState& state : StatesOf(group)) {
       bytes += elements / state.elements_per_item * ByteSize(state.dtype);
     }
@@ -24,7 +25,9 @@ int64_t StateBytes(const StepPlan& plan, int parts) {
 
 }  // namespace
 
-int64_t SnapshotBytes(const StepPlan& plan) { return StateBytes(plan, plan.options.world); }
+int64_t SnapshotBytes(const StepPlan& plan) {
+  return StateBytes(plan, plan.options.world, plan.options.tensor);
+}
 
 namespace {
 
@@ -75,21 +78,24 @@ int64_t MirrorBytes(const StepPlan& plan, bool start) {
   return bytes;
 }
 
-// Rows that a rank saves of what tensor ranks divide, at most (runtime/session/divided_rows.h).
+// What tensor ranks divide is put together to be saved (runtime/session/divided_rows.h): rows, at
+// most as many bytes as the rank has of it, and what comes of the largest tensor.
 int64_t DividedRowsBytes(const StepPlan& plan) {
-  int64_t bytes = 0;
+  int64_t rows = 0, largest = 0;
   for (const FlatGroup& group : plan.groups) {
     if (!group.divided) continue;
     const int64_t elements = group.padded_elements / plan.options.world;
-    for (const GroupState& state : StatesOf(group)) bytes += elements * ByteSize(state.dtype);
+    for (const GroupState& state : StatesOf(group)) rows += elements * ByteSize(state.dtype);
+    for (const GroupParameter& p : group.parameters) {
+      largest = std::max(largest, std::min(p.elements, elements) * ByteSize(DType::kF32));
+    }
   }
-  return bytes;
+  return rows + largest;
 }
 
 // At the start, which has no copy yet, or while it saves a checkpoint.
 int64_t CopyBytes(const StepPlan& plan) {
-  const int64_t copy =
-      plan.options.offload_disk ? 0 : SnapshotBytes(plan) + DividedRowsBytes(plan);
+  const int64_t copy = plan.options.offload_disk ? 0 : SnapshotBytes(plan) + DividedRowsBytes(plan);
   return std::max(MirrorBytes(plan, true), MirrorBytes(plan, false) + copy);
 }
 
@@ -97,7 +103,7 @@ int64_t CopyBytes(const StepPlan& plan) {
 
 int64_t HostBytes(const StepPlan& plan) {
   const int64_t copies =
-      CopyBytes(plan) + plan.options.state_copies * StateBytes(plan, plan.options.Shards());
+      CopyBytes(plan) + plan.options.state_copies * StateBytes(plan, plan.options.Shards(), 1);
   if (!plan.options.Offloads()) return copies;
   const bool draft = plan.host_arena_bytes == 0;
   return copies + (draft ? LeastBytes(plan, Memory::kHost) : plan.host_arena_bytes);

@@ -23,8 +23,8 @@ bool IsCommunication(OpKind kind) {
          kind == OpKind::kReduceScalars || kind == OpKind::kGatherParameters ||
          kind == OpKind::kReduceReplicas || kind == OpKind::kReduceUpdateNorms ||
          kind == OpKind::kGatherUpdates || kind == OpKind::kScatterUpdates ||
-         kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce || kind == OpKind::kAverageStatistics ||
-         kind == OpKind::kGatherAmaxes;
+         kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce ||
+         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes;
 }
 
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.
@@ -81,7 +81,8 @@ Stream StreamOf(OpKind kind, const PlanOptions& options) {
     case OpKind::kOptimizer:
       return options.offload_optimizer ? Stream::kHost : Stream::kCompute;
     default:
-      return options.Ranks() > 1 && IsCommunication(kind) ? Stream::kCommunication : Stream::kCompute;
+      return options.Ranks() > 1 && IsCommunication(kind) ? Stream::kCommunication
+                                                          : Stream::kCompute;
   }
 }
 

@@ -106,7 +106,8 @@ class LayerDivider {
     MP_RETURN_IF_ERROR(DivideColumns(layers));
     for (const size_t i : layers.between) MP_RETURN_IF_ERROR(DivideBetween(i));
     for (const size_t i : layers.last) {
-      const Op& op = graph_.ops[i];
+      Op& op = graph_.ops[i];
+      op.attributes.divided = true;
       MP_RETURN_IF_ERROR(DivideParameter(i, op.inputs[1], op.attributes.transposed ? 1 : 0, 1));
       rows_.insert(i);
     }
@@ -131,6 +132,7 @@ class LayerDivider {
   absl::Status DivideColumns(const DividedLayers& layers) {
     MP_ASSIGN_OR_RETURN(const int64_t pieces, PiecesOf(layers));
     Op& op = graph_.ops[layers.first];
+    op.attributes.divided = true;
     op.attributes.divides_columns = true;
     for (size_t i = 1; i < op.inputs.size(); ++i) {
       const bool bias = static_cast<int64_t>(i) > op.attributes.parts;
@@ -142,6 +144,7 @@ class LayerDivider {
 
   absl::Status DivideBetween(size_t i) {
     Op& op = graph_.ops[i];
+    op.attributes.divided = true;
     op.attributes.divides_columns = op.kind == OpKind::kQkNorm;
     if (op.kind == OpKind::kAttention || op.kind == OpKind::kRope || op.kind == OpKind::kQkNorm) {
       MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.kv_heads));
@@ -157,8 +160,8 @@ class LayerDivider {
 
   absl::Status DivideDimension(size_t op, int64_t& size) const {
     if (size % ranks_ != 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "resources.mesh.tensor: ", NameOf(op), ": ", ranks_, " does not divide ", size));
+      return absl::InvalidArgumentError(absl::StrCat("resources.mesh.tensor: ", NameOf(op), ": ",
+                                                     ranks_, " does not divide ", size));
     }
     size /= ranks_;
     return absl::OkStatus();

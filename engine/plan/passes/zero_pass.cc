@@ -354,9 +354,12 @@ class TrainingOps {
 using GroupKey = std::tuple<int, bool, bool, DType, Optimizer, bool>;
 
 GroupKey KeyOf(const FlatGroup& group) {
-  return {group.block,           group.frozen,
-          group.base,            group.parameter_dtype,
-          group.frozen ? Optimizer::kAdamW : group.optimizer, group.divided};
+  return {group.block,
+          group.frozen,
+          group.base,
+          group.parameter_dtype,
+          group.frozen ? Optimizer::kAdamW : group.optimizer,
+          group.divided};
 }
 
 // The group that the parameter belongs to, but for what groups hold.

@@ -55,7 +55,7 @@ absl::Status CheckFewerBits(const PlanOptions& options) {
   if (!options.RoundsGradients() || options.accumulation == 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("train.grad_dtype: bf16 needs train.batch.accumulation: 1, and with ",
-                   options.world, " ranks it is ", options.accumulation,
+                   options.Ranks(), " ranks it is ", options.accumulation,
                    ": give a larger train.batch.micro, more ranks, or fp32"));
 }
 
@@ -187,7 +187,10 @@ void Tally(StepPlan& plan) {
     const double runs = repeated ? static_cast<double>(plan.options.accumulation) : 1;
     const bool again = op.op.phase == graph::Phase::kRecompute;
     const bool counts = op.op.phase != graph::Phase::kUpdate;  // Muon's are not the model's
-    if (counts) (again ? plan.recompute_flops_per_step : plan.flops_per_step) += runs * op.flops;
+    // What all tensor ranks do alike is done for the model once.
+    const double share = op.op.attributes.divided ? 1 : 1.0 / plan.options.tensor;
+    const double flops = share * runs * op.flops;
+    if (counts) (again ? plan.recompute_flops_per_step : plan.flops_per_step) += flops;
     plan.wire_bytes_per_step += runs * op.wire_bytes;
     const bool copy = op.stream == Stream::kToHost || op.stream == Stream::kToDevice;
     if (copy) plan.offload_bytes_per_step += runs * op.bytes / 2;

@@ -46,6 +46,7 @@ absl::Status VerifyLayout(const StepPlan& plan);                          // buf
 absl::Status VerifyOps(const StepPlan& plan, const Program& program);     // operands, one by one
 absl::Status VerifyValues(const StepPlan& plan, const Program& program);  // program order
 absl::Status VerifyOrder(const StepPlan& plan, const Program& program);   // between streams
+absl::Status VerifySums(const StepPlan& plan, const Program& program);    // among tensor ranks
 absl::Status VerifyExchange(const StepPlan& plan);                        // of averages
 absl::Status VerifyWire(const StepPlan& plan);                            // bytes sent
 

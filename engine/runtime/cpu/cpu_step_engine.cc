@@ -4,8 +4,11 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "engine/comm/agreement.h"
 #include "engine/comm/communicator.h"
+#include "engine/kernels/cpu/cpu_features.h"
 #include "engine/plan/planner/planner.h"
 #include "engine/runtime/cpu/cpu_backend.h"
 #include "engine/runtime/executor/arena.h"
@@ -76,10 +79,24 @@ class CpuEngine : public StepEngine {
   std::unique_ptr<Executor> gather_;
 };
 
+// Tensor ranks compute the same beside each other, and each keeps what it has computed: with other
+// products, or other numbers of threads, they would drift apart.
+absl::Status CheckSameProducts(int threads, comm::Communicator& communicator) {
+  return Annotate(
+      comm::CheckAgreement(communicator, {{"CPU", kernels::CpuDescription()},
+                                          {"threads of a rank", absl::StrCat(threads)}}),
+      "resources.mesh.tensor needs ranks that are alike: give resources.threads_per_rank, and "
+      "hosts "
+      "of one kind (resources.pool)");
+}
+
 absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   comm::Communicator* communicator = arguments.communicator;
   const data::TrainingData& data = arguments.data;
   MP_RETURN_IF_ERROR(MakePlan(arguments.spec, arguments.threads));
+  if (plan_.options.tensor > 1) {
+    MP_RETURN_IF_ERROR(CheckSameProducts(arguments.threads, *communicator));
+  }
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
   if (plan_.host_arena_bytes > 0) {
     MP_ASSIGN_OR_RETURN(host_arena_, Arena::Allocate(plan_.host_arena_bytes));

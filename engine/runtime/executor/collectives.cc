@@ -118,8 +118,8 @@ class CollectiveMaker {
       call.offset += rank_ % shards * group.shard_elements * ByteSize(DType::kF32);
     }
     call.rounded = Rounded();
-    call.among = AmongRanks(
-        {.first = rank_ % shards, .count = plan_.options.Replicas(), .stride = shards});
+    call.among =
+        AmongRanks({.first = rank_ % shards, .count = plan_.options.Replicas(), .stride = shards});
     return call;
   }
 

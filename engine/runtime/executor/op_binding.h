@@ -20,8 +20,8 @@ struct OpBinding {
   const plan::StepPlan& plan;
   const plan::Program& program;
   const plan::PlannedOp& planned;
-  char* arena;  // where the plan's buffers lie
-  int rank;     // among the data ranks
+  char* arena;                 // where the plan's buffers lie
+  int rank;                    // among the data ranks
   char* host_arena = nullptr;  // where those in host memory lie; null where nothing is offloaded
   StateDisk* disk = nullptr;   // null where no state is on disk
   int tensor_rank = 0;

@@ -19,7 +19,8 @@ inline comm::RankSet DataRanks(const plan::PlanOptions& options, int rank) {
   return AmongAllRanks(options, {0, options.world, 1}, options.TensorRank(rank));
 }
 
-// Of data rank `rank`: neighbours that together hold each shard once; none where nothing is sharded.
+// Of data rank `rank`: neighbours that together hold each shard once; none where nothing is
+// sharded.
 inline comm::RankSet ShardRanks(const plan::PlanOptions& options, int rank) {
   const int shards = options.Shards();
   return shards == 1 ? comm::RankSet{} : comm::RankSet{rank / shards * shards, shards, 1};

@@ -3,7 +3,6 @@
 // each rank fetches the other runs of some rows, and saves these rows whole.
 //
 //   DividedRows rows(/*ranks=*/2, /*rank=*/1, /*first_rank=*/4);
-//   rows.BeginGroup();
 //   rows.Add({.held = interval, .item_bytes = 4, .begin = 0, .end = 4096});
 //   rows.Allocate();
 //   MP_RETURN_IF_ERROR(rows.Share(communicator));    // collective
@@ -14,6 +13,8 @@
 #define MILEPOST_ENGINE_RUNTIME_SESSION_DIVIDED_ROWS_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,8 +28,7 @@ namespace milepost::runtime {
 
 class DividedRows {
  public:
-  // A piece of a divided tensor's state, which all tensor ranks have alike of their own runs. One
-  // without a gap is saved as it is.
+  // A piece of a divided tensor's state, which all tensor ranks have alike of their own runs.
   struct Piece {
     StateInterval held;
     int64_t item_bytes = 0;
@@ -40,12 +40,11 @@ class DividedRows {
   DividedRows(int ranks, int rank, int first_rank)
       : ranks_(ranks), rank_(rank), first_rank_(first_rank) {}
 
-  // Later pieces are exchanged together. Every rank of the job begins as many groups.
-  void BeginGroup() { groups_.emplace_back(); }
-  void Add(const Piece& piece);
+  // A piece of the next tensor; no piece where this rank has nothing of it. Every rank of the job
+  // adds as many.
+  void Add(const std::optional<Piece>& piece);
   // After the last piece.
   void Allocate();
-  int64_t bytes() const { return static_cast<int64_t>(rows_.size()); }
 
   // Fetches the rows that this rank saves. Collective; blocks. The errors are the communicator's.
   absl::Status Share(comm::Communicator& communicator);
@@ -66,14 +65,14 @@ class DividedRows {
       return (Begin(rank + 1, ranks) - Begin(rank, ranks)) * run * item_bytes;
     }
   };
-  absl::Status Share(const std::vector<Rows>& group, comm::Communicator& communicator);
+  absl::Status Share(const Rows& rows, comm::Communicator& communicator);
   // Runs of tensor rank `from` into this rank's rows.
-  void Place(const std::vector<Rows>& group, int from, const char* runs);
+  void Place(const Rows& rows, int from, const char* runs);
 
   const int ranks_, rank_, first_rank_;
-  std::vector<std::vector<Rows>> groups_;
+  std::vector<Rows> all_;  // by tensor; without rows where this rank has no whole one
   std::vector<StateInterval> rests_;
-  std::vector<char> rows_;
+  std::unique_ptr<char[]> rows_;
 };
 
 }  // namespace milepost::runtime

@@ -56,8 +56,8 @@ void ExpectWhole(int ranks, int64_t run, int64_t rows, int64_t begin, int64_t en
     }
     held.data = reinterpret_cast<char*>(own[rank].data());
     DividedRows& divided = all.emplace_back(ranks, rank, /*first_rank=*/0);
-    divided.BeginGroup();
-    divided.Add({.held = held, .item_bytes = 4, .begin = begin, .end = end});
+    divided.Add(std::nullopt);  // a tensor that no rank of these has anything of
+    divided.Add(DividedRows::Piece{.held = held, .item_bytes = 4, .begin = begin, .end = end});
     divided.Allocate();
   }
   std::vector<std::thread> threads;

@@ -136,7 +136,7 @@ StateInterval ParameterStore::Divided(const plan::GroupParameter& p, StateInterv
   if (division.whole()) return interval;
   interval.begin = division.WholeIndex(interval.begin, tensor_rank_);
   interval.end = division.WholeIndex(interval.end - 1, tensor_rank_) + 1;
-  if (graph_.ElementsOf(graph_.parameters[p.parameter]) == division.period) return interval;
+  if (!InRows(p)) return interval;
   interval.run = division.run;
   interval.period = division.period;
   interval.first = tensor_rank_ * division.run;
@@ -185,10 +185,10 @@ ParameterStore::Range ParameterStore::SavedRange(const plan::FlatGroup& group) c
 }
 
 std::vector<StateInterval> ParameterStore::Saved(int part) const {
-  std::vector<StateInterval> saved = Intervals(part, false, [this](const plan::FlatGroup& group) {
-    return group.divided ? Range{0, 0} : SavedRange(group);
-  });
+  std::vector<StateInterval> saved =
+      Intervals(part, false, [this](const plan::FlatGroup& group) { return SavedRange(group); });
   if (divided_.has_value()) {
+    std::erase_if(saved, [](const StateInterval& interval) { return interval.run > 0; });
     const std::vector<StateInterval> rows = divided_->Intervals();
     saved.insert(saved.end(), rows.begin(), rows.end());
     std::stable_sort(
@@ -202,23 +202,34 @@ void ParameterStore::DivideSaved() {
   divided_.emplace(plan_.options.tensor, tensor_rank_, rank_ * plan_.options.tensor);
   for (const plan::FlatGroup& group : plan_.groups) {
     if (!group.divided) continue;
-    divided_->BeginGroup();
-    const Range range = SavedRange(group);
-    const std::vector<plan::GroupState> states = plan::StatesOf(group);
-    for (const plan::GroupParameter& p : group.parameters) {
-      const int64_t begin = std::max(p.begin, range.begin);
-      const int64_t end = std::min(p.begin + p.elements, range.end);
-      if (begin >= end) continue;
-      for (size_t kind = 0; kind < states.size(); ++kind) {
-        const int32_t tensor = state_.first[p.parameter] + static_cast<int32_t>(kind);
-        divided_->Add({.held = IntervalOf(group, p, states[kind], tensor, begin, end),
-                       .item_bytes = ByteSize(states[kind].dtype),
-                       .begin = begin - p.begin,
-                       .end = end - p.begin});
-      }
-    }
+    for (const plan::GroupParameter& p : group.parameters) DivideSaved(group, p);
   }
   divided_->Allocate();
+}
+
+void ParameterStore::DivideSaved(const plan::FlatGroup& group, const plan::GroupParameter& p) {
+  if (!InRows(p)) return;
+  const Range range = SavedRange(group);
+  const int64_t begin = std::max(p.begin, range.begin);
+  const int64_t end = std::min(p.begin + p.elements, range.end);
+  const std::vector<plan::GroupState> states = plan::StatesOf(group);
+  for (size_t kind = 0; kind < states.size(); ++kind) {
+    std::optional<DividedRows::Piece> piece;
+    if (begin < end) {
+      const int32_t tensor = state_.first[p.parameter] + static_cast<int32_t>(kind);
+      piece = {.held = IntervalOf(group, p, states[kind], tensor, begin, end),
+               .item_bytes = ByteSize(states[kind].dtype),
+               .begin = begin - p.begin,
+               .end = end - p.begin};
+    }
+    divided_->Add(piece);
+  }
+}
+
+// A rank has runs of several rows, and not one run of one.
+bool ParameterStore::InRows(const plan::GroupParameter& p) const {
+  const graph::Parameter& parameter = graph_.parameters[p.parameter];
+  return !parameter.division.whole() && graph_.ElementsOf(parameter) != parameter.division.period;
 }
 
 absl::Status ParameterStore::ShareDivided() {

@@ -130,6 +130,8 @@ class ParameterStore {
                            int64_t end) const;
   StateInterval Divided(const plan::GroupParameter& p, StateInterval interval) const;
   void DivideSaved();
+  void DivideSaved(const plan::FlatGroup& group, const plan::GroupParameter& p);
+  bool InRows(const plan::GroupParameter& p) const;
 
   const plan::StepPlan& plan_;
   const graph::Graph& graph_;

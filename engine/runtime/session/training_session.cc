@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -250,9 +251,8 @@ comm::RankSet TrainingSession::OwnDataRanks() const {
   return DataRanks(plan().options, communicator_->rank());
 }
 
-absl::Status TrainingSession::PrepareSave() {
-  if (plan().options.tensor == 1) return absl::OkStatus();
-  MP_RETURN_IF_ERROR(FetchState());
+absl::Status TrainingSession::PrepareSave(int part) {
+  MP_RETURN_IF_ERROR(FetchState(part));
   const absl::Status status = store_->ShareDivided();
   return status.ok() ? status : Fail(status);
 }
@@ -479,7 +479,10 @@ absl::StatusOr<EvaluationReport> TrainingSession::Measure(const data::SampleSour
   MP_ASSIGN_OR_RETURN(const absl::Span<double> scalars, engine_->FinishEvaluation());
   const absl::Span<double> sums =
       scalars.subspan(plan::LossScalar(0), heads.size() * graph::kLossSums);
-  MP_RETURN_IF_ERROR(communicator_->AllReduce(sums, comm::ReduceOp::kSum, OwnDataRanks()));
+  // What tensor ranks have alike counts once. All ranks then have the same losses, by which each
+  // decides what all do together.
+  if (plan().options.TensorRank(communicator_->rank()) > 0) absl::c_fill(sums, 0.0);
+  MP_RETURN_IF_ERROR(communicator_->AllReduce(sums));
   EvaluationReport report;
   report.loss = MeanLoss(heads, sums.data());
   for (size_t head = 0; head < heads.size(); ++head) {

@@ -51,7 +51,7 @@
 namespace milepost::comm {
 class Communicator;
 struct RankSet;
-}
+}  // namespace milepost::comm
 
 namespace milepost::runtime {
 
@@ -161,16 +161,17 @@ class TrainingSession {
   // Brings a part to where SaveSources and RestoreTargets point: zeros that nobody has given a
   // value yet. On the CPU it is there, or is read from disk; a device copies. Blocks.
   absl::Status FetchState(int part);
-  // Before FetchState and SaveSources of a save: what tensor ranks divide is put together. Collective
-  // and blocking where resources.mesh.tensor is above 1, else nothing.
-  absl::Status PrepareSave();
+  // FetchState of a part that is saved. Where resources.mesh.tensor is above 1 it is collective:
+  // what tensor ranks divide is put together.
+  absl::Status PrepareSave(int part);
   // The intervals that this rank saves of a part: over all ranks and parts every element exactly
-  // once. `data` is valid from FetchState to the next one or the next Step: copy it before.
+  // once. `data` is valid from PrepareSave to the next one, FetchState or Step: copy it before.
   std::vector<StateInterval> SaveSources(int part);
   // The same of state that is in one part.
   std::vector<StateInterval> RestoreTargets() { return RestoreTargets(OnlyPart()); }
   std::vector<StateInterval> SaveSources() { return SaveSources(OnlyPart()); }
   absl::Status FetchState() { return FetchState(OnlyPart()); }
+  absl::Status PrepareSave() { return PrepareSave(OnlyPart()); }
   v1::TrainerState trainer_state() const { return state_; }
 
   // ---- training ----

@@ -16,7 +16,13 @@ SpecLike = Union[str, "os.PathLike[str]", Mapping[str, Any], Any]
 _LONGEST_NAME = 63
 _PATH = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,15}")
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_+./-]*|[+-]?[0-9.]+([eE][+-]?[0-9]+)?")
-_BATCH = ("train.batch.global", "train.batch.micro", "resources.ranks")
+_BATCH = (
+    "train.batch.global",
+    "train.batch.micro",
+    "resources.ranks",
+    "resources.mesh",
+    "resources.mesh.tensor",
+)
 
 
 class Template(NamedTuple):
