@@ -226,6 +226,21 @@ SlotCounts SlotPool::Take(const std::vector<PlacedRank>& placed) {
   return taken;
 }
 
+std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size) {
+  if (size <= 1) return placed;
+  std::vector<PlacedRank> grouped, left;
+  for (size_t begin = 0; begin < placed.size();) {
+    size_t end = begin;
+    while (end < placed.size() && placed[end].worker == placed[begin].worker) ++end;
+    const size_t whole = begin + (end - begin) / static_cast<size_t>(size) * size;
+    grouped.insert(grouped.end(), placed.begin() + begin, placed.begin() + whole);
+    left.insert(left.end(), placed.begin() + whole, placed.begin() + end);
+    begin = end;
+  }
+  grouped.insert(grouped.end(), left.begin(), left.end());
+  return grouped;
+}
+
 bool IsModel(absl::string_view model, absl::string_view wanted) {
   return absl::StrContains(absl::AsciiStrToLower(model), absl::AsciiStrToLower(wanted));
 }

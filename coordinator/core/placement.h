@@ -65,6 +65,10 @@ struct SlotClass {
   auto operator<=>(const SlotClass&) const = default;
 };
 
+// The same slots in an order in which as many groups of `size` neighbouring ranks as can be have a
+// host of their own: whole groups of a host first, and then what is left of the hosts.
+std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size);
+
 // The slots of one class that can be used, free or not.
 class SlotPool {
  public:

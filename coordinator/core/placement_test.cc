@@ -64,6 +64,15 @@ TEST(PlacementTest, PacksOnTheFewestHosts) {
   }
 }
 
+TEST(PlacementTest, GroupsOfNeighboursShareAHostWhereTheyCan) {
+  const SlotPool pool = MakePool(
+      {{"a", {0, 1, 2, 3, 4}}, {"b", {0, 1, 2, 3, 4}}, {"c", {0, 1, 2, 3, 4}}, {"d", {0}}});
+  const std::vector<PlacedRank> placed = pool.Find(16, 0);
+  EXPECT_EQ(Show(InGroups(placed, 1)), Show(placed));
+  EXPECT_EQ(Show(InGroups(placed, 4)), "a0 a1 a2 a3 b0 b1 b2 b3 c0 c1 c2 c3 a4 b4 c4 d0");
+  EXPECT_EQ(Show(InGroups(pool.Find(2, 0), 4)), "a0 a1") << "fewer than a group";
+}
+
 TEST(PlacementTest, OneRackBeforeSeveral) {
   const SlotPool pool = MakePool({{"a", {0, 1, 2, 3}, "r1"},
                                   {"b", {0, 1}, "r2"},

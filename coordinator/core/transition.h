@@ -143,7 +143,7 @@ class Transition {
   void ReplaceStraggler(int64_t number, const v1::Straggler& straggler);
 
   // attempt_ranks.cc
-  void StartAttempt(int64_t number, const std::vector<PlacedRank>& placed);
+  void StartAttempt(int64_t number, const std::vector<PlacedRank>& slots);
   void SendStart(const v1::JobRecord& record, const v1::RankRecord& rank);
   void SendStop(const v1::JobRecord& record, const v1::RankRecord& rank);
   void SendForget(const std::string& worker, const v1::RankReport& report);

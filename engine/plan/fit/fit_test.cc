@@ -305,6 +305,8 @@ TEST(Fit, WhatDoesNotFitIsToldTheNearestThatDoes) {
 // A mesh: a rank saves its part of what tensor ranks divide, and a share of what they have alike.
 TEST(Fit, RanksOfAMeshSaveTheWholeModelTogether) {
   v1::JobSpec spec = Spec(1);
+  spec.mutable_train()->mutable_batch()->set_micro(6);
+  spec.mutable_train()->mutable_batch()->set_accumulation(2);
   const auto alone = PlanTraining(spec, *OptionsFromSpec(spec, 1));
   spec.mutable_resources()->set_ranks(4);
   spec.mutable_resources()->mutable_mesh()->set_tensor(2);
