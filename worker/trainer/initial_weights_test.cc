@@ -38,6 +38,7 @@ Weights Gather(const v1::JobSpec& spec, const std::string& kind,
   std::mutex mutex;
   runtime::RunRanks(spec, [&](int rank, TrainingSession& session) {
     prepare(session);
+    ASSERT_EQ(session.PrepareSave(), absl::OkStatus());
     const std::lock_guard lock(mutex);
     for (const StateInterval& source : session.SaveSources()) {
       const v1::TensorInfo& tensor = session.state_tensors()[static_cast<size_t>(source.tensor)];
@@ -190,9 +191,17 @@ TEST(InitialWeightsTest, EveryShardGetsItsElements) {
     const Weights weights = Gather(from, "master", Initialize);
     const std::string folder = job.path(llama ? "llama" : "gpt2");
     WriteFolder(folder, from, weights, "F32", llama ? "" : "transformer.");
-    for (const auto& [ranks, stage] : std::vector<std::pair<int, int>>{{1, 0}, {2, 1}, {3, 3}}) {
-      const v1::JobSpec spec =
-          job.Spec({.ranks = ranks, .stage = stage, .steps = 3, .seed = 7, .llama = llama});
+    struct Layout {
+      int ranks, tensor, stage;
+    };
+    for (const auto& [ranks, tensor, stage] :
+         {Layout{1, 1, 0}, Layout{2, 1, 1}, Layout{3, 1, 3}, Layout{4, 2, 2}}) {
+      const v1::JobSpec spec = job.Spec({.ranks = ranks,
+                                         .tensor = tensor,
+                                         .stage = stage,
+                                         .steps = 3,
+                                         .seed = 7,
+                                         .llama = llama});
       const auto load = [&](TrainingSession& session) {
         ASSERT_EQ(Load(folder, spec, session), absl::OkStatus());
       };
