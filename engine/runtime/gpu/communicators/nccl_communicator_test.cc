@@ -73,7 +73,8 @@ std::vector<Collective> NcclCallsOfFour(int rank) {
     }
   }
   calls.push_back({.elements = 7, .dtype = DType::kF64, .among = {0, 4, 1}});
-  calls.push_back({.elements = 32, .dtype = DType::kBf16, .among = SetsOfFour(rank)[0]});
+  calls.push_back(
+      {.offset = 64, .elements = 1024, .dtype = DType::kBf16, .among = SetsOfFour(rank)[0]});
   return calls;
 }
 
