@@ -59,6 +59,11 @@ std::string StateDigest(const v1::JobSpec& normalized) {
   // How much a task counts may change on the way, like the learning rate.
   relevant.mutable_model()->clear_head_weight();
   for (v1::TaskHeadSpec& head : *relevant.mutable_model()->mutable_heads()) head.clear_weight();
+  if (relevant.model().llama().has_experts()) {
+    v1::ExpertsSpec* experts = relevant.mutable_model()->mutable_llama()->mutable_experts();
+    experts->clear_balance_loss();
+    experts->clear_z_loss();
+  }
   if (relevant.model().has_lora()) {
     relevant.mutable_model()->mutable_lora()->clear_dropout();
     relevant.mutable_model()->mutable_lora()->clear_quantize_base();  // no part of the state

@@ -79,6 +79,13 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   if (!llama->scale_embedding()) llama->clear_scale_embedding();
   if (llama->pre_norms()) llama->clear_pre_norms();
   if (!llama->wide_qk_norm()) llama->clear_wide_qk_norm();
+  if (llama->has_experts()) {
+    v1::ExpertsSpec* experts = llama->mutable_experts();
+    MP_DEFAULT(experts, hidden, llama->hidden());
+    MP_DEFAULT(experts, normalize, true);
+    MP_DEFAULT(experts, balance_loss, 0.001);
+    MP_DEFAULT(experts, z_loss, 0.0);
+  }
   if (!llama->has_window()) return;
   if (llama->window().full_every() == 0) llama->mutable_window()->clear_full_every();
   // One that no sequence leaves is none.

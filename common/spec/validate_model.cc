@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -107,6 +108,45 @@ void CheckWindow(const v1::LlamaSpec& llama, Checker* check) {
   }
 }
 
+// What Mixtral and Qwen3's mixtures do not have has not been tried.
+void CheckBesideExperts(const v1::LlamaSpec& llama, Checker* check) {
+  const std::pair<const char*, bool> others[] = {
+      {"qkv_bias", llama.qkv_bias()},
+      {"wide_qk_norm", llama.wide_qk_norm()},
+      {"norm_offset", llama.norm_offset()},
+      {"post_norms", llama.post_norms()},
+      {"scale_embedding", llama.scale_embedding()},
+      {"activation", llama.activation() == v1::LlamaSpec::ACTIVATION_GEGLU}};
+  for (const auto& [field, given] : others) {
+    if (!given) continue;
+    check->Add(absl::StrCat("model.llama.", field),
+               "is not for model.llama.experts, which are as in Mixtral and Qwen3: remove one of "
+               "the two");
+  }
+}
+
+void CheckExperts(const v1::LlamaSpec& llama, Checker* check) {
+  constexpr int64_t kMostExperts = 1024;
+  const v1::ExpertsSpec& experts = llama.experts();
+  const bool count = check->Required("model.llama.experts.count", experts.count(), 2, kMostExperts);
+  check->Required("model.llama.experts.per_token", experts.per_token(), 1,
+                  count ? experts.count() : kMostExperts);
+  if (llama.hidden() != 0 || experts.hidden() != 0) {  // the default is the model's
+    check->Int("model.llama.experts.hidden", experts.hidden(), 1, 1 << 20);
+  }
+  check->Real("model.llama.experts.balance_loss", experts.balance_loss(), 0, 1000);
+  check->Real("model.llama.experts.z_loss", experts.z_loss(), 0, 1000);
+  // Each is three parameters with their states, and one message lists all of a checkpoint.
+  constexpr int64_t kMostInAll = 12288;
+  if (count && llama.layers() >= 1 && llama.layers() <= 1024 &&
+      llama.layers() * experts.count() > kMostInAll) {
+    check->Add("model.llama.experts.count",
+               absl::StrCat("makes ", llama.layers() * experts.count(),
+                            " experts in all layers; at most ", kMostInAll));
+  }
+  CheckBesideExperts(llama, check);
+}
+
 void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
   check->Required("model.llama.layers", llama.layers(), 1, 1024);
   check->Required("model.llama.width", llama.width(), 1, 65536);
@@ -117,6 +157,7 @@ void CheckLlama(const v1::LlamaSpec& llama, Checker* check) {
   check->Real("model.llama.rope_theta", llama.rope_theta(), 1, 1e12);
   if (llama.has_rope_scaling()) CheckRopeScaling(llama.rope_scaling(), check);
   if (llama.has_window()) CheckWindow(llama, check);
+  if (llama.has_experts()) CheckExperts(llama, check);
   check->Real("model.llama.norm_epsilon", llama.norm_epsilon(), 0, 1, "(]");
   if (llama.qk_norm() && llama.qkv_bias()) {
     check->Add("model.llama.qk_norm", "no model has both qk_norm and qkv_bias: leave one out");
@@ -236,6 +277,10 @@ void CheckLora(const v1::ModelSpec& model, Checker* check) {
   if (model.has_resnet()) {
     check->Add("model.lora", "a ResNet has none: adapters are for gpt2, llama, bert and vit");
   }
+  if (model.llama().has_experts()) {
+    check->Add("model.lora",
+               "is not for model.llama.experts: leave it out, and train all parameters");
+  }
   check->Required("model.lora.rank", lora.rank(), 1, 1024);
   check->Real("model.lora.alpha", lora.alpha(), 0, 1e6, "(]");
   check->Real("model.lora.dropout", lora.dropout(), 0, 1, "[)");
@@ -274,6 +319,9 @@ void CheckModel(const v1::ModelSpec& model, Checker* check) {
                "the family's fields here");
   }
   if (model.has_lora()) CheckLora(model, check);
+  if (model.llama().has_experts() && model.heads_size() > 0) {
+    check->Add("model.heads", "are not for model.llama.experts: remove them");
+  }
   switch (model.family_case()) {
     case v1::ModelSpec::kGpt2:
       return CheckGpt2(model.gpt2(), check);

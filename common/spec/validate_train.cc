@@ -297,6 +297,9 @@ void CheckDpo(const v1::JobSpec& spec, Checker* check) {
   if (spec.model().heads_size() > 0) {
     check->Add("train.dpo", "has no place for model.heads beside it");
   }
+  if (spec.model().llama().has_experts()) {
+    check->Add("train.dpo", "is not for model.llama.experts: train on chats or completions");
+  }
   if (!spec.data().has_document_separator()) {
     check->Add("train.dpo", "its pairs are documents: give data.document_separator");
   }
@@ -325,6 +328,8 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   } else if (spec.model().has_resnet() &&
              (train.precision() == v1::PRECISION_FP16 || train.precision() == v1::PRECISION_FP8)) {
     check->Add("train.precision", "fp16 and fp8 are not for model.resnet: choose bf16 or fp32");
+  } else if (spec.model().llama().has_experts() && train.precision() == v1::PRECISION_FP8) {
+    check->Add("train.precision", "fp8 is not for model.llama.experts: choose bf16");
   }
   if (!v1::Recompute_IsValid(train.recompute()) || train.recompute() == 0) {
     check->Add("train.recompute", "expected none, selective, full, auto or budget");

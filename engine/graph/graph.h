@@ -131,6 +131,15 @@ struct LoraAttributes {
   std::array<int64_t, kMostAdapters> columns = {};  // of y, the first of the adapter's part
 };
 
+// Of the ops of experts (ops/experts/experts.h).
+struct ExpertsAttributes {
+  int64_t count = 0;        // E
+  int64_t per_token = 0;    // S
+  bool normalize = true;    // the weights of a token's experts sum to 1
+  double balance_loss = 0;  // kExpertBalance: times the loss of uneven use
+  double z_loss = 0;        // kExpertBalance: times that of the router's logits
+};
+
 struct Attributes {
   int64_t batch = 0;     // B
   int64_t sequence = 0;  // T
@@ -151,9 +160,10 @@ struct Attributes {
   bool divides_columns = false;
   RopeAttributes rope;  // kRopeTable
   ImageAttributes image;
-  LoraAttributes lora;  // kLora*, kDora, kDoraBackward
-  double scale = 1;     // kScale, kDoraNorms; kPreferenceLoss*: beta
-  double dropout = 0;   // probability; 0: none
+  LoraAttributes lora;        // kLora*, kDora, kDoraBackward
+  ExpertsAttributes experts;  // kRouteExperts*, kDispatchRows*, kExpert*, kCombineRows*
+  double scale = 1;           // kScale, kDoraNorms; kPreferenceLoss*: beta
+  double dropout = 0;         // probability; 0: none
   uint32_t dropout_tag =
       0;  // the "tensor" of the counter-based mask; the same in forward and backward
   // kClassifierLoss*: share of the target spread over all classes. kPreferenceLoss*: of pairs that

@@ -82,6 +82,16 @@ v1::ModelSpec Olmo2() {
   return spec.model();
 }
 
+// Other experts for each token.
+v1::ModelSpec Mixture() {
+  v1::JobSpec spec;
+  *spec.mutable_model() = Llama(false);
+  spec.mutable_model()->mutable_llama()->mutable_experts()->set_count(5);
+  spec.mutable_model()->mutable_llama()->mutable_experts()->set_per_token(2);
+  NormalizeJobSpec(&spec);
+  return spec.model();
+}
+
 Graph Build(const v1::ModelSpec& model, int64_t rows, int64_t cached) {
   absl::StatusOr<Graph> graph =
       BuildModel(model, {.mode = Mode::kGeneration, .sequence = rows, .cached_positions = cached});
@@ -160,7 +170,8 @@ void ExpectSame(const std::vector<double>& got, const std::vector<double>& want)
 }
 
 TEST(Generation, LogitsFromACacheAreThoseOfTheWholeText) {
-  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true), Gemma3(), Olmo2()}) {
+  for (const v1::ModelSpec& model :
+       {Gpt2(), Llama(false), Llama(true), Gemma3(), Olmo2(), Mixture()}) {
     SCOPED_TRACE(model.ShortDebugString());
     const std::vector<std::vector<double>> whole = Whole(model);
     Piece chunk(model, 5), one(model, 1);
@@ -214,7 +225,8 @@ class Texts {
 
 // One in the first cache, and one in the last, which is five tokens ahead.
 TEST(Generation, TextsSideBySideHaveTheirOwnLogits) {
-  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true), Gemma3(), Olmo2()}) {
+  for (const v1::ModelSpec& model :
+       {Gpt2(), Llama(false), Llama(true), Gemma3(), Olmo2(), Mixture()}) {
     SCOPED_TRACE(model.ShortDebugString());
     const std::vector<std::vector<double>> whole = Whole(model);
     Texts piece(model, 7, /*apart=*/false), tokens(model, 3, /*apart=*/true);

@@ -29,11 +29,13 @@ constexpr ModelType kModelTypes[] = {{"gpt2", "model.gpt2"},
                                      {"gemma", "model.llama"},
                                      {"gemma3_text", "model.llama"},
                                      {"mistral", "model.llama"},
+                                     {"mixtral", "model.llama"},
                                      {"olmo2", "model.llama"},
                                      {"olmo3", "model.llama"},
                                      {"phi3", "model.llama", true},
                                      {"qwen2", "model.llama"},
                                      {"qwen3", "model.llama"},
+                                     {"qwen3_moe", "model.llama"},
                                      {"bert", "model.bert"},
                                      {"distilbert", "model.bert"},
                                      {"roberta", "model.bert", true},
@@ -147,7 +149,18 @@ struct LlamaDefaults {
   bool gemma = false;
 };
 constexpr LlamaDefaults kLlamaDefaults[] = {
-    {"mistral", 8, 0}, {"qwen3", 32, 128}, {"gemma", 16, 256, true}, {"gemma3_text", 4, 256, true}};
+    {"mistral", 8, 0},   {"mixtral", 8, 0},        {"qwen3", 32, 128},
+    {"qwen3_moe", 4, 0}, {"gemma", 16, 256, true}, {"gemma3_text", 4, 256, true}};
+
+// transformers' later versions write a Qwen3's number of experts under Mixtral's key.
+template <typename Set>
+void UnifyExperts(bool mixtral, Json& config, const Set& set) {
+  if (mixtral) return set("num_local_experts", 8), set("num_experts_per_tok", 2);
+  if (config.contains("num_local_experts")) set("num_experts", config["num_local_experts"]);
+  set("num_experts", 128);
+  set("num_experts_per_tok", 8);
+  set("moe_intermediate_size", 768);
+}
 
 void UnifyLlama(absl::string_view type, Json& config) {
   config[kHfNotGiven] = Json::array();
@@ -160,6 +173,8 @@ void UnifyLlama(absl::string_view type, Json& config) {
     config[kHfNotGiven].push_back(key);
   };
   if (type == "olmo3") set("rope_theta", 5e5), set("rope_local_base_freq", 5e5);
+  if (type == "mixtral") set("rope_theta", 1e6), set("rms_norm_eps", 1e-5);
+  if (type == "mixtral" || type == "qwen3_moe") UnifyExperts(type == "mixtral", config, set);
   if (type == "phi3" || type == "olmo2" || type == "olmo3") set("rms_norm_eps", 1e-5);
   for (const LlamaDefaults& defaults : kLlamaDefaults) {
     if (type != defaults.type) continue;
@@ -189,7 +204,7 @@ Json Unified(Json config) {
       config[at_top ? known : absl::StrCat("rope_scaling.", known)] = value;
     }
   }
-  if ((type == "qwen2" || type == "qwen3") &&
+  if ((type == "qwen2" || type == "qwen3" || type == "qwen3_moe") &&
       config.value("use_sliding_window", Json(false)) == Json(false)) {
     config.erase("sliding_window");
   }

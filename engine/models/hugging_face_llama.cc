@@ -27,6 +27,7 @@ struct Traits {
   bool window = false;       // in some layer
   bool full_layers = false;  // and not in others
   bool geglu = false;
+  bool experts = false;
 
   friend bool operator==(const Traits&, const Traits&) = default;
 };
@@ -41,7 +42,8 @@ Traits TraitsOf(const v1::LlamaSpec& spec) {
           .scale_embedding = spec.scale_embedding(),
           .window = spec.has_window(),
           .full_layers = spec.window().full_every() > 0 || spec.window().has_rope_theta(),
-          .geglu = spec.activation() == v1::LlamaSpec::ACTIVATION_GEGLU};
+          .geglu = spec.activation() == v1::LlamaSpec::ACTIVATION_GEGLU,
+          .experts = spec.has_experts()};
 }
 
 struct Type {
@@ -52,7 +54,7 @@ struct Type {
 };
 
 constexpr char kPlain[] =
-    "none of qk_norm, wide_qk_norm, qkv_bias, norm_offset, post_norms and scale_embedding";
+    "none of qk_norm, wide_qk_norm, qkv_bias, norm_offset, post_norms, scale_embedding and experts";
 constexpr Type kTypes[] = {
     {"llama", "LlamaForCausalLM", kPlain, {}},
     {"mistral", "MistralForCausalLM", kPlain, {.window = true}},
@@ -62,8 +64,13 @@ constexpr Type kTypes[] = {
      {.qkv_bias = true}},
     {"qwen3",
      "Qwen3ForCausalLM",
-     "model.llama.qk_norm: true, and nothing of Gemma's",
+     "model.llama.qk_norm: true, no experts, and nothing of Gemma's",
      {.qk_norm = true}},
+    {"mixtral", "MixtralForCausalLM", "model.llama.experts, and no qk_norm", {.experts = true}},
+    {"qwen3_moe",
+     "Qwen3MoeForCausalLM",
+     "model.llama.experts, and qk_norm: true",
+     {.qk_norm = true, .experts = true}},
     {"olmo2",
      "Olmo2ForCausalLM",
      "wide_qk_norm, post_norms, pre_norms: false, and no window",
@@ -89,14 +96,15 @@ bool IsGemma(const Type& type) { return type.traits.norm_offset; }
 bool IsGemma3(const Type& type) { return IsGemma(type) && type.traits.post_norms; }
 bool IsOlmo(const Type& type) { return type.traits.wide_qk_norm; }
 bool IsOlmo3(const Type& type) { return IsOlmo(type) && type.traits.window; }
+bool IsMixtral(const Type& type) { return type.traits.experts && !type.traits.qk_norm; }
 
 const Type* TypeOf(const v1::LlamaSpec& spec) {
   const Traits has = TraitsOf(spec);
   for (const Type& type : kTypes) {
     Traits wanted = type.traits;
-    // Of Gemma 3 and OLMo 3 any layers may have the window; transformers' Llama and its likes take
-    // any gate.
-    if (IsGemma3(type)) wanted.window = has.window;
+    // Of Gemma 3 and OLMo 3 any layers may have the window, of Mixtral all; transformers' Llama and
+    // its likes take any gate.
+    if (IsGemma3(type) || IsMixtral(type)) wanted.window = has.window;
     if (IsGemma3(type) || IsOlmo3(type)) wanted.full_layers = has.full_layers;
     if (!IsGemma(type)) wanted.geglu = has.geglu;
     if (wanted == has) return &type;
@@ -127,6 +135,28 @@ void AddRope(const v1::LlamaSpec& spec, std::vector<HfField>* fields) {
                      rope.original_context(), HfRequired()});
 }
 
+void AddExperts(const v1::LlamaSpec& spec, const Type& type, std::vector<HfField>* fields) {
+  const v1::ExpertsSpec& experts = spec.experts();
+  const char* count = IsMixtral(type) ? "num_local_experts" : "num_experts";
+  fields->push_back({count, InSpec("experts.count"), experts.count(), HfRequired()});
+  fields->push_back(
+      {"num_experts_per_tok", InSpec("experts.per_token"), experts.per_token(), HfRequired()});
+  fields->push_back({"router_aux_loss_coef", "", experts.balance_loss(), 0.001, HfRule::kWrite});
+  if (IsMixtral(type)) {
+    fields->push_back(
+        {"intermediate_size", InSpec("experts.hidden"), experts.hidden(), HfRequired()});
+    fields->push_back({"router_jitter_noise", "", 0.0, 0.0, HfRule::kWrite});
+    return;
+  }
+  // That of layers without experts, of which there are none.
+  fields->push_back({"intermediate_size", "", spec.hidden(), nullptr, HfRule::kWrite});
+  fields->push_back(
+      {"moe_intermediate_size", InSpec("experts.hidden"), experts.hidden(), HfRequired()});
+  fields->push_back({"norm_topk_prob", InSpec("experts.normalize"), experts.normalize(), false});
+  fields->push_back({"decoder_sparse_step", "", 1, 1});
+  fields->push_back({"mlp_only_layers", "", HfJson::array(), HfJson::array()});
+}
+
 void AddSizes(const v1::LlamaSpec& spec, std::vector<HfField>* fields) {
   const int64_t even = spec.heads() > 0 ? spec.width() / spec.heads() : 0;
   const HfField sizes[] = {
@@ -135,7 +165,6 @@ void AddSizes(const v1::LlamaSpec& spec, std::vector<HfField>* fields) {
       {"num_attention_heads", InSpec("heads"), spec.heads(), HfRequired()},
       {"num_key_value_heads", InSpec("kv_heads"), spec.kv_heads(), spec.heads()},
       {"head_dim", InSpec("head_dim"), spec.head_dim(), even},
-      {"intermediate_size", InSpec("hidden"), spec.hidden(), HfRequired()},
       // No parameter depends on it: another context than the weights were made for is the user's
       // choice.
       {"max_position_embeddings", InSpec("context"), spec.context(), HfRequired(), HfRule::kWrite},
@@ -224,8 +253,8 @@ absl::StatusOr<HfFamily> HfLlamaFamily(const v1::LlamaSpec& spec) {
     for (const Type& each : kTypes) known.push_back(each.name);
     return absl::InvalidArgumentError(absl::StrCat(
         "model.llama: transformers has no model with this choice of qkv_bias, qk_norm, window, ",
-        "norm_offset, pre_norms, post_norms, wide_qk_norm, scale_embedding and activation; there ",
-        "are ", absl::StrJoin(known, ", ")));
+        "norm_offset, pre_norms, post_norms, wide_qk_norm, scale_embedding, activation and ",
+        "experts; there are ", absl::StrJoin(known, ", ")));
   }
   if ((IsGemma3(*type) || IsOlmo3(*type)) && spec.has_window() && spec.has_rope_scaling() &&
       !spec.window().has_rope_theta()) {
@@ -233,19 +262,32 @@ absl::StatusOr<HfFamily> HfLlamaFamily(const v1::LlamaSpec& spec) {
         absl::StrCat("model.llama.window.rope_theta: give it, as transformers' ", type->name,
                      " has no rope_scaling in layers with a window"));
   }
+  if (IsMixtral(*type) && !spec.experts().normalize()) {
+    return absl::InvalidArgumentError(
+        "model.llama.experts.normalize: transformers' Mixtral always does; one of Qwen3's, which "
+        "need not, has qk_norm");
+  }
   HfFamily family{.prefix = "model."};
   std::vector<HfField>& fields = family.fields;
   const bool geglu = spec.activation() == v1::LlamaSpec::ACTIVATION_GEGLU;
   // A window that no sequence leaves may be left out: such a folder has one of these types, too.
-  const bool plain =
-      !type->traits.qkv_bias && !type->traits.qk_norm && !IsGemma(*type) && !IsOlmo(*type);
+  const bool plain = !type->traits.qkv_bias && !type->traits.qk_norm && !type->traits.experts &&
+                     !IsGemma(*type) && !IsOlmo(*type);
   std::vector<HfJson> also;
   if (plain) also = {"llama", "mistral", "phi3"};
   if (IsOlmo(*type) && !IsOlmo3(*type)) also = {"olmo3"};
   fields = {{"architectures", "", HfJson::array({type->architecture}), nullptr, HfRule::kWrite},
-            {"model_type", InSpec(type->traits.qk_norm ? "qk_norm" : "qkv_bias"), type->name,
-             HfRequired(), HfRule::kEqual, also}};
+            {"model_type",
+             InSpec(type->traits.experts   ? "experts"
+                    : type->traits.qk_norm ? "qk_norm"
+                                           : "qkv_bias"),
+             type->name, HfRequired(), HfRule::kEqual, also}};
   AddSizes(spec, &fields);
+  if (spec.has_experts()) {
+    AddExperts(spec, *type, &fields);
+  } else {
+    fields.push_back({"intermediate_size", InSpec("hidden"), spec.hidden(), HfRequired()});
+  }
   AddWindow(spec, *type, &fields);
   if (IsGemma(*type)) AddGemma(spec, *type, &fields);
   if (IsGemma(*type) || IsOlmo(*type)) {

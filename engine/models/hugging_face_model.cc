@@ -108,7 +108,8 @@ void ReadWindow(ConfigReader* config, v1::LlamaSpec* spec) {
   const int64_t positions = config->Size("sliding_window");
   if (!by_layer) {
     if (positions >= spec->context()) return;
-    if (config->Is("model_type", "qwen2") || config->Is("model_type", "qwen3")) {
+    if (config->Is("model_type", "qwen2") || config->Is("model_type", "qwen3") ||
+        config->Is("model_type", "qwen3_moe")) {
       return config->Expected("use_sliding_window", config->At("use_sliding_window"),
                               "false, as a window in some layers of a Qwen is not supported");
     }
@@ -141,6 +142,17 @@ void ReadOlmo(ConfigReader* config, v1::LlamaSpec* spec) {
   spec->set_post_norms(true);
 }
 
+void ReadExperts(ConfigReader* config, v1::LlamaSpec* spec) {
+  const bool mixtral = config->Is("model_type", "mixtral");
+  if (!mixtral && !config->Is("model_type", "qwen3_moe")) return;
+  v1::ExpertsSpec* experts = spec->mutable_experts();
+  experts->set_count(config->Size(mixtral ? "num_local_experts" : "num_experts"));
+  experts->set_per_token(config->Size("num_experts_per_tok"));
+  experts->set_hidden(mixtral ? spec->hidden() : config->Size("moe_intermediate_size"));
+  experts->set_normalize(mixtral || config->Flag("norm_topk_prob", false));
+  experts->set_balance_loss(config->Real("router_aux_loss_coef", 0.001));
+}
+
 void ReadLlama(ConfigReader* config, v1::LlamaSpec* spec) {
   spec->set_layers(config->Size("num_hidden_layers"));
   spec->set_width(config->Size("hidden_size"));
@@ -156,12 +168,13 @@ void ReadLlama(ConfigReader* config, v1::LlamaSpec* spec) {
   spec->set_norm_epsilon(config->Real("rms_norm_eps", 1e-6));
   spec->set_tied(config->Flag("tie_word_embeddings", false));
   spec->set_qkv_bias(config->Is("model_type", "qwen2"));
-  spec->set_qk_norm(config->Is("model_type", "qwen3"));
+  spec->set_qk_norm(config->Is("model_type", "qwen3") || config->Is("model_type", "qwen3_moe"));
   if (config->Is("hidden_act", "gelu_pytorch_tanh")) {
     spec->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU);
   }
   ReadGemma(config, spec);
   ReadOlmo(config, spec);
+  ReadExperts(config, spec);
 }
 
 void ReadDistilBert(ConfigReader* config, v1::BertSpec* spec) {

@@ -1,5 +1,5 @@
-// Configs of models that a family has with a norm, a window or a table more or less: OLMo 2 and 3,
-// DistilBERT.
+// Configs of models that a family has with a norm, a window, experts or a table more or less:
+// OLMo 2 and 3, Mixtral, Qwen3's mixtures, DistilBERT.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -150,6 +150,89 @@ TEST(HuggingFaceRelatives, Olmo3sKindsOfLayers) {
   EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("Olmo2ForCausalLM"));
   EXPECT_EQ(CheckHfConfig(model, kOlmo3).message(),
             "layer_types.full_every is 4, model.llama.window.full_every needs 1");
+}
+
+// mistralai/Mixtral-8x7B-v0.1's.
+constexpr char kMixtral[] = R"({"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 32768,
+    "model_type": "mixtral", "num_attention_heads": 32, "num_experts_per_tok": 2,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+    "output_router_logits": false, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+    "router_aux_loss_coef": 0.02, "sliding_window": null, "tie_word_embeddings": false,
+    "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 32000})";
+
+TEST(HuggingFaceRelatives, MixtralHasExperts) {
+  const auto model = ModelOfHfConfig(kMixtral);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->llama().experts().ShortDebugString(),
+            "count: 8 per_token: 2 hidden: 14336 normalize: true balance_loss: 0.02");
+  const std::string same = model->ShortDebugString();
+  const std::string written = *HfConfig(*model, "bfloat16");
+  EXPECT_THAT(written, HasSubstr("MixtralForCausalLM"));
+  EXPECT_THAT(written, HasSubstr("\"router_aux_loss_coef\": 0.02"));
+  EXPECT_EQ(ReadBack(written), same);
+  for (const char* transformers_default :
+       {"\"num_experts_per_tok\": 2,", "\"num_local_experts\": 8,", "\"rms_norm_eps\": 1e-05,",
+        "\"rope_theta\": 1000000.0,", "\"num_key_value_heads\": 8,", "\"sliding_window\": null,"}) {
+    EXPECT_EQ(Changed(kMixtral, transformers_default, ""), same) << transformers_default;
+  }
+  EXPECT_THAT(Changed(kMixtral, "\"sliding_window\": null", "\"sliding_window\": 4096"),
+              HasSubstr("window { positions: 4096 }"));
+}
+
+// Qwen/Qwen3-30B-A3B's.
+constexpr char kQwen3Moe[] = R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 151643, "decoder_sparse_step": 1,
+    "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,
+    "initializer_range": 0.02, "intermediate_size": 6144, "max_position_embeddings": 40960,
+    "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32,
+    "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+    "num_key_value_heads": 4, "output_router_logits": false, "rms_norm_eps": 1e-06,
+    "rope_scaling": null, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+    "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+
+TEST(HuggingFaceRelatives, Qwen3HasMixturesToo) {
+  const auto model = ModelOfHfConfig(kQwen3Moe);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_TRUE(model->llama().qk_norm());
+  EXPECT_EQ(model->llama().experts().ShortDebugString(),
+            "count: 128 per_token: 8 hidden: 768 normalize: true balance_loss: 0.001");
+  const std::string same = model->ShortDebugString();
+  EXPECT_THAT(*HfConfig(*model, "float32"), HasSubstr("Qwen3MoeForCausalLM"));
+  EXPECT_EQ(ReadBack(*HfConfig(*model, "float32")), same);
+  // As transformers 5 writes it.
+  EXPECT_EQ(Changed(kQwen3Moe, "\"num_experts\"", "\"num_local_experts\""), same);
+  for (const char* transformers_default :
+       {"\"num_experts\": 128,", "\"num_experts_per_tok\": 8,", "\"moe_intermediate_size\": 768,",
+        "\"mlp_only_layers\": [],", "\"decoder_sparse_step\": 1,", "\"num_key_value_heads\": 4,"}) {
+    EXPECT_EQ(Changed(kQwen3Moe, transformers_default, ""), same) << transformers_default;
+  }
+  EXPECT_THAT(Changed(kQwen3Moe, "\"norm_topk_prob\": true,", ""), HasSubstr("normalize: false"));
+}
+
+TEST(HuggingFaceRelatives, MixturesThatAreNotSupportedAreRefusedByName) {
+  EXPECT_EQ(Changed(kQwen3Moe, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2"),
+            "decoder_sparse_step is 2, this model family needs 1");
+  EXPECT_EQ(Changed(kQwen3Moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [0]"),
+            "mlp_only_layers is [0], this model family needs []");
+  EXPECT_THAT(Changed(kQwen3Moe, "\"use_sliding_window\": false",
+                      "\"use_sliding_window\": true, \"sliding_window\": 128"),
+              HasSubstr("use_sliding_window is true, and not false"));
+  v1::ModelSpec model = *ModelOfHfConfig(kMixtral);
+  EXPECT_THAT(std::string(CheckHfConfig(model, kQwen3Moe).message()),
+              HasSubstr("which needs model.llama.experts, and qk_norm: true"));
+  model.mutable_llama()->mutable_experts()->set_count(4);
+  EXPECT_EQ(CheckHfConfig(model, kMixtral).message(),
+            "num_local_experts is 8, model.llama.experts.count needs 4");
+  model.mutable_llama()->mutable_experts()->set_normalize(false);
+  EXPECT_THAT(std::string(HfConfig(model, "float32").status().message()),
+              HasSubstr("model.llama.experts.normalize: transformers' Mixtral always does"));
+  model.mutable_llama()->clear_experts();
+  EXPECT_THAT(std::string(CheckHfConfig(model, kMixtral).message()),
+              HasSubstr("model_type is \"mixtral\", which needs model.llama.experts, and no"));
 }
 
 // distilbert/distilbert-base-uncased's.

@@ -199,8 +199,8 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
   EXPECT_THAT(*HfConfig(model, "float32"), HasSubstr("Qwen2ForCausalLM"));
   const std::string qwen3 = absl::StrReplaceAll(qwen2, {{"\"qwen2\"", "\"qwen3\""}});
   EXPECT_EQ(CheckHfConfig(model, qwen3).message(),
-            "model_type is \"qwen3\", which needs model.llama.qk_norm: true, and nothing "
-            "of Gemma's");
+            "model_type is \"qwen3\", which needs model.llama.qk_norm: true, no experts, "
+            "and nothing of Gemma's");
   model.mutable_llama()->set_qkv_bias(false);
   model.mutable_llama()->set_qk_norm(true);
   EXPECT_EQ(CheckHfConfig(model, qwen3), absl::OkStatus());
@@ -210,12 +210,12 @@ TEST(HuggingFaceTest, ReadsMistralAndQwen) {
   EXPECT_EQ(
       CheckHfConfig(model, plain).message(),
       "model_type is \"llama\", which needs none of qk_norm, wide_qk_norm, qkv_bias, norm_offset, "
-      "post_norms and scale_embedding");
+      "post_norms, scale_embedding and experts");
   EXPECT_EQ(
       CheckHfConfig(model, absl::StrReplaceAll(plain, {{"\"llama\"", "\"gemma2\""}})).message(),
       "model_type is \"gemma2\", which is not supported; there are gpt2, llama, gemma, "
-      "gemma3_text, mistral, olmo2, olmo3, phi3, qwen2, qwen3, bert, distilbert, roberta, "
-      "xlm-roberta, camembert, resnet, vit");
+      "gemma3_text, mistral, mixtral, olmo2, olmo3, phi3, qwen2, qwen3, qwen3_moe, bert, "
+      "distilbert, roberta, xlm-roberta, camembert, resnet, vit");
   EXPECT_EQ(CheckHfConfig(SmallGpt2(), plain).message(),
             "model_type is \"llama\", which is model.llama, and the spec has model.gpt2");
   // transformers' defaults, where a config leaves them out, are not the other families'.

@@ -17,7 +17,9 @@
 #include "engine/ops/add/add.h"
 #include "engine/ops/attention/attention.h"
 #include "engine/ops/embedding/embedding.h"
+#include "engine/ops/experts/experts.h"
 #include "engine/ops/geglu/geglu.h"
+#include "engine/ops/linear/linear.h"
 #include "engine/ops/lm_head/lm_head.h"
 #include "engine/ops/norm/norm.h"
 #include "engine/ops/qk_norm/qk_norm.h"
@@ -39,28 +41,41 @@ constexpr double kLlamaStddev = 0.02;
 // Absent: true (normalize.cc).
 bool HasPreNorms(const v1::LlamaSpec& spec) { return !spec.has_pre_norms() || spec.pre_norms(); }
 
+absl::Status InvalidLlama(absl::string_view field, const auto&... message) {
+  return absl::InvalidArgumentError(absl::StrCat("model.llama.", field, ": ", message...));
+}
+
+absl::Status CheckExpertSizes(const v1::ExpertsSpec& experts) {
+  if (experts.hidden() < 1) {
+    return InvalidLlama("experts.hidden", experts.hidden(), " is not at least 1");
+  }
+  if (experts.per_token() < 1 || experts.per_token() > experts.count()) {
+    return InvalidLlama("experts.per_token", experts.per_token(), " is not in [1, ",
+                        experts.count(), "], which are the experts");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSizes(const v1::LlamaSpec& spec, const ModelOptions& options) {
-  const auto invalid = [](absl::string_view field, const auto&... message) {
-    return absl::InvalidArgumentError(absl::StrCat("model.llama.", field, ": ", message...));
-  };
   const std::pair<const char*, int64_t> sizes[] = {
       {"layers", spec.layers()},     {"width", spec.width()},          {"heads", spec.heads()},
       {"kv_heads", spec.kv_heads()}, {"head_dim", spec.head_dim()},    {"hidden", spec.hidden()},
       {"context", spec.context()},   {"vocabulary", spec.vocabulary()}};
   for (const auto& [field, value] : sizes) {
-    if (value < 1) return invalid(field, value, " is not at least 1");
+    if (value < 1) return InvalidLlama(field, value, " is not at least 1");
   }
+  if (spec.has_experts()) MP_RETURN_IF_ERROR(CheckExpertSizes(spec.experts()));
   if (spec.heads() % spec.kv_heads() != 0) {
-    return invalid("kv_heads", spec.kv_heads(), " does not divide heads ", spec.heads());
+    return InvalidLlama("kv_heads", spec.kv_heads(), " does not divide heads ", spec.heads());
   }
   if (!HasPreNorms(spec) && !spec.post_norms()) {
-    return invalid("pre_norms", "without them nothing is normed; post_norms are needed");
+    return InvalidLlama("pre_norms", "without them nothing is normed; post_norms are needed");
   }
   const int64_t positions =
       options.cached_positions > 0 ? options.cached_positions : options.sequence;
   if (positions > spec.context()) {
-    return invalid("context", "sequences of ", positions, " tokens do not fit ", spec.context(),
-                   " positions");
+    return InvalidLlama("context", "sequences of ", positions, " tokens do not fit ",
+                        spec.context(), " positions");
   }
   return absl::OkStatus();
 }
@@ -209,7 +224,11 @@ class LlamaBuilder {
     } else {
       PreNorm(hf + ".post_attention_layernorm", name + ".mlp_norm", s);
     }
-    FeedForward(hf + ".mlp", twin_.Named(name + ".mlp"), s);
+    if (spec_.has_experts()) {
+      Experts(hf, name + ".mlp", s);
+    } else {
+      FeedForward(hf + ".mlp", twin_.Named(name + ".mlp"), s);
+    }
     if (spec_.post_norms()) {
       PostNorm(hf + ".post_feedforward_layernorm", name + ".mlp_post_norm", s);
     }
@@ -266,7 +285,57 @@ class LlamaBuilder {
     s.delta = linear_.LinearRows(name + ".delta", active, {down});
   }
 
+  // Mixtral's names, or those of Qwen3's mixtures, which norm queries and keys.
+  struct ExpertNames {
+    const char* block;
+    const char* gate;
+    const char* up;
+    const char* down;
+  };
+  ExpertNames NamesOfExperts() const {
+    if (spec_.qk_norm()) return {".mlp", ".gate_proj", ".up_proj", ".down_proj"};
+    return {".block_sparse_moe", ".w1", ".w3", ".w2"};
+  }
+
+  void Experts(const std::string& hf, const std::string& name, LlamaStream& s) {
+    const v1::ExpertsSpec& experts = spec_.experts();
+    const int64_t width = spec_.width(), hidden = experts.hidden();
+    const ExpertNames names = NamesOfExperts();
+    const std::string block = hf + names.block;
+    const ValueId router = Weight(block + ".gate", experts.count(), width, kLlamaStddev);
+    std::vector<ValueId> gate_up, down;
+    for (int64_t e = 0; e < experts.count(); ++e) {
+      const std::string expert = absl::StrCat(block, ".experts.", e);
+      gate_up.push_back(Weight(expert + names.gate, hidden, width, kLlamaStddev));
+      gate_up.push_back(Weight(expert + names.up, hidden, width, kLlamaStddev));
+      down.push_back(Weight(expert + names.down, width, hidden, residual_stddev_));
+    }
+    const ValueId logits = ops::LinearRows(b_, name + ".router", s.y, {router}, {},
+                                           /*never_fp8=*/true);
+    const ops::ExpertRoutes routes =
+        ops::RouteExperts(b_, name + ".routes", logits,
+                          {.per_token = experts.per_token(), .normalize = experts.normalize()});
+    offsets_.push_back(routes.offsets);
+    const ValueId rows = ops::DispatchRows(b_, name + ".rows", s.y, routes);
+    const ValueId both = ops::ExpertLinear(b_, name + ".gate_up", rows, routes, gate_up, 2);
+    b_.SetSequence(options_.sequence * experts.per_token());
+    const ValueId active = ops::SwiGlu(b_, name + ".swiglu", both);
+    b_.SetSequence(options_.sequence);
+    const ValueId made = ops::ExpertLinear(b_, name + ".down", active, routes, down, 1);
+    s.delta = ops::CombineRows(b_, name + ".delta", made, routes);
+  }
+
+  // What is trained beside the model's own loss.
+  void BalanceExperts() {
+    const v1::ExpertsSpec& experts = spec_.experts();
+    const bool none = experts.balance_loss() == 0 && experts.z_loss() == 0;
+    if (options_.mode != Mode::kTraining || !spec_.has_experts() || none) return;
+    ops::ExpertBalance(b_, "balance", b_.Targets(), offsets_,
+                       {.balance_loss = experts.balance_loss(), .z_loss = experts.z_loss()});
+  }
+
   void Head() {
+    BalanceExperts();
     twin_.ForEach([this](LlamaStream& s) {
       if (spec_.tied()) return;
       s.head = Weight("lm_head", spec_.vocabulary(), spec_.width(), kLlamaStddev);
@@ -293,6 +362,7 @@ class LlamaBuilder {
   ValueId window_rope_ = graph::kNoValue;
   ValueId documents_ = graph::kNoValue;
   ValueId positions_ = graph::kNoValue;
+  std::vector<ValueId> offsets_;  // of each layer of experts
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Llama 3, Mistral, Qwen2, Qwen3, Gemma, OLMo 2 and similar models: norms are RMSNorm, rotary
 // positions, SwiGLU, grouped query attention, over a window or over all before, the head tied or
-// not. Forward only.
+// not, one MLP or experts. Forward only.
 //
 //   MP_ASSIGN_OR_RETURN(graph::Graph graph,
 //                       models::BuildLlama(model, {.mode = Mode::kTraining, ...}));
@@ -13,8 +13,12 @@
 // these are [HD] and [GD]. With post_norms "...post_attention_layernorm.weight" is of what
 // attention gives, and the MLP's norms are "...pre_feedforward_layernorm.weight" and
 // "...post_feedforward_layernorm.weight". Without pre_norms there is neither the last but one nor
-// "...input_layernorm.weight". When several layers read one input (q, k and v; gate and up), their
-// weights follow each other in the block, so that one product serves them.
+// "...input_layernorm.weight". With experts a layer has Mixtral's names, or with qk_norm those of
+// Qwen3's mixtures: the router "...block_sparse_moe.gate.weight" [E,C] and expert e's
+// "...experts.e.w1.weight", w3 (gate and up) and w2 (down), or "...mlp.gate.weight" and
+// "...experts.e.gate_proj.weight", up_proj and down_proj. When several layers read one input (q, k
+// and v; gate and up), their weights follow each other in the block, so that one product serves
+// them.
 //
 // Initial values: normal(0, 0.02); residual projections (o_proj, down_proj) normal(0,
 // 0.02 / sqrt(2 layers)); biases 0; norm weights 1, or 0 with norm_offset. Blocks:

@@ -1,5 +1,6 @@
 #include "engine/models/llama.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -97,6 +98,66 @@ TEST(Llama, HasHuggingFacesParameters) {
   v1::LlamaSpec qwen3 = TinyLlama();
   qwen3.set_qk_norm(true);
   EXPECT_EQ(ShapesOf(Build(qwen3, {.sequence = 7})), HuggingFaces(false, false, true));
+}
+
+v1::LlamaSpec TinyMixture(bool qwen3) {
+  v1::LlamaSpec spec = TinyLlama();
+  spec.set_qk_norm(qwen3);
+  v1::ExpertsSpec* experts = spec.mutable_experts();
+  experts->set_count(4);
+  experts->set_per_token(2);
+  experts->set_hidden(12);
+  experts->set_normalize(!qwen3);
+  experts->set_balance_loss(0);
+  return spec;
+}
+
+// As transformers writes MixtralForCausalLM and Qwen3MoeForCausalLM into files.
+TEST(Llama, ExpertsHaveMixtralsNamesOrThoseOfQwen3sMixtures) {
+  for (const bool qwen3 : {false, true}) {
+    std::map<std::string, Shape> expected = HuggingFaces(false, false, qwen3);
+    for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+      for (const char* one : {"gate_proj", "up_proj", "down_proj"}) {
+        ASSERT_EQ(expected.erase(absl::StrCat(layer, "mlp.", one, ".weight")), 1U);
+      }
+      const std::string block = layer + (qwen3 ? "mlp." : "block_sparse_moe.");
+      expected[block + "gate.weight"] = {4, 16};
+      for (int e = 0; e < 4; ++e) {
+        const std::string expert = absl::StrCat(block, "experts.", e, ".");
+        expected[expert + (qwen3 ? "gate_proj.weight" : "w1.weight")] = {12, 16};
+        expected[expert + (qwen3 ? "up_proj.weight" : "w3.weight")] = {12, 16};
+        expected[expert + (qwen3 ? "down_proj.weight" : "w2.weight")] = {16, 12};
+      }
+    }
+    EXPECT_EQ(ShapesOf(Build(TinyMixture(qwen3), {.sequence = 7})), expected);
+  }
+}
+
+TEST(Llama, GradientsOfMixturesAreThoseOfFiniteDifferences) {
+  for (const bool qwen3 : {false, true}) {
+    EXPECT_THAT(
+        graph::GradientErrors(Build(TinyMixture(qwen3), {.batch = 2, .sequence = 6}),
+                              {.vocabulary = 11, .elements_per_parameter = 4, .micro_steps = 2}),
+        IsEmpty());
+  }
+}
+
+// Validation has the model's own loss alone.
+TEST(Llama, OnlyTrainingBalancesExperts) {
+  const auto balances = [](Mode mode, double balance_loss, double z_loss) {
+    v1::LlamaSpec spec = TinyMixture(false);
+    spec.mutable_experts()->set_balance_loss(balance_loss);
+    spec.mutable_experts()->set_z_loss(z_loss);
+    const Graph graph = Build(spec, {.mode = mode, .sequence = 7});
+    return std::count_if(graph.ops.begin(), graph.ops.end(), [](const graph::Op& op) {
+      return op.kind == graph::OpKind::kExpertBalance;
+    });
+  };
+  EXPECT_EQ(balances(Mode::kTraining, 0.1, 0), 1);
+  EXPECT_EQ(balances(Mode::kTraining, 0, 0.1), 1);
+  EXPECT_EQ(balances(Mode::kTraining, 0, 0), 0);
+  EXPECT_EQ(balances(Mode::kEvaluation, 0.1, 0.1), 0);
+  EXPECT_EQ(balances(Mode::kGeneration, 0.1, 0.1), 0);
 }
 
 TEST(Llama, GradientsAreThoseOfFiniteDifferences) {
@@ -253,6 +314,10 @@ TEST(Llama, NamesTheFieldThatDoesNotFit) {
               HasSubstr("model.llama.context"));
   EXPECT_THAT(error(TinyLlama(), [](auto& s) { s.set_pre_norms(false); }),
               HasSubstr("model.llama.pre_norms"));
+  EXPECT_THAT(error(TinyMixture(true), [](auto& s) { s.mutable_experts()->set_per_token(5); }),
+              HasSubstr("model.llama.experts.per_token: 5 is not in [1, 4]"));
+  EXPECT_THAT(error(TinyMixture(true), [](auto& s) { s.mutable_experts()->set_hidden(0); }),
+              HasSubstr("model.llama.experts.hidden"));
 }
 
 }  // namespace

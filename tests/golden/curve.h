@@ -85,6 +85,14 @@ class GoldenCurve : public testing::Test {
         llama.mutable_window()->set_rope_theta(window["rope_theta"]);
       }
     }
+    if (golden.contains("experts")) {
+      const json& experts = golden["experts"];
+      llama.mutable_experts()->set_count(experts["count"]);
+      llama.mutable_experts()->set_per_token(experts["per_token"]);
+      llama.mutable_experts()->set_hidden(experts["hidden"]);
+      llama.mutable_experts()->set_normalize(experts["normalize"]);
+      llama.mutable_experts()->set_balance_loss(experts["balance_loss"]);
+    }
     if (!golden.contains("rope_scaling")) return model;
     const json& scaling = golden["rope_scaling"];
     llama.mutable_rope_scaling()->set_factor(scaling["factor"]);

@@ -38,6 +38,15 @@ TEST_F(LlamaCurve, Olmo2sNorms) { Expect("olmo2", 1, 4); }
 
 TEST_F(LlamaCurve, Olmo3sLayersOfTwoKinds) { Expect("olmo3", 3, 4); }
 
+// Each micro-batch would have a balance of its own: where it is trained there is one.
+TEST_F(LlamaCurve, MixtralsExperts) { Expect("mixtral", 1, 8); }
+
+TEST_F(LlamaCurve, Qwen3sExperts) { Expect("qwen3_moe", 3, 8); }
+
+TEST_F(LlamaCurve, Qwen3sExpertsWithoutTheLossOfTheirBalance) {
+  Expect("qwen3_moe-normalized", 2, 4);
+}
+
 TEST_F(LlamaCurve, GatedByGelu) { Expect("geglu", 2, 4); }
 
 TEST_F(LlamaCurve, EveryOptimizer) {

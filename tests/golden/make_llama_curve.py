@@ -11,6 +11,9 @@ and k; MistralForCausalLM, whose attention has a window; GemmaForCausalLM; Gemma
 window in all but every third layer, rotary bases of its own there, and linear scaling;
 Olmo2ForCausalLM, which normalises q and k as a whole, and what attention and the MLP give instead
 of what they read; and Olmo3ForCausalLM, which beside that has windows as Gemma 3.
+MixtralForCausalLM and Qwen3MoeForCausalLM have experts. The loss of their balance is trained beside
+the one that is reported. Their weights are named as in the files that transformers writes, a tensor
+for each expert.
 Initial weights and tokens come from the integer formulas of make_gpt2_curve.py, which
 llama_curve_test.cc repeats, so nothing but the figures needs to be stored. Every step trains on all
 samples, so the order in which a data loader visits them does not matter.
@@ -48,15 +51,38 @@ CASES = {
                       "wide_qk_norm": True, "pre_norms": False, "post_norms": True,
                       "rope_scaling": {"type": "linear", "factor": 4.0},
                       "window": {"positions": 5, "full_every": 3, "rope_theta": 100.0}},
+    "mixtral": MODEL | {"tied": False, "qkv_bias": False, "hidden": 24, "window": {"positions": 7},
+                        "experts": {"count": 4, "per_token": 2, "hidden": 24, "normalize": True,
+                                    "balance_loss": 0.1}},
+    "qwen3_moe": MODEL | {"tied": True, "qkv_bias": False, "qk_norm": True,
+                          "experts": {"count": 8, "per_token": 3, "hidden": 20, "normalize": False,
+                                      "balance_loss": 0.05}},
+    "qwen3_moe-normalized": MODEL | {"tied": False, "qkv_bias": False, "qk_norm": True,
+                                     "experts": {"count": 6, "per_token": 2, "hidden": 16,
+                                                 "normalize": True, "balance_loss": 0}},
 }
 # Behind a norm of the heads some gradients of q's weights are nothing but rounding. With an epsilon
 # of 1e-8 these elements still take whole steps: fp32 and fp64 of this script end 1e-4 of the norm
 # apart. With this one, 2e-6.
-EPSILON = {"qwen3": {"epsilon": 1e-6}, "gemma3": {"epsilon": 1e-6}}
+EPSILON = {name: {"epsilon": 1e-6}
+           for name in ("qwen3", "gemma3", "qwen3_moe", "qwen3_moe-normalized")}
 
 
 def token(i):
     return (i * i + 3 * (i // 5)) % MODEL["vocabulary"]
+
+
+def build_mixture(model, sizes):
+    experts = model["experts"]
+    sizes |= {"num_experts_per_tok": experts["per_token"], "output_router_logits": True}
+    if not model.get("qk_norm"):
+        config = transformers.MixtralConfig(
+            **sizes | {"intermediate_size": experts["hidden"]},
+            num_local_experts=experts["count"], sliding_window=model["window"]["positions"])
+        return transformers.MixtralForCausalLM(config)
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        **sizes, moe_intermediate_size=experts["hidden"], num_experts=experts["count"],
+        norm_topk_prob=experts["normalize"]))
 
 
 def build(model):
@@ -85,6 +111,8 @@ def build(model):
             "full_attention": rope,
             "sliding_attention": {"rope_type": "default", "rope_theta": window["rope_theta"]}}
         sizes |= {"layer_types": kinds, "sliding_window": window["positions"]}
+    if "experts" in model:
+        return build_mixture(model, sizes)
     if model.get("wide_qk_norm"):
         if "window" in model:
             return transformers.Olmo3ForCausalLM(transformers.Olmo3Config(**sizes))
@@ -106,11 +134,34 @@ def build(model):
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
 
 
-def set_weights(network, offset):
-    """The e-th element of the i-th parameter, in transformers' order, from uniform(i, e). Norms
+def named_weights(network, model):
+    """Its parameters, or their slices, by the names that files have."""
+    weights = {}
+    for name, weight in network.named_parameters():
+        if "experts" not in model or ".mlp." not in name:
+            weights[name] = weight
+            continue
+        mixtral, hidden = not model.get("qk_norm"), model["experts"]["hidden"]
+        block = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+        if not name.endswith("_proj"):  # the router
+            weights[block] = weight
+            continue
+        block = block.rsplit(".", 1)[0]
+        gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+        for e in range(model["experts"]["count"]):
+            if name.endswith("gate_up_proj"):
+                weights[f"{block}.{e}.{gate}.weight"] = weight[e, :hidden]
+                weights[f"{block}.{e}.{up}.weight"] = weight[e, hidden:]
+            else:
+                weights[f"{block}.{e}.{down}.weight"] = weight[e]
+    return weights
+
+
+def set_weights(weights, offset):
+    """The e-th element of the i-th tensor, in transformers' order, from uniform(i, e). Norms
     multiply by numbers about 1, which they may have as an offset."""
     with torch.no_grad():
-        for index, (name, weight) in enumerate(network.named_parameters()):
+        for index, (name, weight) in enumerate(weights.items()):
             values = uniform(index, weight.numel()).reshape(weight.shape) * 0.3
             weight.copy_(values + 1 if "norm" in name and not offset else values)
 
@@ -118,7 +169,8 @@ def set_weights(network, offset):
 def train(model, kind, shared, own):
     TRAIN.update(shared | own)
     network = build(model).float()
-    set_weights(network, model.get("norm_offset", False))
+    named = named_weights(network, model)
+    set_weights(named, model.get("norm_offset", False))
     length = model["context"]
     stream = torch.tensor([token(i) for i in range(SAMPLES * length + 1)])
     tokens = stream[:-1].view(SAMPLES, length)
@@ -127,17 +179,18 @@ def train(model, kind, shared, own):
     optimizer = make_optimizer(kind, weights, (".layers.",))
     curve = []
     for step in range(TRAIN["steps"]):
-        logits = network(input_ids=tokens).logits
-        loss = F.cross_entropy(logits.reshape(-1, model["vocabulary"]), targets.reshape(-1))
+        found = network(input_ids=tokens)
+        loss = F.cross_entropy(found.logits.reshape(-1, model["vocabulary"]), targets.reshape(-1))
+        balance = model["experts"]["balance_loss"] * found.aux_loss if "experts" in model else 0
         optimizer.zero_grad()
-        loss.backward()
+        (loss + balance).backward()
         norm = torch.nn.utils.clip_grad_norm_(weights.values(), TRAIN["clip_norm"])
         for group in optimizer.param_groups:
             group["lr"] = lr_at(step)
         optimizer.step()
         curve.append({"loss": loss.item(), "grad_norm": norm.item(), "lr": lr_at(step)})
-    return {"model": model, "train": own, "parameters": list(weights), "steps": curve,
-            "final": final_state(weights)}
+    return {"model": model, "train": own, "parameters": list(named), "steps": curve,
+            "final": final_state(named)}
 
 
 def main():

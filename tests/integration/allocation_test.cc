@@ -145,15 +145,18 @@ TEST(Allocation, NoneInAStep) {
   if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
   const TinyJob job;
   for (const int ranks : {1, 3}) {
-    for (const bool llama : {false, true}) {
+    for (const TinyOptions& model : {TinyOptions{.dropout = 0.1}, TinyOptions{.llama = true},
+                                     TinyOptions{.llama = true, .experts = 5}}) {
       for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
-        TinyOptions options{.ranks = ranks, .stage = 3, .precision = precision};
-        options.llama = llama;
-        options.dropout = llama ? 0 : 0.1;
+        TinyOptions options = model;
+        options.ranks = ranks;
+        options.stage = 3;
+        options.precision = precision;
         options.recompute = v1::RECOMPUTE_SELECTIVE;
         largest_of_onednn = 0;
         EXPECT_EQ(AllocationsInSteps(job.Spec(options)), 0)
-            << ranks << " ranks, " << (llama ? "Llama" : "GPT-2") << ", precision " << precision;
+            << ranks << " ranks, " << (model.llama ? "Llama, " : "GPT-2, ") << model.experts
+            << " experts, precision " << precision;
         if (precision == v1::PRECISION_FP32 && Fp32ProductsCopy()) continue;
         EXPECT_LT(largest_of_onednn, 1024u) << "scratch memory is planned, not oneDNN's own";
       }

@@ -171,6 +171,21 @@ TEST(Resume, GoesOnAsIfItHadNeverStopped) {
   }
 }
 
+TEST(Resume, ExpertsGoOn) {
+  TinyJob job;
+  TinyOptions options{.ranks = 2, .stage = 2, .steps = 8, .llama = true, .experts = 5};
+  std::vector<double> uninterrupted = TrainFresh(job.Spec(options));
+  uninterrupted.erase(uninterrupted.begin(), uninterrupted.begin() + 4);
+  const Snapshot snapshot = TrainAndSave(job.Spec(options), 4);
+  EXPECT_EQ(RestoreAndTrain(job.Spec(options), snapshot), uninterrupted);
+  for (const int to : {1, 3}) {
+    options.ranks = to;
+    options.stage = to;
+    const std::vector<double> losses = RestoreAndTrain(job.Spec(options), snapshot);
+    EXPECT_LT(LargestRelativeDifference(losses, uninterrupted), 1e-5) << to;
+  }
+}
+
 // A run that moves from stage to stage and back, with other ranks each time.
 TEST(Resume, AcrossStages) {
   struct Layout {

@@ -95,6 +95,27 @@ FAMILIES = {
                                    bos_token_id=None, eos_token_id=None),
         f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, context: {T}, "
         f"vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, window: {{positions: 6}}}}"),
+    "mixtral": (
+        transformers.MixtralConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                   num_key_value_heads=2, intermediate_size=48,
+                                   max_position_embeddings=T, vocab_size=VOCABULARY,
+                                   initializer_range=0.2, num_local_experts=5,
+                                   num_experts_per_tok=2, sliding_window=6, bos_token_id=None,
+                                   eos_token_id=None),
+        f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 48, context: {T}, "
+        f"vocabulary: {VOCABULARY}, rope_theta: 1e6, window: {{positions: 6}}, "
+        "experts: {count: 5, per_token: 2}}"),
+    "qwen3_moe": (
+        transformers.Qwen3MoeConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
+                                    num_key_value_heads=2, head_dim=24, intermediate_size=96,
+                                    moe_intermediate_size=40, max_position_embeddings=T,
+                                    vocab_size=VOCABULARY, initializer_range=0.2, num_experts=6,
+                                    num_experts_per_tok=3, norm_topk_prob=False,
+                                    tie_word_embeddings=True, bos_token_id=None,
+                                    eos_token_id=None),
+        f"llama: {{layers: 2, width: 64, heads: 4, kv_heads: 2, head_dim: 24, hidden: 96, "
+        f"context: {T}, vocabulary: {VOCABULARY}, norm_epsilon: 1e-6, tied: true, qk_norm: true, "
+        "experts: {count: 6, per_token: 3, hidden: 40, normalize: false}}"),
     "gemma": (
         transformers.GemmaConfig(num_hidden_layers=2, hidden_size=64, num_attention_heads=4,
                                  num_key_value_heads=1, head_dim=24, intermediate_size=96,

@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -126,6 +127,133 @@ TEST(LlamaPlan, Llama3Has8Billion) {
   const double weights = 8030261248.0 - 128256.0 * 4096 - 65.0 * 4096;
   const double attention = 32.0 * 4096 * (8192 + 1);  // of one product, per token
   EXPECT_NEAR(plan->flops_per_step / (tokens * (6 * weights + 7 * attention)), 1, 1e-9);
+}
+
+v1::JobSpec TinyMixture(int64_t per_token) {
+  v1::JobSpec spec = TinyLlama(per_token == 1 ? 4 : 1);
+  spec.mutable_model()->mutable_llama()->mutable_experts()->set_count(5);
+  spec.mutable_model()->mutable_llama()->mutable_experts()->set_per_token(per_token);
+  NormalizeJobSpec(&spec);
+  return spec;
+}
+
+TEST(LlamaPlan, EveryCombinationWithExpertsVerifies) {
+  for (int64_t per_token : {1, 2, 5}) {
+    for (int world : {1, 3}) {
+      for (int stage : {0, 1, 2, 3}) {
+        for (Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+          SCOPED_TRACE(absl::StrCat(per_token, " experts, ", world, " ranks, stage ", stage,
+                                    " recompute ", Name(recompute)));
+          const auto plan = PlanTraining(TinyMixture(per_token), {.world = world,
+                                                                  .zero_stage = stage,
+                                                                  .recompute = recompute,
+                                                                  .compute_dtype = DType::kBf16,
+                                                                  .micro_batch = 2,
+                                                                  .sequence = 16,
+                                                                  .accumulation = 2,
+                                                                  .threads = 2});
+          ASSERT_TRUE(plan.ok()) << plan.status();
+          EXPECT_TRUE(Verify(*plan).ok()) << Verify(*plan);
+        }
+      }
+    }
+  }
+}
+
+TEST(LlamaPlan, ExpertsAreNotForAGpu) {
+  const PlanOptions options = {.device = DeviceKind::kCuda, .sequence = 16};
+  const v1::JobSpec spec = TinyMixture(2);
+  for (const absl::Status& status :
+       {PlanTraining(spec, options).status(), PlanGeneration(spec.model(), options).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(status.message(), "model.llama.experts: there are no kernels"))
+        << status;
+  }
+  EXPECT_EQ(PlanTraining(TinyLlama(1), options).status(), absl::OkStatus());
+}
+
+// What a row is routed to is kept; the rows of experts are made again.
+TEST(LlamaPlan, WhatIsKeptOfALayerOfExperts) {
+  const auto kept = [](Recompute recompute) {
+    const auto plan = PlanTraining(TinyMixture(2), {.recompute = recompute,
+                                                    .compute_dtype = DType::kBf16,
+                                                    .micro_batch = 2,
+                                                    .sequence = 16,
+                                                    .threads = 2});
+    EXPECT_TRUE(plan.ok() && Verify(*plan).ok()) << plan.status();
+    return plan.ok() ? KeptOfLayer(*plan, 1) : std::set<std::string>();
+  };
+  const std::set<std::string> routes = {"mlp.routes.chosen", "mlp.routes.offsets",
+                                        "mlp.routes.slots", "mlp.routes.weights"};
+  const std::set<std::string> full = kept(Recompute::kFull);
+  for (const std::string& value : routes) EXPECT_TRUE(full.contains(value)) << value;
+  EXPECT_EQ(full.size(), routes.size() + 1);  // the residual stream
+  EXPECT_FALSE(kept(Recompute::kSelective).contains("mlp.rows"));
+  EXPECT_TRUE(kept(Recompute::kNone).contains("mlp.rows"));
+}
+
+// A job with the sizes of a mixture on the hub.
+v1::JobSpec LargeMixture(const v1::LlamaSpec& llama) {
+  v1::JobSpec spec;
+  *spec.mutable_model()->mutable_llama() = llama;
+  spec.mutable_data()->set_train("/train.npy");
+  spec.mutable_data()->set_sequence_length(4096);
+  spec.mutable_train()->set_steps(10);
+  spec.mutable_train()->set_precision(v1::PRECISION_BF16);
+  spec.mutable_train()->mutable_batch()->set_global(64);
+  spec.mutable_train()->mutable_batch()->set_micro(1);
+  spec.mutable_resources()->set_ranks(64);
+  NormalizeJobSpec(&spec);
+  return spec;
+}
+
+// FLOPs of a step of one sample, of products alone: `weights` that a token meets and attention.
+double FlopsOf(double weights, double attention) {
+  return 4096.0 * (6 * weights + 7 * attention * (4096 + 1));
+}
+
+TEST(LlamaPlan, OfAMixtralATokenMeetsAQuarter) {
+  v1::LlamaSpec llama;
+  llama.set_layers(32);
+  llama.set_width(4096);
+  llama.set_heads(32);
+  llama.set_kv_heads(8);
+  llama.set_hidden(14336);
+  llama.set_context(32768);
+  llama.set_vocabulary(32000);
+  llama.mutable_experts()->set_count(8);
+  llama.mutable_experts()->set_per_token(2);
+  const v1::JobSpec spec = LargeMixture(llama);
+  const auto plan = PlanTraining(spec, *OptionsFromSpec(spec, 16));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->parameters, 46702792704);  // transformers' mistralai/Mixtral-8x7B-v0.1
+  const double expert = 3.0 * 4096 * 14336;
+  const double met =
+      46702792704.0 - 32000.0 * 4096 - 65.0 * 4096 - 32 * 6 * expert;  // no embedding, no norms
+  EXPECT_NEAR(plan->flops_per_step / FlopsOf(met, 32.0 * 4096), 1, 1e-9);
+}
+
+TEST(LlamaPlan, Qwen3MixturesOf128ExpertsArePlanned) {
+  v1::LlamaSpec llama;
+  llama.set_layers(48);
+  llama.set_width(2048);
+  llama.set_heads(32);
+  llama.set_kv_heads(4);
+  llama.set_head_dim(128);
+  llama.set_hidden(6144);
+  llama.set_context(40960);
+  llama.set_vocabulary(151936);
+  llama.set_qk_norm(true);
+  llama.mutable_experts()->set_count(128);
+  llama.mutable_experts()->set_per_token(8);
+  llama.mutable_experts()->set_hidden(768);
+  const v1::JobSpec spec = LargeMixture(llama);
+  const auto plan = PlanTraining(spec, *OptionsFromSpec(spec, 16));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->parameters, 30532122624);  // transformers' Qwen/Qwen3-30B-A3B
+  const double norms = 97.0 * 2048 + 48 * 2 * 128;
+  const double met = 30532122624.0 - 151936.0 * 2048 - norms - 48.0 * 120 * 3 * 2048 * 768;
+  EXPECT_NEAR(plan->flops_per_step / FlopsOf(met, 48.0 * 32 * 128), 1, 1e-9);
 }
 
 constexpr int64_t kBytesOf74GiB = int64_t{74} << 30;

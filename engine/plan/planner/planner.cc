@@ -100,6 +100,12 @@ absl::Status CheckOptions(const PlanOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDevice(const v1::ModelSpec& model, const PlanOptions& options) {
+  if (options.device != DeviceKind::kCuda || !model.llama().has_experts()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "model.llama.experts: there are no kernels of experts for a GPU; choose the device cpu");
+}
+
 absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode,
                                    const PlanOptions& options) {
   const int64_t rows = options.micro_batch * options.sequence;
@@ -360,6 +366,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
 absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
                                        Planning* planning) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
+  MP_RETURN_IF_ERROR(CheckDevice(spec.model(), options));
   if (options.dpo_beta > 0 && options.fp8) {
     return absl::InvalidArgumentError("train.dpo: not at train.precision fp8; take bf16");
   }
@@ -410,6 +417,7 @@ absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions
 
 absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOptions& options) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
+  MP_RETURN_IF_ERROR(CheckDevice(model, options));
   if (options.world != 1 || options.micro_batch != 1) {
     return absl::InvalidArgumentError("a generation plan is for one rank and no batches");
   }

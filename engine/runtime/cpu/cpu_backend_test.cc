@@ -94,6 +94,9 @@ class StepBench {
         case DType::kF64:
           out[i] = reinterpret_cast<const double*>(At(id))[i];
           break;
+        case DType::kI32:
+          out[i] = reinterpret_cast<const int32_t*>(At(id))[i];
+          break;
         default:
           ADD_FAILURE() << value.name;
       }
@@ -233,6 +236,12 @@ TEST_P(EveryOp, MatchesTheReference) {
       seen.insert(planned.op.kind);
       for (const graph::Output& output : planned.op.outputs) {
         if (output.value == graph::kNoValue) continue;
+        if (bench.graph().values[output.value].dtype == DType::kI32) {
+          const std::vector<int32_t>& wanted = bench.reference->integers(output.value);
+          EXPECT_EQ(bench.Read(output.value), std::vector<double>(wanted.begin(), wanted.end()))
+              << bench.graph().values[output.value].name;
+          continue;
+        }
         const std::vector<double> scale = Scale(bench, output.value);
         EXPECT_LT(
             RelativeError(bench.Read(output.value), bench.reference->values(output.value), &scale),
@@ -244,13 +253,14 @@ TEST_P(EveryOp, MatchesTheReference) {
   // Every forward and backward kind of the family.
   const TinyOptions& options = GetParam().options;
   const bool dropout_alone = options.bert && options.dropout > 0;
-  EXPECT_EQ(seen.size(), options.dora      ? (options.llama ? 22u : 19u)
-                         : options.gemma3  ? 19u
-                         : options.qk_norm ? 18u
-                         : options.olmo3   ? 18u
-                         : options.llama   ? 16u
-                         : dropout_alone   ? 15u
-                                           : 14u);
+  const size_t of_experts = options.experts > 0 ? 10 : 0;
+  EXPECT_EQ(seen.size() - of_experts, options.dora      ? (options.llama ? 22u : 19u)
+                                      : options.gemma3  ? 19u
+                                      : options.qk_norm ? 18u
+                                      : options.olmo3   ? 18u
+                                      : options.llama   ? 16u
+                                      : dropout_alone   ? 15u
+                                                        : 14u);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -297,6 +307,29 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.precision = v1::PRECISION_FP32, .llama = true, .olmo3 = true}, 2},
         Case{{.precision = v1::PRECISION_BF16, .llama = true, .kv_heads = 1, .olmo3 = true}, 1},
         Case{{.precision = v1::PRECISION_FP16, .llama = true, .kv_heads = 4, .olmo3 = true}, 2}));
+
+// Experts with rows and without; gate and up side by side and not.
+INSTANTIATE_TEST_SUITE_P(
+    Experts, EveryOp,
+    ::testing::Values(Case{{.precision = v1::PRECISION_FP32, .llama = true, .experts = 5}, 2},
+                      Case{{.precision = v1::PRECISION_BF16, .llama = true, .experts = 5}, 2},
+                      Case{{.precision = v1::PRECISION_FP16, .llama = true, .experts = 5}, 1},
+                      Case{{.precision = v1::PRECISION_FP32,
+                            .width = 20,
+                            .llama = true,
+                            .hidden = 13,
+                            .qk_norm = true,
+                            .experts = 70,
+                            .per_token = 1},
+                           1},
+                      Case{{.precision = v1::PRECISION_BF16,
+                            .width = 20,
+                            .llama = true,
+                            .hidden = 13,
+                            .qk_norm = true,
+                            .experts = 4,
+                            .per_token = 3},
+                           2}));
 
 // Adapters of all layers with magnitudes: weights of either layout, with biases and without.
 INSTANTIATE_TEST_SUITE_P(
@@ -418,6 +451,8 @@ INSTANTIATE_TEST_SUITE_P(
         TinyOptions{.llama = true, .documents = true}, TinyOptions{.llama = true, .qk_norm = true},
         TinyOptions{.llama = true, .gemma3 = true, .documents = true},
         TinyOptions{.llama = true, .olmo3 = true},
+        // All are chosen: with fewer, another rounding may choose others.
+        TinyOptions{.llama = true, .experts = 3, .per_token = 3},
         TinyOptions{.llama = true, .kv_heads = 4, .olmo3 = true, .documents = true},
         TinyOptions{.dropout = 0.25, .bert = true, .distilbert = true, .documents = true},
         TinyOptions{.dropout = 0.25, .bert = true, .documents = true}, TinyOptions{.heads = true},
@@ -493,23 +528,26 @@ TEST(CpuBackend, TheReserveForProductsIsEnoughForLlama) {
   for (const v1::Precision precision :
        {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP16}) {
     for (const int threads : {1, 2, 4}) {
-      v1::JobSpec spec = job.Spec({.precision = precision, .llama = true});
-      v1::LlamaSpec* model = spec.mutable_model()->mutable_llama();
-      model->set_context(512);
-      model->set_width(1024);
-      model->set_heads(16);
-      model->set_kv_heads(4);
-      model->set_head_dim(64);
-      model->set_hidden(2816);
-      model->set_vocabulary(32000);
-      spec.mutable_data()->set_sequence_length(512);
-      CpuBackend backend(threads);
-      const auto plan = plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, threads));
-      ASSERT_TRUE(plan.ok()) << plan.status();
-      const auto workspace = backend.CheckMatmulWorkspace(*plan);
-      ASSERT_TRUE(workspace.ok()) << workspace.status();
-      EXPECT_FALSE(workspace->missing)
-          << threads << " threads, " << workspace->needed << " bytes needed";
+      for (const int64_t experts : {0, 4}) {
+        v1::JobSpec spec = job.Spec({.precision = precision, .llama = true, .experts = experts});
+        v1::LlamaSpec* model = spec.mutable_model()->mutable_llama();
+        if (experts > 0) model->mutable_experts()->set_hidden(2816);
+        model->set_context(512);
+        model->set_width(1024);
+        model->set_heads(16);
+        model->set_kv_heads(4);
+        model->set_head_dim(64);
+        model->set_hidden(2816);
+        model->set_vocabulary(32000);
+        spec.mutable_data()->set_sequence_length(512);
+        CpuBackend backend(threads);
+        const auto plan = plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, threads));
+        ASSERT_TRUE(plan.ok()) << plan.status();
+        const auto workspace = backend.CheckMatmulWorkspace(*plan);
+        ASSERT_TRUE(workspace.ok()) << workspace.status();
+        EXPECT_FALSE(workspace->missing) << experts << " experts, " << threads << " threads, "
+                                         << workspace->needed << " bytes needed";
+      }
     }
   }
 }

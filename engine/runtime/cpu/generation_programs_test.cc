@@ -76,6 +76,16 @@ v1::ModelSpec Olmo3() {
   return spec.model();
 }
 
+// All are chosen: with fewer, another rounding may choose others.
+v1::ModelSpec Mixture() {
+  v1::JobSpec spec;
+  *spec.mutable_model() = Llama(false);
+  spec.mutable_model()->mutable_llama()->mutable_experts()->set_count(3);
+  spec.mutable_model()->mutable_llama()->mutable_experts()->set_per_token(3);
+  NormalizeJobSpec(&spec);
+  return spec.model();
+}
+
 int32_t Token(int64_t position) {
   return static_cast<int32_t>((position * position + 7 * position + 2) % kVocabulary);
 }
@@ -221,7 +231,7 @@ void CheckModel(const v1::ModelSpec& model, DType dtype, double tolerance) {
 }
 
 TEST(GenerationPrograms, LogitsAreTheReferencesOfTheWholeText) {
-  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true), Olmo3()}) {
+  for (const v1::ModelSpec& model : {Gpt2(), Llama(false), Llama(true), Olmo3(), Mixture()}) {
     CheckModel(model, DType::kF32, 1e-5);
     CheckModel(model, DType::kBf16, 1.0 / 32);
     CheckModel(model, DType::kF16, 1.0 / 256);

@@ -51,6 +51,19 @@ v1::ModelSpec Llama() {
   return spec.model();
 }
 
+// Which rows share an expert's products differs from run to run.
+v1::ModelSpec Mixture() {
+  v1::JobSpec spec;
+  *spec.mutable_model() = Llama();
+  v1::LlamaSpec* llama = spec.mutable_model()->mutable_llama();
+  llama->set_qkv_bias(false);
+  llama->mutable_experts()->set_count(5);
+  llama->mutable_experts()->set_per_token(2);
+  llama->mutable_experts()->set_hidden(52);
+  NormalizeJobSpec(&spec);
+  return spec.model();
+}
+
 v1::ModelSpec Adapted() {
   v1::ModelSpec model = Llama();
   model.mutable_lora()->set_rank(3);
@@ -152,7 +165,7 @@ class SideBySide {
 
 TEST(SideBySide, TextsAreToTheBitThoseThatAreMadeAlone) {
   const std::vector<Asked> texts = ManyTexts();
-  for (const v1::ModelSpec& model : {Gpt2(), Llama(), Adapted()}) {
+  for (const v1::ModelSpec& model : {Gpt2(), Llama(), Mixture(), Adapted()}) {
     for (const v1::Precision precision :
          {v1::PRECISION_FP32, v1::PRECISION_BF16, v1::PRECISION_FP16}) {
       SCOPED_TRACE(testing::Message() << model.ShortDebugString() << " " << precision);

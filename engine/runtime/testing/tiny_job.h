@@ -53,6 +53,9 @@ struct TinyOptions {
   v1::LlamaSpec::Activation activation = v1::LlamaSpec::ACTIVATION_UNSPECIFIED;
   bool gemma3 = false;      // a llama with all that Gemma 3 has beside it
   bool olmo3 = false;       // a llama with the norms of OLMo 2 and 3, and the windows of the latter
+  int64_t experts = 0;      // a llama's; 0: one MLP for all
+  int64_t per_token = 2;    // of the experts
+  double balance = 0.02;    // times the loss of their balance; of their router's logits a tenth
   bool bert = false;        // instead of GPT-2, with masking and segments
   bool distilbert = false;  // a bert without segments
   bool documents = false;   // separated by token 5, attention bounded by them
@@ -201,6 +204,14 @@ class TinyJob {
     model.set_activation(options.activation);
     if (options.gemma3) MakeGemma3(&model);
     if (options.olmo3) MakeOlmo3(&model);
+    if (options.experts > 0) {
+      v1::ExpertsSpec* experts = model.mutable_experts();
+      experts->set_count(options.experts);
+      experts->set_per_token(options.per_token);
+      experts->set_normalize(!options.qk_norm);
+      experts->set_balance_loss(options.balance);
+      experts->set_z_loss(options.balance / 10);
+    }
     return model;
   }
 
