@@ -31,10 +31,10 @@ absl::StatusOr<v1::SpecOverride> ParseOverride(absl::string_view text);
 // Changes the spec, which need not be normalised. It applies all overrides in order, or none:
 // INVALID_ARGUMENT says "where: path: what is wrong".
 //
-// The three numbers of train.batch, resources.ranks and resources.mesh depend on each other. When one of them is
-// overridden, accumulation is cleared, unless it is overridden too. When accumulation is
-// overridden, global is cleared, unless it is overridden too. NormalizeJobSpec then derives the
-// cleared number.
+// The three numbers of train.batch, resources.ranks and resources.mesh depend on each other. When
+// one of them is overridden, accumulation is cleared, unless it is overridden too. When
+// accumulation is overridden, global is cleared, unless it is overridden too. NormalizeJobSpec then
+// derives the cleared number.
 absl::Status ApplyOverrides(const Overrides& overrides, absl::string_view where, v1::JobSpec* spec);
 
 }  // namespace milepost

@@ -31,9 +31,10 @@ struct PrintOptions {
 // Several lines, each ended.
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 
-// One JSON object: {"fits": bool?, "chosen": [{"field", "value", "reason"}]?, "world": all
-// ranks, "tensor", "zero_stage", "shards": of the data ranks, "precision", "state_dtype", "grad_dtype", "master", "grad_reduce",
-// "micro_batch", "sequence", "accumulation", "recompute", "recompute_budget": bytes?,
+// One JSON object: {"fits": bool?, "chosen": [{"field", "value", "reason"}]?, "world": all ranks,
+// "tensor", "zero_stage", "shards": of the data ranks, "precision", "state_dtype",
+// "grad_dtype", "master", "grad_reduce", "micro_batch", "sequence", "accumulation",
+// "recompute", "recompute_budget": bytes?,
 // "recompute_blocks": {"none": blocks, ...}?, "optimizer", "per_rank": {"parameters": bytes,
 // "gradients", "optimizer", "activations", "workspace", "communication", "inputs", "slack",
 // "total"},
