@@ -47,6 +47,19 @@ TEST(ExpertsTest, HaveDefaults) {
   EXPECT_EQ(experts.z_loss(), 0);
 }
 
+// The weight of a token's only expert would always be 1: nothing of the model's loss would train
+// the router.
+TEST(ExpertsTest, TheWeightOfAnOnlyExpertIsItsProbability) {
+  const JobSpec one = WithExperts([](JobSpec* s) { ExpertsOf(s)->set_per_token(1); });
+  EXPECT_FALSE(one.model().llama().experts().normalize());
+  EXPECT_THAT(CheckJobSpec(one), IsEmpty());
+  const JobSpec given = WithExperts([](JobSpec* s) {
+    ExpertsOf(s)->set_per_token(1);
+    ExpertsOf(s)->set_normalize(true);
+  });
+  EXPECT_TRUE(given.model().llama().experts().normalize());
+}
+
 struct BrokenExperts {
   const char* field;
   std::function<void(JobSpec*)> change;

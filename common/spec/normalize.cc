@@ -82,7 +82,7 @@ void NormalizeLlama(v1::LlamaSpec* llama) {
   if (llama->has_experts()) {
     v1::ExpertsSpec* experts = llama->mutable_experts();
     MP_DEFAULT(experts, hidden, llama->hidden());
-    MP_DEFAULT(experts, normalize, true);
+    MP_DEFAULT(experts, normalize, experts->per_token() != 1);
     MP_DEFAULT(experts, balance_loss, 0.001);
     MP_DEFAULT(experts, z_loss, 0.0);
   }

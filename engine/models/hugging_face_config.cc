@@ -204,9 +204,12 @@ Json Unified(Json config) {
       config[at_top ? known : absl::StrCat("rope_scaling.", known)] = value;
     }
   }
-  if ((type == "qwen2" || type == "qwen3" || type == "qwen3_moe") &&
-      config.value("use_sliding_window", Json(false)) == Json(false)) {
-    config.erase("sliding_window");
+  if (type == "qwen2" || type == "qwen3" || type == "qwen3_moe") {
+    if (config.value("use_sliding_window", Json(false)) == Json(false)) {
+      config.erase("sliding_window");
+    } else if (!config.contains("sliding_window")) {
+      config["sliding_window"] = 4096;
+    }
   }
   UnifyLlama(type, config);
   // transformers writes the labels' names alone.

@@ -30,7 +30,8 @@ std::vector<bool> HiddenMatrices(const graph::Graph& graph) {
   for (const graph::Op& op : graph.ops) {
     if (op.kind == graph::OpKind::kLinearBackwardInput ||
         op.kind == graph::OpKind::kLoraBackwardInput || op.kind == graph::OpKind::kLora ||
-        op.kind == graph::OpKind::kDoraNorms) {
+        op.kind == graph::OpKind::kDoraNorms || op.kind == graph::OpKind::kExpertLinear ||
+        op.kind == graph::OpKind::kExpertLinearBackwardInput) {
       continue;
     }
     if (op.kind == graph::OpKind::kLinear && !logits[op.outputs[0].value]) continue;

@@ -20,8 +20,8 @@
 
 namespace milepost::plan {
 
-// One unit of work is one op of a training program taken through the passes once: some
-// microseconds.
+// One unit of work is one op of a training program, of up to 16 operands, taken through the passes
+// once: some microseconds.
 struct PlanningLimits {
   int64_t work = 0;  // 0: no limit
   int64_t ops = 0;   // of one training program, which its memory goes with; 0: no limit

@@ -121,8 +121,10 @@ ExpertRoutes RouteExperts(Builder& b, absl::string_view name, ValueId logits,
     b.Fail(name, absl::StrCat(options.per_token, " of ", experts, " experts; at most ",
                               kernels::kMostExperts));
   }
-  if (b.rows() > std::numeric_limits<int32_t>::max() / kernels::kMostExperts) {
-    b.Fail(name, absl::StrCat(b.rows(), " rows are too many to be routed"));
+  if (b.rows() > std::numeric_limits<int32_t>::max() / std::max<int64_t>(options.per_token, 1)) {
+    b.Fail(name, absl::StrCat(b.rows(), " tokens of ", options.per_token,
+                              " experts each are too many at once: choose a smaller "
+                              "train.batch.micro or data.sequence_length"));
   }
   const Shape picks = {b.rows(), options.per_token};
   const ExpertRoutes routes = {

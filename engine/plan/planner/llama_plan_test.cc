@@ -137,6 +137,23 @@ v1::JobSpec TinyMixture(int64_t per_token) {
   return spec;
 }
 
+// Muon's matrices are those of layers, experts' too; embeddings, heads and norms are AdamW's.
+TEST(LlamaPlan, MuonUpdatesExperts) {
+  PlanOptions options = OptionsOf(3, 2, DType::kBf16);
+  options.optimizer = Optimizer::kMuon;
+  const auto plan = PlanTraining(TinyMixture(2), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  int experts = 0;
+  for (const FlatGroup& group : plan->groups) {
+    for (const GroupParameter& p : group.parameters) {
+      if (!absl::StrContains(p.name, "experts.")) continue;
+      EXPECT_EQ(group.optimizer, Optimizer::kMuon) << p.name;
+      ++experts;
+    }
+  }
+  EXPECT_GE(experts, 15);
+}
+
 TEST(LlamaPlan, EveryCombinationWithExpertsVerifies) {
   for (int64_t per_token : {1, 2, 5}) {
     for (int world : {1, 3}) {

@@ -174,6 +174,16 @@ DType ComputeDType(v1::Precision precision) {
   }
 }
 
+// An op with many operands, as a layer's experts have them, is as much work as several.
+int64_t WorkOf(const graph::Graph& graph) {
+  constexpr size_t kOperandsOfAnOp = 16;
+  size_t work = 0;
+  for (const graph::Op& op : graph.ops) {
+    work += 1 + (op.inputs.size() + op.outputs.size()) / kOperandsOfAnOp;
+  }
+  return static_cast<int64_t>(work);
+}
+
 void CompileProgram(StepPlan& plan, Program& program) {
   AddGathers(program, plan.groups, plan.options);
   LimitInFlight(program);
@@ -269,7 +279,7 @@ StepPlan DraftOf(const PlanOptions& options, Parts parts, const std::vector<Reco
 absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const Parts& parts,
                                               Planning* planning) {
   const auto draft = [&](const std::vector<Recompute>& by_block) -> absl::StatusOr<StepPlan> {
-    MP_RETURN_IF_ERROR(Spend(planning, static_cast<int64_t>(parts.train.ops.size())));
+    MP_RETURN_IF_ERROR(Spend(planning, WorkOf(parts.train)));
     graph::Graph evaluate;
     evaluate.statistics = parts.evaluate.statistics;
     if (!evaluate.statistics.empty()) evaluate.values = parts.evaluate.values;
@@ -386,7 +396,7 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   }
   MP_RETURN_IF_ERROR(ops::AddBackward(parts.train));
   if (planning != nullptr) {
-    MP_RETURN_IF_ERROR(planning->Make(static_cast<int64_t>(parts.train.ops.size())));
+    MP_RETURN_IF_ERROR(planning->Make(WorkOf(parts.train)));
   }
   MP_ASSIGN_OR_RETURN(parts.updates,
                       UpdatesOf(spec.train().optimizer(), parts.train, options.optimizer));
@@ -410,7 +420,7 @@ absl::StatusOr<StepPlan> MeasureTraining(const v1::JobSpec& spec, const PlanOpti
 absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions& options,
                                       Planning* planning) {
   MP_ASSIGN_OR_RETURN(StepPlan plan, MeasureTraining(spec, options, planning));
-  MP_RETURN_IF_ERROR(Spend(planning, static_cast<int64_t>(plan.train.ops.size())));
+  MP_RETURN_IF_ERROR(Spend(planning, WorkOf(plan.train.graph)));
   MP_RETURN_IF_ERROR(Verify(plan));
   return plan;
 }
