@@ -229,6 +229,15 @@ std::string ModelLines(const TuningFacts& facts) {
   return text;
 }
 
+// What a spec of a mixture of experts would be refused for: before all data is tokenized, or right
+// behind that.
+absl::Status CheckExperts(const v1::ModelSpec& model, bool adapters, bool pairs) {
+  if (!model.llama().has_experts() || (!adapters && !pairs)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      adapters ? "--lora: adapters are not for a model with experts: train all of it"
+               : "--data: preferences are not for a model with experts: give completions or chats");
+}
+
 }  // namespace
 
 std::string TuningSpec(const TuningFacts& facts) {
@@ -266,6 +275,7 @@ absl::StatusOr<std::string> PrepareFineTuning(const FineTuning& tuning) {
   const int64_t length =
       tuning.sequence_length > 0 ? tuning.sequence_length : std::min(kUsualLength, sizes.context);
   MP_RETURN_IF_ERROR(CheckModel(tuning.model, model, length));
+  MP_RETURN_IF_ERROR(CheckExperts(model, tuning.lora || tuning.dora, /*pairs=*/false));
   const std::string folder = tuning.folder.empty() ? NameOf(tuning) : tuning.folder;
   const std::string spec = absl::StrCat(folder, "/", kSpecFile);
   MP_ASSIGN_OR_RETURN(const std::string made_of, MadeOf(tuning, length));
@@ -276,6 +286,7 @@ absl::StatusOr<std::string> PrepareFineTuning(const FineTuning& tuning) {
   }
   MP_ASSIGN_OR_RETURN(const auto target, NewFolder::Create(folder));
   MP_ASSIGN_OR_RETURN(const TokenizeResult tokens, Tokenize(tuning, length, target->path()));
+  MP_RETURN_IF_ERROR(CheckExperts(model, /*adapters=*/false, tokens.pairs));
   TellTokens(tokens, length);
   const std::string text = absl::StrCat(
       "# Made by `milepost run --model ... --data ...`. `milepost run` of this file goes on with "
@@ -289,7 +300,8 @@ absl::StatusOr<std::string> PrepareFineTuning(const FineTuning& tuning) {
                   .dora = tuning.dora,
                   .sequence_length = length,
                   .tokens = tokens,
-                  .gpus = CountGpus()}));
+                  // Experts have no kernels for one.
+                  .gpus = model.llama().has_experts() ? 0 : CountGpus()}));
   MP_RETURN_IF_ERROR(WriteNewFile(absl::StrCat(target->path(), "/", kSpecFile), text));
   MP_RETURN_IF_ERROR(WriteNewFile(absl::StrCat(target->path(), "/", kMadeOf), made_of));
   MP_RETURN_IF_ERROR(target->Finish());

@@ -235,5 +235,21 @@ TEST_F(FineTuningTest, SaysWhatIsMissing) {
   EXPECT_FALSE(fs::exists(Path("out")));
 }
 
+TEST_F(FineTuningTest, ExpertsAreTrainedWholeAndOnCpus) {
+  Write("tiny/config.json", R"({"model_type": "mixtral", "hidden_size": 32, "intermediate_size": 64,
+      "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 4,
+      "num_local_experts": 4, "num_experts_per_tok": 2, "max_position_embeddings": 64,
+      "rms_norm_eps": 1e-5, "vocab_size": 300})");
+  FineTuning tuning = Tuning();
+  tuning.lora = true;
+  EXPECT_THAT(std::string(PrepareFineTuning(tuning).status().message()),
+              HasSubstr("--lora: adapters are not for a model with experts"));
+  const auto path = PrepareFineTuning(Tuning());
+  ASSERT_TRUE(path.ok()) << path.status();
+  const auto spec = LoadSpec({.path = *path});
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->resources().device(), v1::DEVICE_KIND_CPU);
+}
+
 }  // namespace
 }  // namespace milepost::client
