@@ -13,6 +13,7 @@
 #include "engine/plan/fit/fit.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/planner/planner.h"
+#include "engine/plan/testing/plan_fixture.h"
 #include "engine/plan/verification/verify.h"
 #include "gtest/gtest.h"
 #include "milepost/v1/job_spec.pb.h"
