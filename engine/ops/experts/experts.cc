@@ -1,5 +1,6 @@
 #include "engine/ops/experts/experts.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
