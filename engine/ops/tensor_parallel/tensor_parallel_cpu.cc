@@ -7,7 +7,6 @@
 #include "engine/ops/contract/sums.h"
 #include "engine/runtime/cpu/cpu_collective_call.h"
 #include "engine/runtime/cpu/cpu_op.h"
-#include "engine/runtime/executor/image_ops.h"
 
 namespace milepost::ops::cpu {
 namespace {

@@ -5,7 +5,6 @@
 #include "engine/kernels/cuda/rows.h"
 #include "engine/ops/contract/sums.h"
 #include "engine/ops/qk_norm/qk_norm_cuda_kernel.h"
-#include "engine/runtime/executor/image_ops.h"
 #include "engine/runtime/gpu/backend/cuda_op.h"
 #include "engine/runtime/gpu/backend/device_call.h"
 

@@ -82,6 +82,12 @@ struct OpBinding {
   }
 };
 
+inline absl::Status NoKernel(const OpBinding& b) {
+  return absl::UnimplementedError(absl::StrFormat("%s: there is no kernel for %s",
+                                                  graph::Name(b.planned.op.kind),
+                                                  Name(b.plan.options.compute_dtype)));
+}
+
 }  // namespace milepost::runtime
 
 // Calls binder<T>(b) with the plan's compute dtype.
@@ -92,5 +98,15 @@ struct OpBinding {
 
 // The same as a binder: {.bind = MP_BY_DTYPE(GeluOf)}.
 #define MP_BY_DTYPE(binder) [](const auto& b) { return MP_BIND_BY_DTYPE(binder, b); }
+
+// The same of ops that have no kernels on f16: images', and those of tensor ranks. A spec that asks
+// for them is refused.
+#define MP_BIND_F32_OR_BF16(binder, b)                                                       \
+  ((b).plan.options.compute_dtype == ::milepost::DType::kBf16  ? binder<::milepost::bf16>(b) \
+   : (b).plan.options.compute_dtype == ::milepost::DType::kF32 ? binder<float>(b)            \
+                                                               : ::milepost::runtime::NoKernel(b))
+
+// The same as a binder: {.bind = MP_F32_OR_BF16(MaxPoolOf)}.
+#define MP_F32_OR_BF16(binder) [](const auto& b) { return MP_BIND_F32_OR_BF16(binder, b); }
 
 #endif  // MILEPOST_ENGINE_RUNTIME_EXECUTOR_OP_BINDING_H_
