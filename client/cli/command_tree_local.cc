@@ -74,6 +74,8 @@ void CommandTree::AddPlan() {
   File(plan->add_option("--device", plan_.device,
                         "expect its times and memory: a100, cpu, h100, h200, rtx4090, or a file "
                         "that `milepost bench device` made"));
+  File(plan->add_option("--draw", plan_.draw,
+                        "draw the schedule of a pipeline's stages as an SVG file"));
 }
 
 void CommandTree::AddBench() {

@@ -30,6 +30,7 @@ struct PlanOptions {
   std::vector<std::string> set;  // "train.seed=2"
   std::optional<int> ranks;
   std::string device;  // a built-in profile's name or a profile's file; empty: the spec's
+  std::string draw;    // where a pipeline's schedule is drawn; empty: nowhere
 };
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
 

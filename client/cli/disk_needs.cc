@@ -62,7 +62,7 @@ int64_t CheckpointsThatFit(const DiskNeeds& needs, const Room& room, int64_t kep
 
 DiskNeeds DiskNeedsOf(const plan::StepPlan& plan) {
   const int64_t ranks = plan.options.Ranks();
-  return {.checkpoint_bytes = plan::SnapshotBytes(plan) * ranks,
+  return {.checkpoint_bytes = plan::CheckpointBytes(plan),
           .state_bytes = plan::DiskBytesNeeded(plan) * ranks};
 }
 

@@ -1,5 +1,6 @@
 // milepost plan
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/match.h"
@@ -23,6 +24,7 @@
 #include "engine/plan/fit/fit.h"
 #include "engine/plan/planner/planner.h"
 #include "engine/plan/planning.h"
+#include "engine/plan/printing/draw_schedule.h"
 #include "engine/plan/printing/printer.h"
 
 namespace milepost::client {
@@ -76,8 +78,30 @@ absl::StatusOr<plan::RankPlace> PlaceFor(const std::string& device, const v1::Jo
 }
 
 absl::StatusOr<plan::StepPlan> PlanFor(const v1::JobSpec& spec, const plan::RankPlace& place) {
-  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
+  MP_ASSIGN_OR_RETURN(plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
+  MP_ASSIGN_OR_RETURN(options, plan::AtLargestStage(spec, options, place.planning));
   return plan::PlanTraining(spec, options);
+}
+
+// Every stage's plan, for how long its passes take.
+absl::Status DrawTo(const std::string& file, const v1::JobSpec& spec,
+                    const plan::RankPlace& place) {
+  MP_ASSIGN_OR_RETURN(plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
+  if (options.pipeline == 1) {
+    return absl::InvalidArgumentError(
+        "--draw: there is no pipeline whose schedule could be drawn; give resources.mesh.pipeline");
+  }
+  std::vector<plan::PassTimes> times;
+  for (options.stage = 0; options.stage < options.pipeline; ++options.stage) {
+    MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, plan::DraftTraining(spec, options));
+    times.push_back(plan::SecondsOfPasses(plan, place.profile));
+  }
+  const std::string title = absl::StrCat(spec.name(), " on ", place.profile.name);
+  std::ofstream out(file);
+  out << plan::DrawSchedule(plan::ShapeOf(options), times, title);
+  out.close();
+  if (out.good()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--draw: cannot write ", file));
 }
 
 }  // namespace
@@ -142,6 +166,11 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
       break;
     default:
       Print(plan::PlanTable(*plan, print));
+  }
+  if (!options.draw.empty()) {
+    const absl::Status drawn = DrawTo(options.draw, resolved->spec, *place);
+    if (!drawn.ok()) return Fail(drawn);
+    Note(absl::StrCat("the schedule is drawn in ", options.draw));
   }
   const absl::Status fits = plan::CheckFits(resolved->spec, *plan, *place);
   if (!fits.ok()) return Fail(fits);

@@ -96,6 +96,79 @@ TEST(MeshTest, AnotherMeshByOverridesHasAnotherAccumulation) {
   EXPECT_EQ(spec.train().batch().accumulation(), 4);
 }
 
+// 4 ranks in pipelines of 2.
+template <typename Change>
+JobSpec PipelineSpec(const Change& change) {
+  return MeshSpec([&](JobSpec* s) {
+    s->mutable_resources()->mutable_mesh()->clear_tensor();
+    s->mutable_resources()->mutable_mesh()->set_pipeline(2);
+    change(s);
+  });
+}
+
+TEST(MeshTest, PipelinesShareTheBatch) {
+  const JobSpec spec = PipelineSpec([](JobSpec*) {});
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  EXPECT_EQ(spec.train().batch().accumulation(), 2);
+  EXPECT_EQ(spec.resources().mesh().tensor(), 1);
+  EXPECT_EQ(spec.resources().mesh().schedule(), v1::PIPELINE_SCHEDULE_1F1B);
+  EXPECT_EQ(DataRanks(spec.resources()), 2);
+  EXPECT_EQ(StateDigest(spec),
+            StateDigest(MeshSpec([](JobSpec* s) { s->mutable_resources()->clear_mesh(); })));
+}
+
+// So that specs from before there were pipelines have the same digest.
+TEST(MeshTest, OneStageIsNoPipeline) {
+  const JobSpec spec =
+      MeshSpec([](JobSpec* s) { s->mutable_resources()->mutable_mesh()->set_pipeline(1); });
+  EXPECT_EQ(SpecDigest(spec), SpecDigest(MeshSpec([](JobSpec*) {})));
+}
+
+TEST(MeshTest, SaysWhatAPipelineBreaks) {
+  const auto message = [](const auto& change) {
+    return std::string(ValidateJobSpec(PipelineSpec(change)).message());
+  };
+  const auto stages = [](int count) {
+    return [=](JobSpec* s) {
+      s->mutable_resources()->set_ranks(6);
+      s->mutable_train()->mutable_batch()->set_global(24);
+      s->mutable_resources()->mutable_mesh()->set_pipeline(count);
+    };
+  };
+  EXPECT_THAT(
+      message(stages(4)),
+      HasSubstr("resources.mesh.pipeline: must divide resources.ranks (6), got 4; nearest"));
+  EXPECT_THAT(message(stages(6)), HasSubstr("has more stages (6) than the model has layers"));
+  EXPECT_THAT(message(stages(65)), HasSubstr("resources.mesh.pipeline"));
+  EXPECT_THAT(message([](JobSpec* s) { s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA); }),
+              HasSubstr("is not for resources.device: cuda"));
+  EXPECT_THAT(message([](JobSpec* s) {
+                v1::ParameterGroupSpec& group =
+                    *s->mutable_train()->mutable_optimizer()->add_groups();
+                group.set_match("*");
+                group.set_freeze(true);
+              }),
+              HasSubstr("frozen"));
+  EXPECT_THAT(message([](JobSpec* s) { s->mutable_checkpoint()->set_redundancy(1); }),
+              HasSubstr("resources.mesh.pipeline: is not for checkpoint.redundancy"));
+  EXPECT_THAT(message([](JobSpec* s) {
+                s->mutable_resources()->set_min_ranks(3);
+                s->mutable_resources()->set_max_ranks(8);
+              }),
+              HasSubstr("must be a multiple of resources.mesh.pipeline (2), got 3"));
+  EXPECT_THAT(
+      message([](JobSpec* s) {
+        s->mutable_resources()->mutable_mesh()->clear_pipeline();
+        s->mutable_resources()->mutable_mesh()->set_schedule(v1::PIPELINE_SCHEDULE_ZERO_BUBBLE);
+      }),
+      HasSubstr("resources.mesh"));
+  EXPECT_THAT(message([](JobSpec* s) {
+                s->mutable_train()->mutable_batch()->set_micro(1);
+                s->mutable_train()->mutable_batch()->set_global(2 * 257);
+              }),
+              HasSubstr("at most 256 micro-batches"));
+}
+
 TEST(MeshTest, RefusesWhatItIsNotFor) {
   const std::pair<const char*, void (*)(JobSpec*)> cases[] = {
       {"precision", [](JobSpec* s) { s->mutable_train()->set_precision(v1::PRECISION_FP16); }},

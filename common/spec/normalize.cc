@@ -289,6 +289,21 @@ void NormalizeTraining(v1::JobSpec* spec) {
   MP_DEFAULT(checkpoint, keep_best, false);
 }
 
+// A mesh of one rank is none. What has no pipeline says nothing of one: so specs from before there
+// were pipelines, or meshes, keep their digests.
+void NormalizeMesh(v1::ResourceSpec* resources) {
+  if (!resources->has_mesh()) return;
+  v1::MeshSpec* mesh = resources->mutable_mesh();
+  if (mesh->has_pipeline() && mesh->pipeline() == 1) mesh->clear_pipeline();
+  if (mesh->has_pipeline()) {
+    MP_DEFAULT(mesh, tensor, 1);
+    MP_DEFAULT_ENUM(mesh, schedule, v1::PIPELINE_SCHEDULE_1F1B);
+  }
+  const bool divides = (mesh->has_tensor() && mesh->tensor() != 1) || mesh->has_pipeline() ||
+                       mesh->schedule() != v1::PIPELINE_SCHEDULE_UNSPECIFIED;
+  if (!divides) resources->clear_mesh();
+}
+
 }  // namespace
 
 void NormalizeJobSpec(v1::JobSpec* spec) {
@@ -296,8 +311,7 @@ void NormalizeJobSpec(v1::JobSpec* spec) {
   MP_DEFAULT(resources, ranks, 1);
   MP_DEFAULT_ENUM(resources, device, v1::DEVICE_KIND_CPU);
   MP_DEFAULT(resources, threads_per_rank, 0);
-  const bool divides = resources->mesh().has_tensor() && resources->mesh().tensor() != 1;
-  if (!divides) resources->clear_mesh();
+  NormalizeMesh(resources);
   if (!spec->has_script()) NormalizeTraining(spec);
 
   v1::SchedulingSpec* scheduling = spec->mutable_scheduling();

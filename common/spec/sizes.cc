@@ -1,6 +1,7 @@
 #include "common/spec/sizes.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace milepost {
@@ -17,14 +18,28 @@ int TensorRanks(const v1::ResourceSpec& resources) {
   return resources.mesh().has_tensor() ? std::max(1, resources.mesh().tensor()) : 1;
 }
 
+int PipelineStages(const v1::ResourceSpec& resources) {
+  return std::max(1, resources.mesh().pipeline());
+}
+
+int ModelRanks(const v1::ResourceSpec& resources) {
+  return TensorRanks(resources) * PipelineStages(resources);
+}
+
 int DataRanks(const v1::ResourceSpec& resources) {
-  return std::max(1, resources.ranks() / TensorRanks(resources));
+  return std::max(1, resources.ranks() / ModelRanks(resources));
+}
+
+std::string ModelRanksName(const v1::ResourceSpec& resources) {
+  if (PipelineStages(resources) == 1) return "resources.mesh.tensor";
+  return TensorRanks(resources) == 1 ? "resources.mesh.pipeline"
+                                     : "resources.mesh.tensor * pipeline";
 }
 
 bool IsPossibleSize(const v1::JobSpec& normalized, int ranks) {
-  const int tensor = TensorRanks(normalized.resources());
-  if (ranks % tensor != 0) return false;
-  const int data = ranks / tensor;
+  const int model = ModelRanks(normalized.resources());
+  if (ranks % model != 0) return false;
+  const int data = ranks / model;
   const v1::BatchSpec& batch = normalized.train().batch();
   const int64_t micro = std::max<int64_t>(1, batch.micro());  // auto: any divisor will do
   const int32_t group = normalized.train().zero().group();

@@ -7,6 +7,7 @@
 #ifndef MILEPOST_COMMON_SPEC_SIZES_H_
 #define MILEPOST_COMMON_SPEC_SIZES_H_
 
+#include <string>
 #include <vector>
 
 #include "milepost/v1/job_spec.pb.h"
@@ -17,13 +18,18 @@ namespace milepost {
 int LeastRanks(const v1::ResourceSpec& resources);
 int MostRanks(const v1::ResourceSpec& resources);
 
-// Neighbouring ranks that divide each layer among them (resources.mesh.tensor), and groups of
-// these: each has samples of its own. At least 1.
+// At least 1: neighbouring ranks that divide each layer among them (resources.mesh.tensor); stages of
+// such groups, which divide the blocks (resources.mesh.pipeline); ranks that train on the same
+// samples together, which are both; and groups of these, each of which has samples of its own.
 int TensorRanks(const v1::ResourceSpec& resources);
+int PipelineStages(const v1::ResourceSpec& resources);
+int ModelRanks(const v1::ResourceSpec& resources);
 int DataRanks(const v1::ResourceSpec& resources);
+// As messages call ModelRanks: "resources.mesh.tensor", "resources.mesh.tensor * pipeline".
+std::string ModelRanksName(const v1::ResourceSpec& resources);
 
 // True when the global batch is a whole number of micro-batches per data rank, and the ranks
-// form whole shard groups and tensor ranks.
+// form whole shard groups, stages and tensor ranks.
 bool IsPossibleSize(const v1::JobSpec& normalized, int ranks);
 
 // The possible sizes of a valid, normalised spec, ascending. resources.ranks is among them.

@@ -33,17 +33,21 @@ constexpr int kMaxSizes = 32;
 
 void CheckSize(const v1::JobSpec& spec, const char* field, int32_t ranks, Checker* check) {
   if (IsPossibleSize(spec, ranks)) return;
-  const int tensor = TensorRanks(spec.resources());
-  if (ranks % tensor != 0) {
-    return check->Add(field, absl::StrCat("must be a multiple of resources.mesh.tensor (", tensor,
-                                          "), got ", ranks));
+  const v1::ResourceSpec& resources = spec.resources();
+  const int model = ModelRanks(resources);
+  if (ranks % model != 0) {
+    return check->Add(field, absl::StrCat("must be a multiple of ", ModelRanksName(resources), " (",
+                                          model, "), got ", ranks));
   }
   const v1::TrainSpec& train = spec.train();
   const bool automatic = MicroIsAuto(spec);
   std::string message = absl::StrCat(
       "train.batch.global (", train.batch().global(), ") must be a multiple of ",
       automatic ? "" : absl::StrCat("train.batch.micro (", train.batch().micro(), ") * "),
-      ranks / tensor, tensor > 1 ? " groups of tensor ranks" : " ranks");
+      ranks / model,
+      PipelineStages(resources) > 1 ? " pipelines"
+      : model > 1                   ? " groups of tensor ranks"
+                                    : " ranks");
   if (train.zero().group() > 0) {
     absl::StrAppend(&message, ", and these of train.zero.group (", train.zero().group(), ")");
   }

@@ -1,10 +1,12 @@
-// resources.mesh: what tensor ranks can divide.
+// resources.mesh: what tensor ranks and the stages of a pipeline can divide.
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "common/spec/auto_fields.h"
 #include "common/spec/checker.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/optimizer_fields.h"
@@ -14,6 +16,8 @@ namespace milepost {
 namespace {
 
 constexpr char kTensor[] = "resources.mesh.tensor";
+constexpr char kPipeline[] = "resources.mesh.pipeline";
+constexpr char kSchedule[] = "resources.mesh.schedule";
 
 struct Divided {
   std::string field;
@@ -61,10 +65,68 @@ void CheckDivided(const v1::JobSpec& spec, Checker* check) {
     check->Add(kTensor, absl::StrCat("must divide ", what, " (", size, "), got ", tensor,
                                      "; nearest: ", NearestTensor(tensor, ranks, sizes)));
   };
-  if (ranks % tensor != 0) return wrong("resources.ranks", ranks);
+  if (ranks % ModelRanks(spec.resources()) != 0) return wrong("resources.ranks", ranks);
   for (const Divided& divided : sizes) {
     if (divided.size % tensor != 0) return wrong(divided.field, divided.size);
   }
+}
+
+constexpr int kMaxStages = 64;
+// A stage's program has all micro-batches of a step in it.
+constexpr int64_t kMaxMicroBatches = 256;
+
+int64_t LayersOf(const v1::ModelSpec& model) {
+  return model.has_gpt2()    ? model.gpt2().layers()
+         : model.has_llama() ? model.llama().layers()
+         : model.has_bert()  ? model.bert().layers()
+                             : model.vit().layers();
+}
+
+// The next smaller number of stages that the ranks and the layers allow; 1 does.
+int NearestPipeline(const v1::JobSpec& spec, int pipeline) {
+  const int rest = spec.resources().ranks() / TensorRanks(spec.resources());
+  for (--pipeline; pipeline > 1; --pipeline) {
+    if (rest % pipeline == 0 && pipeline <= LayersOf(spec.model())) break;
+  }
+  return std::max(pipeline, 1);
+}
+
+bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
+  const v1::ResourceSpec& resources = spec.resources();
+  const int pipeline = PipelineStages(resources);
+  const v1::TrainSpec& train = spec.train();
+  const auto wrong = [&](std::string what) {
+    check->Add(kPipeline, std::move(what));
+    return false;
+  };
+  if (resources.device() == v1::DEVICE_KIND_CUDA) {
+    return wrong("is not for resources.device: cuda; take 1, and resources.mesh.tensor");
+  }
+  if (absl::c_any_of(train.optimizer().groups(),
+                     [](const v1::ParameterGroupSpec& group) { return group.freeze(); })) {
+    return wrong("is not for train.optimizer.groups that are frozen; take 1");
+  }
+  if (train.recompute() == v1::RECOMPUTE_BUDGET) {
+    return wrong("is not for train.recompute: budget; take none, selective or full");
+  }
+  if (resources.ranks() % ModelRanks(resources) != 0) {
+    return wrong(absl::StrCat(TensorRanks(resources) > 1 ? "times tensor " : "",
+                              "must divide resources.ranks (", resources.ranks(), "), got ",
+                              ModelRanks(resources),
+                              "; nearest: ", NearestPipeline(spec, pipeline)));
+  }
+  if (pipeline > LayersOf(spec.model())) {
+    return wrong(absl::StrCat("has more stages (", pipeline, ") than the model has layers (",
+                              LayersOf(spec.model()),
+                              "); nearest: ", NearestPipeline(spec, pipeline)));
+  }
+  const int64_t micro_batches = train.batch().accumulation();
+  if (!MicroIsAuto(spec) && micro_batches > kMaxMicroBatches) {
+    return wrong(absl::StrCat("takes at most ", kMaxMicroBatches,
+                              " micro-batches in a step (train.batch.accumulation), got ",
+                              micro_batches, ": take a larger train.batch.micro"));
+  }
+  return true;
 }
 
 bool HasFamily(const v1::ModelSpec& model) {
@@ -82,7 +144,13 @@ bool StepsOnElements(const v1::OptimizerSpec& optimizer) {
 void CheckMesh(const v1::JobSpec& spec, Checker* check) {
   const v1::ResourceSpec& resources = spec.resources();
   if (!resources.has_mesh()) return;
-  if (!check->Int(kTensor, resources.mesh().tensor(), 1, kMaxRanks)) return;
+  const v1::MeshSpec& mesh = resources.mesh();
+  if (!check->Int(kTensor, mesh.tensor(), 1, kMaxRanks)) return;
+  if (mesh.has_pipeline() && !check->Int(kPipeline, mesh.pipeline(), 1, kMaxStages)) return;
+  if (!mesh.has_pipeline() && mesh.schedule() != v1::PIPELINE_SCHEDULE_UNSPECIFIED) {
+    return check->Add(kSchedule, "is for resources.mesh.pipeline above 1");
+  }
+  const char* field = mesh.has_pipeline() ? kPipeline : kTensor;
   const v1::TrainSpec& train = spec.train();
   const v1::LlamaSpec& llama = spec.model().llama();
   const v1::Precision precision = train.precision();
@@ -105,9 +173,10 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
        "is not for train.offload; take 1"},
       {spec.checkpoint().redundancy() > 0, "is not for checkpoint.redundancy; take 1"}};
   for (const auto& [is, what] : refused) {
-    if (is) return check->Add(kTensor, what);
+    if (is) return check->Add(field, what);
   }
-  CheckDivided(spec, check);
+  if (mesh.has_pipeline() && !CheckPipeline(spec, check)) return;
+  if (mesh.tensor() > 1) CheckDivided(spec, check);
 }
 
 }  // namespace milepost

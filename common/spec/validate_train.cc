@@ -34,8 +34,9 @@ bool CheckBatchRanges(const v1::BatchSpec& batch, Checker* check) {
 
 // As messages call the number of ranks with samples of their own.
 std::string SampleRanks(const v1::ResourceSpec& resources) {
-  return TensorRanks(resources) == 1 ? "resources.ranks"
-                                     : "resources.ranks / resources.mesh.tensor";
+  if (ModelRanks(resources) == 1) return "resources.ranks";
+  const char* of = PipelineStages(resources) > 1 && TensorRanks(resources) > 1 ? "(" : "";
+  return absl::StrCat("resources.ranks / ", of, ModelRanksName(resources), *of == 0 ? "" : ")");
 }
 
 void CheckAutoMicro(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, Checker* check) {
@@ -54,7 +55,10 @@ void CheckAutoMicro(const v1::BatchSpec& batch, const v1::ResourceSpec& resource
 
 void CheckBatch(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, Checker* check) {
   const int64_t ranks = DataRanks(resources);
-  const std::string by = TensorRanks(resources) == 1 ? "ranks" : "(ranks / tensor)";
+  const char* by = ModelRanks(resources) == 1       ? "ranks"
+                   : PipelineStages(resources) == 1 ? "(ranks / tensor)"
+                   : TensorRanks(resources) == 1    ? "(ranks / pipeline)"
+                                                    : "(ranks / tensor / pipeline)";
   const int given = batch.has_global() + batch.has_micro() + batch.has_accumulation();
   if (!CheckBatchRanges(batch, check) || ranks < 1 || ranks > kMaxRanks) return;
   if (batch.has_micro() && batch.micro() == kAuto) return CheckAutoMicro(batch, resources, check);

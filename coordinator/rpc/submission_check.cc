@@ -37,7 +37,8 @@ int64_t ReservedBytes() {
 using Place = plan::RankPlace;
 
 absl::StatusOr<plan::StepPlan> PlanOf(const v1::JobSpec& spec, const Place& place) {
-  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
+  MP_ASSIGN_OR_RETURN(plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
+  MP_ASSIGN_OR_RETURN(options, plan::AtLargestStage(spec, options, place.planning));
   auto plan = plan::PlanTraining(spec, options, place.planning);
   if (!plan.ok()) return Annotate(plan.status(), "the step cannot be planned");
   return plan;
@@ -46,7 +47,8 @@ absl::StatusOr<plan::StepPlan> PlanOf(const v1::JobSpec& spec, const Place& plac
 // To know what one of several sizes needs. Without what is not asked: where memory is not known no
 // byte counts. The ranks that run it prove their plan themselves.
 absl::StatusOr<plan::StepPlan> MeasureSize(const v1::JobSpec& spec, const Place& place) {
-  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
+  MP_ASSIGN_OR_RETURN(plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
+  MP_ASSIGN_OR_RETURN(options, plan::AtLargestStage(spec, options, place.planning));
   const bool bytes_count = !place.host_memory || place.memory_bytes > 0;
   auto plan = bytes_count ? plan::MeasureTraining(spec, options, place.planning)
                           : plan::DraftTraining(spec, options, place.planning);
@@ -102,7 +104,7 @@ absl::StatusOr<CheckedSpec> CheckWithin(const v1::JobSpec& spec, const KnownPlac
     MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanOf(resolved.spec, place));
     MP_RETURN_IF_ERROR(plan::CheckFits(resolved.spec, plan, place));
     slot_bytes = SlotBytes(plan, place);
-    checkpoint_bytes = plan::SnapshotBytes(plan) * plan.options.Ranks();
+    checkpoint_bytes = plan::CheckpointBytes(plan);
   }
   MP_ASSIGN_OR_RETURN(std::vector<v1::JobSize> sizes, SizesThatFit(resolved.spec, place));
   return CheckedSpec{std::move(resolved.spec), std::move(resolved.choices), slot_bytes,

@@ -121,12 +121,26 @@ absl::Status Communicator::Broadcast(void* buffer, size_t bytes, int root) {
   });
 }
 
-absl::Status Communicator::Exchange(absl::Span<const Transfer> transfers) {
+absl::Status Communicator::Exchange(absl::Span<const Transfer> transfers, const RankSet& among) {
+  const RankSet set = Checked(among);
   for (const Transfer& transfer : transfers) {
     MP_CHECK(transfer.peer >= 0 && transfer.peer < world_ && transfer.peer != rank_)
         << "rank " << rank_ << " exchanges with " << transfer.peer << " of " << world_;
   }
-  return Run(false, [&](int64_t* sent) { return DoExchange(transfers, sent); });
+  return Run(false, [&](int64_t* sent) { return DoExchange(transfers, set, sent); });
+}
+
+absl::Status Communicator::Send(int peer, const void* data, size_t bytes) {
+  MP_CHECK(peer >= 0 && peer < world_ && peer != rank_) << rank_ << " sends to " << peer;
+  return Run(bytes == 0, [&](int64_t* sent) {
+    return DoSend(peer, static_cast<const char*>(data), bytes, sent);
+  });
+}
+
+absl::Status Communicator::Receive(int peer, void* data, size_t bytes) {
+  MP_CHECK(peer >= 0 && peer < world_ && peer != rank_) << rank_ << " receives from " << peer;
+  return Run(bytes == 0,
+             [&](int64_t*) { return DoReceive(peer, static_cast<char*>(data), bytes); });
 }
 
 absl::Status Communicator::Barrier() {

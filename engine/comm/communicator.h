@@ -1,11 +1,12 @@
-// Collectives among the ranks of one attempt.
+// Collectives among the ranks of one attempt, and transfers from one to another.
 //
 //   absl::Status status = communicator->ReduceScatter(gradients);   // sum; my shard is valid now
 //   status = communicator->AllGather(parameters.data(), parameters.size() * sizeof(float));
 //
-// Every rank makes the same calls in the same order, with the same sizes and operations. Each call
-// blocks until this rank's part is done, an error occurs or the time-out passes. No call blocks for
-// ever.
+// The ranks of a call's set make the same calls in the same order, with the same sizes and
+// operations; without a set that is every rank. Two ranks that share several sets make the calls of
+// all of these in the same order. Each call blocks until this rank's part is done, an error occurs
+// or the time-out passes. No call blocks for ever.
 //
 // Errors: UNAVAILABLE (a peer is gone), DEADLINE_EXCEEDED (a peer is silent), INTERNAL (the ranks
 // made different calls: our bug), ABORTED (Abort() was called here). An error poisons the
@@ -45,8 +46,7 @@ struct CommunicatorStats {
 
 // The ranks first, first + stride, ...: `count` of them. A count of 0 means every rank. A call with
 // a set works as described within the set: `world` is then the set's size, and `rank` a rank's
-// index in it. Still, every rank of the world makes the call, with the set that it belongs to. The
-// sets have equal sizes and no rank in common.
+// index in it. Ranks outside the set take no part.
 struct RankSet {
   int first = 0;
   int count = 0;
@@ -99,8 +99,8 @@ class Communicator {
   absl::Status Broadcast(void* buffer, size_t bytes, int root);
 
   // An all-to-all of any sizes: what this rank sends to each peer, and what it receives from each.
-  // There is at most one piece per peer and direction. Every rank makes the call, even with nothing
-  // to move. Sender and receiver of a piece must agree on its size.
+  // There is at most one piece per peer and direction. Peers are ranks of the world, and in the set.
+  // Every rank of it makes the call, even with nothing to move. Sender and receiver of a piece must agree on its size.
   struct Transfer {
     int peer = 0;
     const char* send = nullptr;
@@ -108,7 +108,12 @@ class Communicator {
     char* receive = nullptr;
     size_t receive_bytes = 0;
   };
-  absl::Status Exchange(absl::Span<const Transfer> transfers);
+  absl::Status Exchange(absl::Span<const Transfer> transfers, const RankSet& among = {});
+
+  // To one peer, which receives as many bytes. Send returns when `data` may be changed; the peer
+  // may have the bytes only later. Bytes arrive in the order in which they are sent.
+  absl::Status Send(int peer, const void* data, size_t bytes);
+  absl::Status Receive(int peer, void* data, size_t bytes);
 
   // Returns once every rank has called it.
   absl::Status Barrier();
@@ -143,7 +148,10 @@ class Communicator {
                                    int64_t* sent) = 0;
   virtual absl::Status DoBroadcast(char* buffer, size_t bytes, int root, int64_t* sent) = 0;
   // At most one entry per peer, and none for this rank.
-  virtual absl::Status DoExchange(absl::Span<const Transfer> transfers, int64_t* sent) = 0;
+  virtual absl::Status DoExchange(absl::Span<const Transfer> transfers, const RankSet& set,
+                                  int64_t* sent) = 0;
+  virtual absl::Status DoSend(int peer, const char* data, size_t bytes, int64_t* sent) = 0;
+  virtual absl::Status DoReceive(int peer, char* data, size_t bytes) = 0;
   // OK, or the error that poisoned this communicator.
   virtual absl::Status Health() = 0;
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -362,6 +363,67 @@ TEST_P(CommunicatorTest, ExchangeMovesWhatEveryPairAgreedOn) {
   });
 }
 
+// Each rank hands on to the next what it has from the one before. Sizes beyond what sockets hold.
+TEST_P(CommunicatorTest, TransfersFromRankToRank) {
+  const Ranks ranks = Make();
+  const std::vector<float> values = RandomFloats(size_t{3} << 20, 7);
+  ExpectOk(ranks, [&](Communicator& c) {
+    for (const size_t count : {size_t{1}, values.size(), size_t{0}, size_t{1000}}) {
+      std::vector<float> own(values.begin(), values.begin() + static_cast<ptrdiff_t>(count));
+      const size_t bytes = count * sizeof(float);
+      if (c.rank() > 0) {
+        std::fill(own.begin(), own.end(), 0.0F);
+        MP_RETURN_IF_ERROR(c.Receive(c.rank() - 1, own.data(), bytes));
+        EXPECT_TRUE(std::equal(own.begin(), own.end(), values.begin()));
+      }
+      const int64_t before = c.stats().bytes_sent;
+      if (c.rank() + 1 < world()) {
+        MP_RETURN_IF_ERROR(c.Send(c.rank() + 1, own.data(), bytes));
+        EXPECT_EQ(c.stats().bytes_sent - before, bytes);
+      }
+    }
+    return c.Barrier();
+  });
+}
+
+// What has been sent may be changed at once, and arrives as it was.
+TEST_P(CommunicatorTest, TransfersArriveInOrder) {
+  if (world() == 1) GTEST_SKIP() << "nobody to send to";
+  const Ranks ranks = Make();
+  ExpectOk(ranks, [&](Communicator& c) {
+    for (int i = 0; i < 50; ++i) {
+      int value = i;
+      if (c.rank() == 0) {
+        MP_RETURN_IF_ERROR(c.Send(1, &value, sizeof(value)));
+        value = -1;
+      } else if (c.rank() == 1) {
+        MP_RETURN_IF_ERROR(c.Receive(0, &value, sizeof(value)));
+        EXPECT_EQ(value, i);
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+// Sets make as many calls as they like, and meet again.
+TEST_P(CommunicatorTest, SetsNeedNotKeepStep) {
+  const Ranks ranks = Make();
+  if (world() % 2 == 1) GTEST_SKIP() << "no two halves";
+  ExpectOk(ranks, [&](Communicator& c) {
+    const int half = world() / 2;
+    const RankSet own = {c.rank() / half * half, half, 1};
+    for (int i = 0; i < (c.rank() < half ? 1 : 7); ++i) {
+      std::vector<float> values(5, 1);
+      MP_RETURN_IF_ERROR(c.AllReduce(absl::MakeSpan(values), ReduceOp::kSum, own));
+      EXPECT_EQ(values[4], half);
+    }
+    std::vector<double> all = {1};
+    MP_RETURN_IF_ERROR(c.AllReduce(absl::MakeSpan(all)));
+    EXPECT_EQ(all[0], world());
+    return absl::OkStatus();
+  });
+}
+
 TEST_P(CommunicatorTest, BarrierWaitsForEveryRank) {
   const Ranks ranks = Make();
   std::atomic<int> arrived = 0;
@@ -522,6 +584,28 @@ TEST_P(FailureTest, SilentPeerIsFoundByTheTimeout) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
   EXPECT_THAT(std::string(status.message()), ::testing::ContainsRegex("100ms|0\\.1 s"));
   EXPECT_FALSE(ranks[1]->Barrier().ok());
+}
+
+TEST_P(FailureTest, ASilentPeerEndsATransfer) {
+  const Ranks ranks = MakeRanks(GetParam(), 2, absl::Milliseconds(50));
+  int value = 0;
+  const absl::Status late = ranks[0]->Receive(1, &value, sizeof(value));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_THAT(late.message(), HasSubstr("rank 1"));
+  EXPECT_FALSE(ranks[1]->Send(0, &value, sizeof(value)).ok());
+}
+
+TEST_P(FailureTest, TransfersOfOtherSizesAreAnError) {
+  const Ranks ranks = MakeRanks(GetParam(), 2);
+  OnThreads(2, [&](int rank) {
+    int64_t value = 0;
+    if (rank == 0) {
+      ranks[0]->Send(1, &value, 8).IgnoreError();  // may be gone before the other one looks
+      EXPECT_FALSE(ranks[0]->Receive(1, &value, 8).ok());
+    } else {
+      EXPECT_FALSE(ranks[1]->Receive(0, &value, 4).ok());
+    }
+  });
 }
 
 TEST_P(FailureTest, DifferentCallsAreAnErrorNotGarbage) {

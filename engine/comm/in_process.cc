@@ -3,8 +3,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -30,52 +35,99 @@ struct Contribution {
 // What the ranks share. Poisoned as a whole: one rank's failure is everyone's.
 class Group {
  public:
+  // Where the ranks of one set meet.
+  struct Meeting {
+    explicit Meeting(const RankSet& ranks)
+        : set(ranks), reading(ranks.count), contributions(ranks.count) {}
+    const RankSet set;
+    int arrived = 0;
+    uint64_t round = 0;
+    std::vector<bool> reading;  // by index in the set
+    std::vector<Contribution> contributions;
+  };
+
   Group(int world, const CommunicatorOptions& options)
-      : world_(world), timeouts_(world, options.timeout), reading_(world), contributions_(world) {}
+      : world_(world), timeouts_(world, options.timeout) {}
 
   int world() const { return world_; }
 
+  Meeting& MeetingOf(const RankSet& set) {
+    std::lock_guard lock(mutex_);
+    return meetings_.try_emplace({set.first, set.count, set.stride}, set).first->second;
+  }
+
   // Publishes a contribution and waits for everyone's, which may be read until the next Meet.
-  absl::Status Enter(int rank, const Contribution& mine) {
+  absl::Status Enter(int rank, Meeting& meeting, const Contribution& mine) {
     {
       std::lock_guard lock(mutex_);
-      contributions_[rank] = mine;
+      meeting.contributions[meeting.set.IndexOf(rank)] = mine;
     }
-    MP_RETURN_IF_ERROR(Meet(rank, /*then_read=*/true));
-    for (const Contribution& other : contributions_) {
+    MP_RETURN_IF_ERROR(Meet(rank, meeting, /*then_read=*/true));
+    for (const Contribution& other : meeting.contributions) {
       if (other.SameCall(mine)) continue;
       Fail(rank, absl::InternalError("the ranks made different collective calls"));
-      return Meet(rank, /*then_read=*/false);
+      return Meet(rank, meeting, /*then_read=*/false);
     }
     return absl::OkStatus();
   }
 
-  // Waits until every rank is here. With `then_read` every rank may read the others' buffers from
-  // then until its next Meet. An error is returned only when nobody reads any more: the caller may
-  // free its buffer.
-  absl::Status Meet(int rank, bool then_read) {
+  // Waits until every rank of the set is here. With `then_read` every one may read the others'
+  // buffers from then until its next Meet. An error is returned only when nobody reads any more:
+  // the caller may free its buffer.
+  absl::Status Meet(int rank, Meeting& meeting, bool then_read) {
     std::unique_lock lock(mutex_);
-    StopReading(rank);
-    if (failed_rank_ < 0 && ++arrived_ == world_) {
-      arrived_ = 0;
-      ++round_;
+    const int count = meeting.set.count;
+    StopReading(meeting, meeting.set.IndexOf(rank));
+    if (failed_rank_ < 0 && ++meeting.arrived == count) {
+      meeting.arrived = 0;
+      ++meeting.round;
       if (then_read) {
-        reading_.assign(world_, true);
-        readers_ = world_;
+        meeting.reading.assign(count, true);
+        readers_ += count;
       }
       changed_.notify_all();
       return absl::OkStatus();
     }
-    const uint64_t round = round_;
-    const auto deadline =
-        std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(timeouts_[rank]);
-    changed_.wait_until(lock, deadline, [&] { return round_ != round || failed_rank_ >= 0; });
-    if (round_ != round) return absl::OkStatus();
-    FailLocked(rank, absl::DeadlineExceededError(absl::StrCat(
-                         "rank ", rank, " waited ", absl::FormatDuration(timeouts_[rank]), " for ",
-                         world_ - arrived_, " of ", world_, " ranks")));
+    const uint64_t round = meeting.round;
+    changed_.wait_until(lock, DeadlineOf(rank),
+                        [&] { return meeting.round != round || failed_rank_ >= 0; });
+    if (meeting.round != round) return absl::OkStatus();
+    FailLocked(rank, Overdue(rank, absl::StrCat(count - meeting.arrived, " of ", count, " ranks")));
     changed_.wait(lock, [&] { return readers_ == 0; });
     return StatusFor(rank);
+  }
+
+  // Waits until `to` has taken the bytes.
+  absl::Status Send(int rank, int to, const char* data, size_t bytes) {
+    std::unique_lock lock(mutex_);
+    Parcel& parcel = parcels_[{rank, to}];
+    parcel = {data, bytes};
+    changed_.notify_all();
+    changed_.wait_until(lock, DeadlineOf(rank),
+                        [&] { return parcel.data == nullptr || failed_rank_ >= 0; });
+    if (parcel.data == nullptr) return absl::OkStatus();
+    FailLocked(rank, Overdue(rank, absl::StrCat("rank ", to)));
+    parcel.data = nullptr;
+    return StatusFor(rank);
+  }
+
+  absl::Status Receive(int rank, int from, char* data, size_t bytes) {
+    std::unique_lock lock(mutex_);
+    Parcel& parcel = parcels_[{from, rank}];
+    changed_.wait_until(lock, DeadlineOf(rank),
+                        [&] { return parcel.data != nullptr || failed_rank_ >= 0; });
+    if (failed_rank_ < 0 && parcel.data == nullptr) {
+      FailLocked(rank, Overdue(rank, absl::StrCat("rank ", from)));
+    } else if (failed_rank_ < 0 && parcel.bytes != bytes) {
+      FailLocked(rank,
+                 absl::InternalError(absl::StrCat("rank ", from, " sends ", parcel.bytes,
+                                                  " bytes, rank ", rank, " expects ", bytes)));
+    }
+    if (failed_rank_ >= 0) return StatusFor(rank);
+    std::memcpy(data, parcel.data, bytes);
+    parcel.data = nullptr;
+    changed_.notify_all();
+    return absl::OkStatus();
   }
 
   void SetTimeout(int rank, absl::Duration timeout) { timeouts_[rank] = timeout; }
@@ -91,12 +143,23 @@ class Group {
     return failed_rank_ < 0 ? absl::OkStatus() : StatusFor(rank);
   }
 
-  const std::vector<Contribution>& all() const { return contributions_; }
-
  private:
-  void StopReading(int rank) {
-    if (!reading_[rank]) return;
-    reading_[rank] = false;
+  // On its way from a rank to another.
+  struct Parcel {
+    const char* data = nullptr;  // null: there is none
+    size_t bytes = 0;
+  };
+
+  std::chrono::steady_clock::time_point DeadlineOf(int rank) const {
+    return std::chrono::steady_clock::now() + absl::ToChronoMicroseconds(timeouts_[rank]);
+  }
+  absl::Status Overdue(int rank, absl::string_view whom) const {
+    return absl::DeadlineExceededError(absl::StrCat(
+        "rank ", rank, " waited ", absl::FormatDuration(timeouts_[rank]), " for ", whom));
+  }
+  void StopReading(Meeting& meeting, int index) {
+    if (!meeting.reading[index]) return;
+    meeting.reading[index] = false;
     if (--readers_ == 0) changed_.notify_all();
   }
   void FailLocked(int rank, const absl::Status& status) {
@@ -115,13 +178,11 @@ class Group {
   std::vector<absl::Duration> timeouts_;  // each used by its rank's thread alone
   std::mutex mutex_;
   std::condition_variable changed_;
-  int arrived_ = 0;
-  uint64_t round_ = 0;
+  std::map<std::tuple<int, int, int>, Meeting> meetings_;  // by first, count and stride
+  std::map<std::pair<int, int>, Parcel> parcels_;          // by sender and receiver
   int failed_rank_ = -1;
   absl::Status failure_;
-  std::vector<bool> reading_;
-  int readers_ = 0;
-  std::vector<Contribution> contributions_;
+  int readers_ = 0;  // of all meetings
 };
 
 class InProcessCommunicator : public Communicator {
@@ -145,73 +206,88 @@ class InProcessCommunicator : public Communicator {
                            const RankSet& set, int64_t* sent) override {
     char* data = static_cast<char*>(values);
     const int detail = static_cast<int>(type) * 16 + static_cast<int>(op);
-    MP_RETURN_IF_ERROR(group_->Enter(rank(), {data, 'r', count, detail}));
+    Group::Meeting& meeting = group_->MeetingOf(set);
+    MP_RETURN_IF_ERROR(group_->Enter(rank(), meeting, {data, 'r', count, detail}));
     const size_t bytes = ElementBytes(type);
     const auto begin = [&](int index) { return ShardBegin(count, index, set.count) * bytes; };
     const int own = set.IndexOf(rank());
-    ReduceShard(begin(own), begin(own + 1), type, op, set, sent);
-    MP_RETURN_IF_ERROR(group_->Meet(rank(), /*then_read=*/true));
-    for (int i = 0; i < set.count; ++i) CopyFrom(set.RankAt(i), begin(i), begin(i + 1), data);
+    ReduceShard(meeting, begin(own), begin(own + 1), type, op, sent);
+    MP_RETURN_IF_ERROR(group_->Meet(rank(), meeting, /*then_read=*/true));
+    for (int i = 0; i < set.count; ++i) CopyFrom(meeting, i, begin(i), begin(i + 1), data);
     *sent += static_cast<int64_t>((begin(own + 1) - begin(own)) * (set.count - 1));
-    return group_->Meet(rank(), /*then_read=*/false);
+    return group_->Meet(rank(), meeting, /*then_read=*/false);
   }
 
   absl::Status DoReduceScatter(float* buffer, size_t count, const RankSet& set,
                                int64_t* sent) override {
-    MP_RETURN_IF_ERROR(group_->Enter(rank(), {reinterpret_cast<char*>(buffer), 's', count, 0}));
+    Group::Meeting& meeting = group_->MeetingOf(set);
+    MP_RETURN_IF_ERROR(
+        group_->Enter(rank(), meeting, {reinterpret_cast<char*>(buffer), 's', count, 0}));
     const size_t shard = count / set.count * sizeof(float);
     const size_t begin = shard * set.IndexOf(rank());
-    ReduceShard(begin, begin + shard, ElementType::kFloat, ReduceOp::kSum, set, sent);
-    return group_->Meet(rank(), /*then_read=*/false);
+    ReduceShard(meeting, begin, begin + shard, ElementType::kFloat, ReduceOp::kSum, sent);
+    return group_->Meet(rank(), meeting, /*then_read=*/false);
   }
 
   absl::Status DoReduceScatterBf16(char* data, size_t count, float* out, const RankSet& set,
                                    int64_t* sent) override {
-    MP_RETURN_IF_ERROR(group_->Enter(rank(), {data, 'h', count, 0}));
+    Group::Meeting& meeting = group_->MeetingOf(set);
+    MP_RETURN_IF_ERROR(group_->Enter(rank(), meeting, {data, 'h', count, 0}));
     const size_t shard = count / set.count;
     const size_t begin = 2 * shard * set.IndexOf(rank());
     std::vector<const char*> sources;
-    for (int i = 0; i < set.count; ++i) {
-      sources.push_back(group_->all()[set.RankAt(i)].data + begin);
-    }
+    for (const Contribution& each : meeting.contributions) sources.push_back(each.data + begin);
     SumBf16InOrder(sources, out, shard);
     *sent += 2 * shard * (set.count - 1);
-    return group_->Meet(rank(), /*then_read=*/false);
+    return group_->Meet(rank(), meeting, /*then_read=*/false);
   }
 
   absl::Status DoAllGather(char* buffer, size_t bytes, const RankSet& set, int64_t* sent) override {
-    MP_RETURN_IF_ERROR(group_->Enter(rank(), {buffer, 'g', bytes, 0}));
+    Group::Meeting& meeting = group_->MeetingOf(set);
+    MP_RETURN_IF_ERROR(group_->Enter(rank(), meeting, {buffer, 'g', bytes, 0}));
     const size_t shard = bytes / set.count;
-    for (int i = 0; i < set.count; ++i) {
-      CopyFrom(set.RankAt(i), shard * i, shard * (i + 1), buffer);
-    }
+    for (int i = 0; i < set.count; ++i) CopyFrom(meeting, i, shard * i, shard * (i + 1), buffer);
     *sent += shard * (set.count - 1);
-    return group_->Meet(rank(), /*then_read=*/false);
+    return group_->Meet(rank(), meeting, /*then_read=*/false);
   }
 
   absl::Status DoBroadcast(char* buffer, size_t bytes, int root, int64_t* sent) override {
-    MP_RETURN_IF_ERROR(group_->Enter(rank(), {buffer, 'b', bytes, root}));
-    CopyFrom(root, 0, bytes, buffer);
+    Group::Meeting& meeting = Everyone();
+    MP_RETURN_IF_ERROR(group_->Enter(rank(), meeting, {buffer, 'b', bytes, root}));
+    CopyFrom(meeting, root, 0, bytes, buffer);
     if (rank() == root) *sent += bytes * (world() - 1);
-    return group_->Meet(rank(), /*then_read=*/false);
+    return group_->Meet(rank(), meeting, /*then_read=*/false);
   }
 
-  absl::Status DoExchange(absl::Span<const Transfer> transfers, int64_t* sent) override {
+  absl::Status DoExchange(absl::Span<const Transfer> transfers, const RankSet& set,
+                          int64_t* sent) override {
     // What the others read is the list; it stays where it is until the last Meet.
-    MP_RETURN_IF_ERROR(group_->Enter(rank(), {reinterpret_cast<char*>(&transfers), 'x', 0, 0}));
+    Group::Meeting& meeting = group_->MeetingOf(set);
+    MP_RETURN_IF_ERROR(
+        group_->Enter(rank(), meeting, {reinterpret_cast<char*>(&transfers), 'x', 0, 0}));
     absl::Status status;
     for (const Transfer& mine : transfers) {
       *sent += static_cast<int64_t>(mine.send_bytes);
-      if (mine.receive_bytes > 0) status.Update(Take(mine));
+      if (mine.receive_bytes > 0) status.Update(Take(meeting, mine));
     }
     if (!status.ok()) group_->Fail(rank(), status);
-    return group_->Meet(rank(), /*then_read=*/false);
+    return group_->Meet(rank(), meeting, /*then_read=*/false);
+  }
+
+  absl::Status DoSend(int peer, const char* data, size_t bytes, int64_t* sent) override {
+    *sent += static_cast<int64_t>(bytes);
+    return group_->Send(rank(), peer, data, bytes);
+  }
+  absl::Status DoReceive(int peer, char* data, size_t bytes) override {
+    return group_->Receive(rank(), peer, data, bytes);
   }
 
  private:
-  absl::Status Take(const Transfer& mine) {
-    const auto& theirs =
-        *reinterpret_cast<const absl::Span<const Transfer>*>(group_->all()[mine.peer].data);
+  Group::Meeting& Everyone() { return group_->MeetingOf({0, world(), 1}); }
+
+  absl::Status Take(const Group::Meeting& meeting, const Transfer& mine) {
+    const auto& theirs = *reinterpret_cast<const absl::Span<const Transfer>*>(
+        meeting.contributions[meeting.set.IndexOf(mine.peer)].data);
     for (const Transfer& transfer : theirs) {
       if (transfer.peer != rank() || transfer.send_bytes != mine.receive_bytes) continue;
       std::memcpy(mine.receive, transfer.send, mine.receive_bytes);
@@ -222,20 +298,19 @@ class InProcessCommunicator : public Communicator {
   }
 
   // Bytes [begin, end) of this rank's buffer become the reduction over the buffers of the set.
-  void ReduceShard(size_t begin, size_t end, ElementType type, ReduceOp op, const RankSet& set,
-                   int64_t* sent) {
+  void ReduceShard(const Group::Meeting& meeting, size_t begin, size_t end, ElementType type,
+                   ReduceOp op, int64_t* sent) {
     absl::InlinedVector<const char*, 16> sources;
-    for (int i = 0; i < set.count; ++i) {
-      sources.push_back(group_->all()[set.RankAt(i)].data + begin);
-    }
-    ReduceInOrder(sources, group_->all()[rank()].data + begin, (end - begin) / ElementBytes(type),
-                  type, op);
-    *sent += (end - begin) * (set.count - 1);
+    for (const Contribution& each : meeting.contributions) sources.push_back(each.data + begin);
+    char* own = meeting.contributions[meeting.set.IndexOf(rank())].data + begin;
+    ReduceInOrder(sources, own, (end - begin) / ElementBytes(type), type, op);
+    *sent += (end - begin) * (meeting.set.count - 1);
   }
 
-  void CopyFrom(int other, size_t begin, size_t end, char* data) {
-    if (other == rank()) return;
-    std::memcpy(data + begin, group_->all()[other].data + begin, end - begin);
+  // Of the rank with that index in the set.
+  void CopyFrom(const Group::Meeting& meeting, int index, size_t begin, size_t end, char* data) {
+    if (meeting.set.RankAt(index) == rank()) return;
+    std::memcpy(data + begin, meeting.contributions[index].data + begin, end - begin);
   }
 
   const std::shared_ptr<Group> group_;

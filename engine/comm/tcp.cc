@@ -51,13 +51,15 @@ struct Flow {
   const char* out = nullptr;
   size_t out_bytes = 0;  // the tag included; 0: nothing is sent
   size_t out_done = 0;
+  uint64_t out_tag = 0;
 
   char* in = nullptr;
   size_t in_bytes = 0;  // the tag included; 0: nothing is received
   size_t in_done = 0;
   size_t in_limit = 0;  // receive no further than this for now
   size_t ring = 0;      // `in` is a ring of so many bytes; 0: as long as the payload
-  uint64_t in_tag = 0;
+  uint64_t in_tag = 0;  // that came
+  uint64_t expected_tag = 0;
 
   bool sending() const { return out_done < out_bytes; }
   bool receiving() const { return in_done < in_bytes; }
@@ -73,6 +75,8 @@ class TcpCommunicator : public Communicator {
         timeout_(timeout),
         piece_bytes_(PieceBytes(world())),
         scratch_(TcpScratchBytes(world())),
+        sent_(world()),
+        received_(world()),
         left_(world()) {
     flows_.reserve(world());
     polls_.resize(world());
@@ -137,7 +141,8 @@ class TcpCommunicator : public Communicator {
     return RunFlows([] {});
   }
 
-  absl::Status DoExchange(absl::Span<const Transfer> transfers, int64_t* sent) override {
+  absl::Status DoExchange(absl::Span<const Transfer> transfers, const RankSet&,
+                          int64_t* sent) override {
     Begin('x', 0, 0, {0, world(), 1});
     for (const Transfer& transfer : transfers) {
       Flow& flow = AddFlow((transfer.peer - rank() + world()) % world());
@@ -147,18 +152,30 @@ class TcpCommunicator : public Communicator {
     return RunFlows([] {});
   }
 
+  absl::Status DoSend(int peer, const char* data, size_t bytes, int64_t* sent) override {
+    Begin('p', bytes, 0, {0, world(), 1});
+    Send(AddFlow((peer - rank() + world()) % world()), data, bytes, sent);
+    return RunFlows([] {});
+  }
+
+  absl::Status DoReceive(int peer, char* data, size_t bytes) override {
+    Begin('p', bytes, 0, {0, world(), 1});
+    Receive(AddFlow((peer - rank() + world()) % world()), data, bytes);
+    return RunFlows([] {});
+  }
+
  private:
   // ---- what a collective consists of ----
 
-  // Every rank begins the same calls, whatever its set: the count of them tells them apart.
+  // Tags tell calls apart: by how much has gone from a rank to another before, and by what they do.
   void Begin(char kind, size_t size, int detail, const RankSet& set) {
     kind_ = kind;
     bytes_ = size;
     set_ = set;
     own_ = set.IndexOf(rank());
     uint64_t hash = (size * 31 + static_cast<uint64_t>(kind)) * 31 + static_cast<uint64_t>(detail);
-    hash *= 0x9e3779b97f4a7c15u;
-    tag_ = static_cast<uint64_t>(++sequence_) << 32 | hash >> 32;
+    call_ = static_cast<uint32_t>(hash * 0x9e3779b97f4a7c15u >> 32);
+    ++calls_;
     deadline_ = SteadyNow() + timeout_;
     flows_.clear();
   }
@@ -172,14 +189,18 @@ class TcpCommunicator : public Communicator {
     return flow;
   }
 
-  static void Send(Flow& flow, const char* data, size_t bytes, int64_t* sent) {
+  uint64_t Tag(uint32_t number) const { return static_cast<uint64_t>(number) << 32 | call_; }
+
+  void Send(Flow& flow, const char* data, size_t bytes, int64_t* sent) {
     flow.out = data;
     flow.out_bytes = kTag + bytes;
+    flow.out_tag = Tag(++sent_[flow.peer]);
     *sent += bytes;
   }
-  static void Receive(Flow& flow, char* data, size_t bytes) {
+  void Receive(Flow& flow, char* data, size_t bytes) {
     flow.in = data;
     flow.in_bytes = flow.in_limit = kTag + bytes;
+    flow.expected_tag = Tag(++received_[flow.peer]);
   }
 
   char* Ring(const Flow& flow) {
@@ -276,7 +297,7 @@ class TcpCommunicator : public Communicator {
     std::array<iovec, 2> parts;
     size_t n = 0;
     if (flow.out_done < kTag) {
-      parts[n++] = {reinterpret_cast<char*>(&tag_) + flow.out_done, kTag - flow.out_done};
+      parts[n++] = {reinterpret_cast<char*>(&flow.out_tag) + flow.out_done, kTag - flow.out_done};
     }
     const size_t payload = std::max(flow.out_done, kTag) - kTag;
     const size_t bytes = std::min(kTurnBytes, flow.out_bytes - kTag - payload);
@@ -297,7 +318,7 @@ class TcpCommunicator : public Communicator {
                                      kTag - flow.in_done, moved));
       if (flow.in_done < kTag) return absl::OkStatus();
       if (flow.in_tag == kGoodbye) return Gone(flow.peer, "it has left");
-      if (flow.in_tag != tag_) {
+      if (flow.in_tag != flow.expected_tag) {
         return absl::InternalError(
             absl::StrCat("ranks ", rank(), " and ", flow.peer, " made different collective calls"));
       }
@@ -368,6 +389,8 @@ class TcpCommunicator : public Communicator {
         return "an all-gather";
       case 'b':
         return "a broadcast";
+      case 'p':
+        return "a transfer";
       default:
         return "an exchange";
     }
@@ -380,9 +403,8 @@ class TcpCommunicator : public Communicator {
     }
     std::sort(peers.begin(), peers.end());
     return absl::StrCat("rank ", rank(), " waited ", absl::FormatDuration(timeout_), " in ",
-                        NameOf(kind_), " (collective ", sequence_, ", of ", bytes_,
-                        " bytes) for rank", peers.size() == 1 ? " " : "s ",
-                        absl::StrJoin(peers, ", "));
+                        NameOf(kind_), " (collective ", calls_, ", of ", bytes_, " bytes) for rank",
+                        peers.size() == 1 ? " " : "s ", absl::StrJoin(peers, ", "));
   }
 
   absl::Status BrokenUnlessBusy(int peer) const {
@@ -413,17 +435,18 @@ class TcpCommunicator : public Communicator {
   std::vector<char> scratch_;
 
   // Of the calling thread. Nothing is allocated during a call.
-  uint32_t sequence_ = 0;
-  uint64_t tag_ = 0;
+  int64_t calls_ = 0;
+  uint32_t call_ = 0;  // of the current one: what it does
   absl::Time deadline_;
   std::vector<Flow> flows_;
   std::vector<pollfd> polls_;
-  RankSet set_;                       // of the current call
-  char kind_ = 'x';                   // of the call
-  size_t bytes_ = 0;                  // of the whole buffer
-  int own_ = 0;                       // this rank's index in it
-  std::vector<const char*> sources_;  // by index in the set
-  std::vector<bool> left_;            // closed, and nothing more to learn from that
+  RankSet set_;                            // of the current call
+  char kind_ = 'x';                        // of the call
+  size_t bytes_ = 0;                       // of the whole buffer
+  int own_ = 0;                            // this rank's index in it
+  std::vector<const char*> sources_;       // by index in the set
+  std::vector<uint32_t> sent_, received_;  // by peer: how much has gone there, and come from there
+  std::vector<bool> left_;                 // closed, and nothing more to learn from that
 
   std::mutex mutex_;
   absl::Status failure_;

@@ -158,6 +158,10 @@ struct Attributes {
   // kLinear: tensor ranks divide its columns, and sum what each makes of the gradient of its input.
   // kQkNorm: they divide its heads, and sum what each makes of the gradients of its gammas.
   bool divides_columns = false;
+  int32_t peer_stage = -1;  // kStage*: the pipeline stage at the other end
+  int32_t micro_batch =
+      0;                // of the step's, where a program has them all (plan/passes/pipeline_pass.h)
+  int32_t pass = -1;    // likewise: index among the stage's passes
   RopeAttributes rope;  // kRopeTable
   ImageAttributes image;
   LoraAttributes lora;        // kLora*, kDora, kDoraBackward
@@ -217,6 +221,10 @@ struct Parameter {
   // Of one that is kept in 4 bits (engine/dtype/nf4.h): its own shape, where its value is
   // u8[bytes]. Empty: of all others.
   std::vector<int64_t> unpacked = {};
+  // Where pipeline stages divide the model: no op of this stage reads it. Nor is its value used.
+  bool elsewhere = false;
+  // Likewise: another stage reads it too, and has a copy of its own.
+  bool shared = false;
   // Of one that tensor ranks divide: its own shape, where its value has that of a rank's part.
   std::vector<int64_t> undivided = {};
   TensorDivision division = {};

@@ -28,7 +28,7 @@ Backward::Backward(graph::Graph& graph)
   for (const Op& op : graph.ops) {
     bool any = false;
     for (ValueId input : op.inputs) any |= input != kNoValue && differentiable_[input];
-    any = any && !op.constant;
+    any = (any && !op.constant) || op.kind == OpKind::kStageReceive;
     for (const Output& output : op.outputs) {
       if (output.value != kNoValue) differentiable_[output.value] = any;
     }
@@ -116,7 +116,9 @@ absl::Status Backward::CannotAdd(const Op& op, ValueId value) const {
 }
 
 absl::Status AddBackward(graph::Graph& graph) {
-  if (graph.ops.empty() || !IsLoss(graph.ops.back().kind)) {
+  const bool ends = !graph.ops.empty() && (IsLoss(graph.ops.back().kind) ||
+                                           graph.ops.back().kind == OpKind::kStageSend);
+  if (!ends) {
     return absl::FailedPreconditionError("the graph does not end in a loss without a backward");
   }
   std::vector<Op> forward = graph.ops;

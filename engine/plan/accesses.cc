@@ -134,6 +134,9 @@ bool AddGradientAccesses(const StepPlan& plan, OpKind kind, int32_t index,
       if (plan.options.RoundsGradients()) return true;  // that comes next
       AddBuffer(plan, group.gradient_shard_buffer, true, accesses);
       return true;
+    case OpKind::kReduceShared:
+      AddBuffer(plan, group.gradient_buffer, true, accesses);
+      return true;
     case OpKind::kReduceReplicas:
       AddBuffer(plan,
                 plan.options.RoundsGradients() ? group.gradient_buffer : ReducedGradient(group),

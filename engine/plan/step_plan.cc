@@ -36,12 +36,26 @@ const char* Name(Stream stream) {
       return "to_device";
     case Stream::kHost:
       return "host";
+    case Stream::kStageActivations:
+      return "stage_activations";
+    case Stream::kStageGradients:
+      return "stage_gradients";
     case Stream::kDisk:
       return "disk 0";
     default:
       return stream == DiskStream(1) ? "disk 1" : "disk 2";
   }
 }
+
+const char* Name(PipelineSchedule schedule) {
+  return schedule == PipelineSchedule::kZeroBubble ? "zero_bubble" : "1f1b";
+}
+
+std::string InputName(absl::string_view name, int64_t micro_batch) {
+  return micro_batch == 0 ? std::string(name) : absl::StrCat(name, kMicroBatchOf, micro_batch);
+}
+
+bool FlatGroup::IsCopy(const PlanOptions& options) const { return shared && options.stage > 0; }
 
 const char* Name(Optimizer optimizer) { return optim::DefinitionOf(optimizer).name; }
 

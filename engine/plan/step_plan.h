@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "engine/graph/graph.h"
 #include "engine/ops/contract/optimizer_states.h"
 #include "engine/optim/adamw_8bit/adamw_8bit_contract.h"
@@ -34,6 +35,8 @@ const char* Name(BufferClass c);
 
 using BufferId = int32_t;
 inline constexpr BufferId kNoBuffer = -1;
+// Of a state that another pipeline stage keeps (StepPlan::elsewhere).
+inline constexpr BufferId kElsewhere = -2;
 
 // Which of a rank's two arenas a buffer lies in: what is offloaded lies in its host's memory, where
 // a device copies from and to at full speed. On the CPU both are host memory.
@@ -109,6 +112,8 @@ inline constexpr StateBuffers kNoBuffers = [] {
   return none;
 }();
 
+struct PlanOptions;
+
 // Those of one block's parameters that are updated alike, laid end to end; the unit that ZeRO
 // shards.
 struct FlatGroup {
@@ -123,6 +128,10 @@ struct FlatGroup {
   bool base = false;
   // Tensor ranks divide its parameters; else all have the same.
   bool divided = false;
+  // Another pipeline stage has the same parameters; both update them, by the sum of their gradients.
+  bool shared = false;
+  // One that an earlier stage has too, which is the one that counts and saves it.
+  bool IsCopy(const PlanOptions& options) const;
   // The compute dtype; or kU8, of a base that is kept in 4 bits (nf4_pass.h): then what is counted
   // in elements here is bytes.
   DType parameter_dtype = DType::kF32;
@@ -142,11 +151,11 @@ struct FlatGroup {
   // padded_elements, f32. Where gradients pass (GradientsPass): a micro-step's gradient, from its
   // first writer to its reduction or rounding. Otherwise the step's, and not persistent (dead from
   // the update to the step's first writer, its bytes used by activations meanwhile) when
-  // accumulation is 1 and the group has no padding. Generation plans have neither this buffer nor
+  // MicroSteps() is 1 and the group has no padding. Generation plans have neither this buffer nor
   // those below.
   BufferId gradient_buffer = kNoBuffer;
   // shard_elements of options.grad_dtype, where gradients pass: the step's sum of reduced
-  // gradients. Not persistent (lives from the reduction to the update) when accumulation is 1.
+  // gradients. Not persistent (lives from the reduction to the update) when MicroSteps() is 1.
   BufferId gradient_shard_buffer = kNoBuffer;
   // shard_elements, f32. At fp32, and without masters, the master IS this rank's shard in the
   // parameter buffer, and master_buffer kNoBuffer, unless it is offloaded.
@@ -202,10 +211,19 @@ struct DiskRegion {
   int64_t bytes = 0;            // whole blocks
 };
 
-// What runs side by side. All but the first two are used only where something is offloaded: copies
-// of each direction, what the host computes, and for each turn what is read from the disk to its
-// place and written from there.
-enum class Stream : uint8_t { kCompute, kCommunication, kToHost, kToDevice, kHost, kDisk };
+// What runs side by side. Where something is offloaded: copies of each direction, what the host
+// computes, and for each turn what is read from the disk to its place and written from there.
+// Stages of a pipeline hand on activations and their gradients, each on a stream of its own.
+enum class Stream : uint8_t {
+  kCompute,
+  kCommunication,
+  kToHost,
+  kToDevice,
+  kHost,
+  kStageActivations,
+  kStageGradients,
+  kDisk,
+};
 inline constexpr int kStreams = static_cast<int>(Stream::kDisk) + kDiskTurns;
 // "compute", "communication", "to_host", "to_device", "host", "disk 0", ...
 const char* Name(Stream stream);
@@ -251,6 +269,11 @@ inline constexpr int kStopScalar = 1;  // how many ranks ask to stop
 inline constexpr int kFixedScalars = 2;
 constexpr int LossScalar(int head) { return kFixedScalars + graph::kLossSums * head; }
 
+// Where a program has all micro-batches of a step: what a value of another one than the first is
+// called.
+inline constexpr char kMicroBatchOf[] = ", micro-batch ";
+std::string InputName(absl::string_view name, int64_t micro_batch);
+
 // A schedule of ops over one graph: for each micro-step, the kEveryMicroStep ops in order, on the
 // last one joined by the kLastMicroStep ops where they stand; then the kUpdate ops. All streams
 // are joined between two micro-steps, and at the end: the next step's first op may read every
@@ -270,6 +293,10 @@ struct Program {
 enum class Recompute : uint8_t { kNone, kSelective, kFull, kBudget };
 const char* Name(Recompute recompute);
 
+// The order of a stage's passes over micro-batches (pipeline/schedule.h).
+enum class PipelineSchedule : uint8_t { kOneForwardOneBackward, kZeroBubble };
+const char* Name(PipelineSchedule schedule);
+
 // What the plan runs on: how much scratch ops need depends on it.
 enum class DeviceKind : uint8_t { kCpu, kCuda };
 
@@ -279,6 +306,11 @@ struct PlanOptions {
   int world = 1;
   // Neighbouring ranks of the job that divide the layers of a data rank among them.
   int tensor = 1;
+  // Stages of a pipeline: a data rank has so many neighbouring groups of tensor ranks, each with
+  // some of the blocks. The plan is that of the ranks of `stage`, counted from 0.
+  int pipeline = 1;
+  int stage = 0;
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   int zero_stage = 0;  // 0 to 3
   // Hybrid sharding: what is sharded is so among this many neighbouring ranks, and replicated from
   // there on. Divides world; 0: all ranks.
@@ -340,9 +372,14 @@ struct PlanOptions {
   int64_t min_attention_workspace_bytes = 0;          // the same, of every attention
   int64_t attention_call_bytes = int64_t{512} << 20;  // library_attention.h: kAttentionCallBytes
 
-  int Ranks() const { return world * tensor; }  // of the job
-  int DataRank(int rank) const { return rank / tensor; }
+  int ModelRanks() const { return tensor * pipeline; }  // of a data rank
+  int Ranks() const { return world * ModelRanks(); }    // of the job
+  int DataRank(int rank) const { return rank / ModelRanks(); }
   int TensorRank(int rank) const { return rank % tensor; }
+  int StageOf(int rank) const { return rank / tensor % pipeline; }
+  bool IsLastStage() const { return stage == pipeline - 1; }
+  // How often a step runs the training program: that of a stage has all micro-batches in it.
+  int64_t MicroSteps() const { return pipeline > 1 ? 1 : accumulation; }
 
   // Into how many shards a flat group is cut. A single rank keeps everything at every stage.
   // Rank r keeps shard r % Shards().
@@ -379,7 +416,9 @@ struct PlanOptions {
 struct StepPlan {
   PlanOptions options;
   std::vector<Buffer> buffers;
-  std::vector<FlatGroup> groups;                 // in block order; a block may have several
+  std::vector<FlatGroup> groups;  // in block order; a block may have several
+  // Of parameters that only other stages have: what their state consists of. No ops, no buffers.
+  std::vector<FlatGroup> elsewhere;
   std::vector<ParameterGroup> parameter_groups;  // as the spec lists them
   int64_t arena_bytes = 0;                       // what the rank allocates, exactly
   int64_t bytes_by_class[kBufferClasses] = {};   // at the arena's peak; sums to arena_bytes with

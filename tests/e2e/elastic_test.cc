@@ -126,6 +126,30 @@ TEST_F(ElasticTest, TensorRanksGoOnFromACheckpointAsIfNothingHadHappened) {
   EXPECT_EQ(end.progress().validation_loss(), expected.progress().validation_loss());
 }
 
+// A stage of a pipeline is lost: the others, which wait for what it hands on, end too.
+TEST_F(ElasticTest, StagesGoOnFromACheckpointAsIfNothingHadHappened) {
+  Cluster cluster(folder_, {.workers = 1, .slots = 4});
+  cluster.Start();
+  v1::JobSpec spec = Job(/*steps=*/120);
+  spec.mutable_checkpoint()->set_every(20);
+  spec.mutable_resources()->set_ranks(4);
+  spec.mutable_resources()->mutable_mesh()->set_pipeline(2);
+  spec.mutable_resources()->mutable_mesh()->set_schedule(v1::PIPELINE_SCHEDULE_ZERO_BUBBLE);
+  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
+  ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
+  for (const int lost : {1, 2}) {
+    const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
+    ASSERT_TRUE(cluster.KillTrainer(lost));
+    const v1::Job after = AwaitNextAttempt(cluster, before);
+    EXPECT_GE(after.progress().start_step(), 20);
+    const v1::Job end = cluster.Await(before.name(), IsTerminal);
+    EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+    EXPECT_EQ(end.attempts(), 2);
+    EXPECT_EQ(end.progress().train_loss(), expected.progress().train_loss());
+    EXPECT_EQ(end.progress().validation_loss(), expected.progress().validation_loss());
+  }
+}
+
 // With half of the hosts a job has half of the data ranks: tensor ranks stay as many.
 TEST_F(ElasticTest, TensorRanksGoOnWithFewerDataRanks) {
   Cluster cluster(folder_, {.workers = 2, .slots = 2, .lease_seconds = 2});
@@ -135,6 +159,26 @@ TEST_F(ElasticTest, TensorRanksGoOnWithFewerDataRanks) {
   spec.mutable_resources()->set_ranks(4);
   spec.mutable_resources()->set_min_ranks(2);
   spec.mutable_resources()->mutable_mesh()->set_tensor(2);
+  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
+  ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
+  const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
+  cluster.KillWorker(1);
+  const v1::Job after = AwaitNextAttempt(cluster, before);
+  EXPECT_EQ(after.placements_size(), 2);
+  const v1::Job end = cluster.Await(before.name(), IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_NEAR(end.progress().train_loss(), expected.progress().train_loss(),
+              1e-5 * expected.progress().train_loss());
+}
+
+TEST_F(ElasticTest, StagesGoOnWithFewerDataRanks) {
+  Cluster cluster(folder_, {.workers = 2, .slots = 2, .lease_seconds = 2});
+  cluster.Start();
+  v1::JobSpec spec = Job(/*steps=*/120);
+  spec.mutable_checkpoint()->set_every(20);
+  spec.mutable_resources()->set_ranks(4);
+  spec.mutable_resources()->set_min_ranks(2);
+  spec.mutable_resources()->mutable_mesh()->set_pipeline(2);
   const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
   ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
   const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);

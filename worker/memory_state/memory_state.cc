@@ -98,7 +98,7 @@ absl::Status KeepState(const std::string& folder, const SnapshotId& id,
   if (session.state_parts() != 1) {
     return absl::FailedPreconditionError("optimizer state is on disk");
   }
-  if (session.plan().options.tensor > 1) {
+  if (session.plan().options.ModelRanks() > 1) {
     return absl::FailedPreconditionError("tensor ranks divide its tensors");
   }
   if (!session.state_is_whole()) {
@@ -122,7 +122,7 @@ absl::StatusOr<std::optional<v1::TrainerState>> TakeUpState(const std::string& f
                                                             runtime::TrainingSession& session,
                                                             comm::Communicator& communicator) {
   // On disk, or never kept (KeepState).
-  if (session.state_parts() != 1 || session.plan().options.tensor > 1) {
+  if (session.state_parts() != 1 || session.plan().options.ModelRanks() > 1) {
     return std::optional<v1::TrainerState>();
   }
   const std::vector<v1::TensorInfo>& tensors = session.state_tensors();

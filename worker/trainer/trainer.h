@@ -103,6 +103,7 @@ class Trainer {
   absl::Status MakeCopies();
   void SettingUp();
   absl::Status AwaitOthers();
+  void LimitWaits();
   TrainerExit FailedSetUp(const absl::Status& status);
 
   // trainer_state.cc
@@ -147,6 +148,7 @@ class Trainer {
   std::unique_ptr<comm::Communicator> communicator_;
   std::unique_ptr<comm::Communicator> device_communicator_;  // of several ranks on GPUs
   std::unique_ptr<comm::Communicator> copies_communicator_;  // until copies_ has it
+  std::unique_ptr<comm::Communicator> stage_activations_, stage_gradients_;  // of a pipeline
   std::optional<AbortWatch> abort_watch_;
   std::optional<HangWatch> hang_watch_;
   std::unique_ptr<runtime::TrainingSession> session_;

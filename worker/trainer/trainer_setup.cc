@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/path_roots.h"
+#include "common/spec/sizes.h"
 #include "common/spec/to_yaml.h"
 #include "common/status_macros.h"
 #include "engine/comm/in_process.h"
@@ -31,6 +32,10 @@ constexpr absl::Duration kMeetingTime = absl::Minutes(5);
 // fails is noticed at once.
 constexpr absl::Duration kSetUpPatience = absl::Hours(2);
 
+// That a stage of a pipeline waits for what another one does with a micro-batch. Who is lost is
+// noticed at once, or by the coordinator.
+constexpr absl::Duration kStagePatience = absl::Minutes(10);
+
 }  // namespace
 
 std::optional<TrainerExit> Trainer::Join() {
@@ -46,8 +51,10 @@ std::optional<TrainerExit> Trainer::Join() {
     return SetupFailure(status);
   }
   abort_watch_.emplace([this] {
-    communicator_->Abort(Aborted().message());
-    if (device_communicator_ != nullptr) device_communicator_->Abort(Aborted().message());
+    for (const auto* each :
+         {&communicator_, &device_communicator_, &stage_activations_, &stage_gradients_}) {
+      if (*each != nullptr) (*each)->Abort(Aborted().message());
+    }
   });
   return std::nullopt;
 }
@@ -103,6 +110,10 @@ absl::Status Trainer::Meet() {
   if (device_.kind != v1::DEVICE_KIND_CPU) {
     MP_RETURN_IF_ERROR(connect("device.", &device_communicator_));
   }
+  if (PipelineStages(spec_.resources()) > 1) {
+    MP_RETURN_IF_ERROR(connect("activations.", &stage_activations_));
+    MP_RETURN_IF_ERROR(connect("gradients.", &stage_gradients_));
+  }
   if (spec_.checkpoint().redundancy() > 0) {
     MP_RETURN_IF_ERROR(connect("copies.", &copies_communicator_));
   }
@@ -132,15 +143,16 @@ std::optional<TrainerExit> Trainer::MakeSession() {
   if (!state_folder.ok()) return SetupFailure(state_folder.status());
   state_folder_ = *std::move(state_folder);
   SettingUp();
-  auto session =
-      runtime::TrainingSession::Create(spec_,
-                                       {.threads = message_.threads(),
-                                        .engine = device_.engine,
-                                        .device_communicator = device_communicator_.get(),
-                                        .state_folder = state_folder_,
-                                        .choices = choices_,
-                                        .activity = &activity_},
-                                       communicator_.get());
+  auto session = runtime::TrainingSession::Create(
+      spec_,
+      {.threads = message_.threads(),
+       .engine = device_.engine,
+       .device_communicator = device_communicator_.get(),
+       .transfers = {.activations = stage_activations_.get(), .gradients = stage_gradients_.get()},
+       .state_folder = state_folder_,
+       .choices = choices_,
+       .activity = &activity_},
+      communicator_.get());
   if (!session.ok()) {
     // A stop ends ranks that connect on GPUs, which takes up to minutes, and peers that wait here.
     return FailedSetUp(session.status());
@@ -201,8 +213,20 @@ std::optional<TrainerExit> Trainer::GetReady() {
   }
   if (absl::Status status = AwaitOthers(); !status.ok()) return Lost(status);
   activity_.Enter(runtime::Activity::kOther, 0);
-  communicator_->SetTimeout(comm::CommunicatorOptions().timeout);
+  LimitWaits();
   return std::nullopt;
+}
+
+// Ranks that do the same wait for what one does longer than another. A stage waits while others
+// compute, one after the other.
+void Trainer::LimitWaits() {
+  const int stages = PipelineStages(spec_.resources());
+  const absl::Duration patience =
+      stages == 1 ? comm::CommunicatorOptions().timeout : stages * kStagePatience;
+  communicator_->SetTimeout(patience);
+  for (auto* each : {&stage_activations_, &stage_gradients_}) {
+    if (*each != nullptr) (*each)->SetTimeout(patience);
+  }
 }
 
 absl::Status Trainer::MakeCopies() {

@@ -64,14 +64,17 @@ absl::StatusOr<BoundOp> BindRoundGradients(const Binding& b) {
 
 absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
-  // What all tensor ranks have alike counts once.
+  // What all tensor ranks have alike counts once, and so does what several stages have. Losses are
+  // the last stage's.
   const bool first = b.tensor_rank == 0;
   std::vector<size_t> slots;  // in group order
   for (size_t g = 0; g < b.plan.groups.size(); ++g) {
     const plan::FlatGroup& group = b.plan.groups[g];
-    if (!group.frozen && (first || group.divided)) slots.push_back(b.plan.ReducedScalars() + g);
+    if (group.frozen || group.IsCopy(b.plan.options)) continue;
+    if (first || group.divided) slots.push_back(b.plan.ReducedScalars() + g);
   }
-  const int others = first ? 0 : b.plan.ReducedScalars() - plan::LossScalar(0);
+  const bool has_losses = first && b.plan.options.IsLastStage();
+  const int others = has_losses ? 0 : b.plan.ReducedScalars() - plan::LossScalar(0);
   return
       [call, scalars = Scalars(b), slots = std::move(slots), others](const StepContext& context) {
         double sum = 0;
@@ -125,5 +128,6 @@ constinit const CpuOp kGradNorm = {.bind = BindGradNorm};
 constinit const CpuOp kReduceScalars = {.bind = BindReduceScalars};
 constinit const CpuOp kGatherParameters = {.bind = BindGatherParameters};
 constinit const CpuOp kReduceReplicas = {.bind = BindCall};
+constinit const CpuOp kReduceShared = {.bind = BindCall};
 
 }  // namespace milepost::ops::cpu

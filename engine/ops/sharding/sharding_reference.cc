@@ -8,5 +8,6 @@ constinit const Rule kGradNorm = kNotOnValues;
 constinit const Rule kReduceScalars = kNotOnValues;
 constinit const Rule kGatherParameters = kNotOnValues;
 constinit const Rule kReduceReplicas = kNotOnValues;
+constinit const Rule kReduceShared = kNotOnValues;
 
 }  // namespace milepost::ops::reference

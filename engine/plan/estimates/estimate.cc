@@ -36,7 +36,10 @@ Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_p
   if (kind == OpKind::kReduceScalars) return {all, std::min(all, on_host)};
   // Tensor ranks are neighbours.
   if (kind == OpKind::kTensorReduce) return {options.tensor, std::min(options.tensor, on_host)};
-  const int host = std::max(on_host / options.tensor, 1);
+  // Stages are neighbours too.
+  const bool of_stages = kind == OpKind::kStageSend || kind == OpKind::kReduceShared;
+  if (of_stages) return {2, options.ModelRanks() <= on_host ? 2 : 1};
+  const int host = std::max(on_host / options.ModelRanks(), 1);
   const int shards = options.Shards();
   if (kind == OpKind::kReduceReplicas) {  // every shards-th rank
     const int ranks = options.Replicas();
@@ -66,6 +69,11 @@ bool IsAttention(OpKind kind) {
   return kind == OpKind::kAttention || kind == OpKind::kAttentionBackward;
 }
 
+bool SendsOrReceives(Stream stream) {
+  return stream == Stream::kCommunication || stream == Stream::kStageActivations ||
+         stream == Stream::kStageGradients;
+}
+
 // But for the disk.
 bool IsOffloaded(Stream stream) {
   return stream == Stream::kToHost || stream == Stream::kToDevice || stream == Stream::kHost;
@@ -89,7 +97,7 @@ double OffloadSeconds(const PlannedOp& planned, const DeviceProfile& profile) {
 Duration DurationOf(const PlannedOp& planned, const PlanOptions& options,
                     const DeviceProfile& profile) {
   Duration duration = {.start = profile.op_seconds};
-  if (planned.stream == Stream::kCommunication) {
+  if (SendsOrReceives(planned.stream)) {
     duration.wire = WireSeconds(planned, options, profile);
     return duration;
   }
@@ -220,7 +228,7 @@ double StepSeconds(const StepPlan& plan, const std::vector<double>& seconds, dou
   const auto run = [&](bool last) {
     return Timeline(plan, seconds, overlap).Run(OpsOf(plan.train, last));
   };
-  const auto others = static_cast<double>(plan.options.accumulation - 1);
+  const auto others = static_cast<double>(plan.options.MicroSteps() - 1);
   return (others > 0 ? others * run(/*last=*/false) : 0) + run(/*last=*/true);
 }
 
@@ -257,13 +265,14 @@ StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile) {
   StepEstimate estimate;
   std::vector<double> seconds(plan.train.ops.size());
   double compute = 0;
+  double of_passes = 0;
   for (size_t i = 0; i < plan.train.ops.size(); ++i) {
     const PlannedOp& planned = plan.train.ops[i];
     const Duration duration = DurationOf(planned, plan.options, profile);
     seconds[i] = duration.Seconds();
     const double runs =
-        planned.when == When::kEveryMicroStep ? static_cast<double>(plan.options.accumulation) : 1;
-    if (planned.stream == Stream::kCommunication) {
+        planned.when == When::kEveryMicroStep ? static_cast<double>(plan.options.MicroSteps()) : 1;
+    if (SendsOrReceives(planned.stream)) {
       estimate.communication_seconds += runs * duration.Seconds();
       continue;
     }
@@ -276,6 +285,7 @@ StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile) {
       continue;
     }
     compute += runs * duration.Seconds();
+    if (planned.op.attributes.pass >= 0) of_passes += duration.Seconds();
     estimate.start_seconds += runs * duration.start;
     const bool by_flops = duration.flops >= duration.memory;
     (by_flops ? estimate.flop_seconds : estimate.memory_seconds) +=
@@ -283,12 +293,30 @@ StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile) {
   }
   estimate.seconds = StepSeconds(plan, seconds, profile.overlap);
   estimate.exposed_seconds = std::max(0.0, estimate.seconds - compute);
+  if (plan.options.pipeline > 1) {
+    const PipelineTime time = TimeOf(ShapeOf(plan.options));
+    estimate.bubble_seconds = of_passes * (time.step / time.busy - 1);
+    estimate.seconds += estimate.bubble_seconds;
+  }
   const auto& o = plan.options;
   const auto tokens = static_cast<double>(o.world * o.micro_batch * o.accumulation * o.sequence);
   estimate.tokens_per_second = tokens / estimate.seconds;
   estimate.mfu = plan.flops_per_step / (estimate.seconds * RateOf(profile, o.compute_dtype).peak);
   estimate.bound = BoundOf(estimate);
   return estimate;
+}
+
+PassTimes SecondsOfPasses(const StepPlan& plan, const DeviceProfile& profile) {
+  PassTimes times = {};
+  const std::vector<Pass> passes = PassesOf(ShapeOf(plan.options), plan.options.stage);
+  for (const PlannedOp& planned : plan.train.ops) {
+    const int pass = planned.op.attributes.pass;
+    if (pass < 0 || planned.stream != Stream::kCompute) continue;
+    times[static_cast<size_t>(passes[static_cast<size_t>(pass)].kind)] +=
+        DurationOf(planned, plan.options, profile).Seconds();
+  }
+  for (double& seconds : times) seconds /= static_cast<double>(plan.options.accumulation);
+  return times;
 }
 
 }  // namespace milepost::plan

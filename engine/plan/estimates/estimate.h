@@ -15,6 +15,7 @@
 #define MILEPOST_ENGINE_PLAN_ESTIMATES_ESTIMATE_H_
 
 #include "engine/plan/estimates/device_profile.h"
+#include "engine/plan/pipeline/schedule.h"
 #include "engine/plan/step_plan.h"
 
 namespace milepost::plan {
@@ -30,6 +31,7 @@ struct StepEstimate {
   double memory_seconds = 0;
   double start_seconds = 0;
   double exposed_seconds = 0;
+  double bubble_seconds = 0;         // a pipeline's stage waits for others, all stages being alike
   double communication_seconds = 0;  // of collectives, as if they ran alone
   double offload_seconds = 0;        // of copies and the host's updates, likewise
   double disk_seconds = 0;           // of what is read from the disk and written to it, likewise
@@ -40,6 +42,9 @@ struct StepEstimate {
 };
 
 StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile);
+
+// Seconds of a pass of each kind, of a pipeline's stage: what it computes, not what it waits for.
+PassTimes SecondsOfPasses(const StepPlan& plan, const DeviceProfile& profile);
 
 }  // namespace milepost::plan
 

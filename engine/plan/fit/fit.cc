@@ -451,7 +451,8 @@ absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const Rank
 
 absl::StatusOr<FittingPlan> PlanThatFits(const v1::JobSpec& spec, const RankPlace& place) {
   MP_ASSIGN_OR_RETURN(Resolved resolved, ResolveAuto(spec, place));
-  MP_ASSIGN_OR_RETURN(const PlanOptions options, OptionsFromSpec(resolved.spec, place.threads));
+  MP_ASSIGN_OR_RETURN(PlanOptions options, OptionsFromSpec(resolved.spec, place.threads));
+  MP_ASSIGN_OR_RETURN(options, AtLargestStage(resolved.spec, options, place.planning));
   FittingPlan fitting = {.spec = std::move(resolved.spec), .choices = std::move(resolved.choices)};
   MP_ASSIGN_OR_RETURN(fitting.plan, PlanTraining(fitting.spec, options, place.planning));
   MP_RETURN_IF_ERROR(CheckFits(fitting.spec, fitting.plan, place));

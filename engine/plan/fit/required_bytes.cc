@@ -25,6 +25,20 @@ int64_t StateBytes(const StepPlan& plan, int parts, int alike) {
 
 }  // namespace
 
+int64_t CheckpointBytes(const StepPlan& plan) {
+  if (plan.options.pipeline == 1) return SnapshotBytes(plan) * plan.options.Ranks();
+  int64_t bytes = 0;
+  for (const std::vector<FlatGroup>* groups : {&plan.groups, &plan.elsewhere}) {
+    for (const FlatGroup& group : *groups) {
+      const int64_t elements = group.padded_elements * (group.divided ? plan.options.tensor : 1);
+      for (const GroupState& state : StatesOf(group)) {
+        bytes += elements / state.elements_per_item * ByteSize(state.dtype);
+      }
+    }
+  }
+  return bytes;
+}
+
 int64_t SnapshotBytes(const StepPlan& plan) {
   return StateBytes(plan, plan.options.world, plan.options.tensor);
 }

@@ -16,6 +16,9 @@ namespace milepost::plan {
 // (a few kB of a ResNet) not. Pure. Drafts of plans will do.
 int64_t SnapshotBytes(const StepPlan& plan);
 
+// Of a whole checkpoint, likewise.
+int64_t CheckpointBytes(const StepPlan& plan);
+
 // What of a device's memory a rank's state is, which a GPU's engine copies to and from host memory
 // of its own (StepEngine::mirror): for a checkpoint, and, with the parameters, to the device.
 // `base`: with what adapters adapt, which is no state, but goes to the device at the start.

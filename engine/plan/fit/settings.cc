@@ -184,7 +184,8 @@ v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
 
 absl::Status Assess(const v1::JobSpec& spec, const RankPlace& place, bool exact, Setting* setting) {
   const v1::JobSpec changed = WithSetting(spec, *setting);
-  MP_ASSIGN_OR_RETURN(const PlanOptions options, OptionsFromSpec(changed, place.threads));
+  MP_ASSIGN_OR_RETURN(PlanOptions options, OptionsFromSpec(changed, place.threads));
+  MP_ASSIGN_OR_RETURN(options, AtLargestStage(changed, options, place.planning));
   MP_ASSIGN_OR_RETURN(const StepPlan plan, exact ? MeasureTraining(changed, options, place.planning)
                                                  : DraftTraining(changed, options, place.planning));
   setting->bytes =

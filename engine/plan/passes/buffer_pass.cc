@@ -41,7 +41,7 @@ BufferId AddPersistent(StepPlan& plan, std::string name, BufferClass buffer_clas
 // is written by nobody and must stay zero.
 bool GradientsPersist(const FlatGroup& group, const PlanOptions& options) {
   if (options.GradientsPass()) return false;  // reduced, padding and all, in each micro-step
-  return options.accumulation > 1 || group.elements != group.padded_elements;
+  return options.MicroSteps() > 1 || group.elements != group.padded_elements;
 }
 
 int64_t Bytes(const Value& value) { return graph::Elements(value.shape) * ByteSize(value.dtype); }
@@ -364,7 +364,7 @@ void AddPersistentBuffers(StepPlan& plan, bool training) {
     if (!passes) continue;
     group.gradient_shard_buffer = AddBuffer(
         plan, absl::StrCat("gradient shard of ", group.name), BufferClass::kGradients,
-        group.shard_elements * ByteSize(plan.options.grad_dtype), plan.options.accumulation > 1);
+        group.shard_elements * ByteSize(plan.options.grad_dtype), plan.options.MicroSteps() > 1);
   }
   AddStates(plan);
   AddUpdateBuffers(plan);

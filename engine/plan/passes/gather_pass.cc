@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "engine/ops/pipeline/pipeline.h"
 
 namespace milepost::plan {
 namespace {
@@ -13,7 +14,10 @@ namespace {
 using graph::OpKind;
 using graph::ValueId;
 
-bool WorksOnGroup(const PlannedOp& planned) { return planned.op.attributes.group >= 0; }
+// Or on what goes from one pipeline stage to another: no op of a block.
+bool WorksOnGroup(const PlannedOp& planned) {
+  return planned.op.attributes.group >= 0 || ops::IsStageTransfer(planned.op.kind);
+}
 
 // By op. Flat-group ops belong to the visit of the op before them.
 std::vector<int> VisitsOf(const std::vector<PlannedOp>& ops) {
@@ -167,12 +171,12 @@ void LimitInFlight(Program& program) {
       const auto own = copy_before.find(planned.op.attributes.group);
       planned.after = own == copy_before.end() ? -1 : own->second;
     }
-    if (planned.when != When::kEveryMicroStep) continue;
+    if (planned.when != When::kEveryMicroStep || ops::IsStageTransfer(planned.op.kind)) continue;
     if (planned.op.kind == OpKind::kGatherParameters || planned.op.kind == OpKind::kCopyToDevice) {
       planned.after = compute;
     } else if (planned.op.kind == OpKind::kReduceGradients ||
                planned.op.kind == OpKind::kRoundGradients ||
-               planned.op.kind == OpKind::kCopyToHost) {
+               planned.op.kind == OpKind::kReduceShared || planned.op.kind == OpKind::kCopyToHost) {
       reduction = static_cast<int32_t>(i);
     } else {
       if (visits[i] != begun) {

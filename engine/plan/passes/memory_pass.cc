@@ -58,7 +58,7 @@ std::vector<Span> RunningSpans(const Program& program, bool last_micro_step) {
 // In any micro-step.
 std::vector<Span> RunningSpans(const StepPlan& plan, const Program& program) {
   std::vector<Span> spans = RunningSpans(program, /*last_micro_step=*/true);
-  if (plan.options.accumulation == 1) return spans;
+  if (plan.options.MicroSteps() == 1) return spans;
   const std::vector<Span> others = RunningSpans(program, /*last_micro_step=*/false);
   for (size_t i = 0; i < spans.size(); ++i) {
     spans[i] = {std::min(spans[i].first, others[i].first), std::max(spans[i].last, others[i].last)};

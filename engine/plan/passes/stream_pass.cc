@@ -24,7 +24,8 @@ bool IsCommunication(OpKind kind) {
          kind == OpKind::kReduceReplicas || kind == OpKind::kReduceUpdateNorms ||
          kind == OpKind::kGatherUpdates || kind == OpKind::kScatterUpdates ||
          kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce ||
-         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes;
+         kind == OpKind::kReduceShared || kind == OpKind::kAverageStatistics ||
+         kind == OpKind::kGatherAmaxes;
 }
 
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.
@@ -69,8 +70,12 @@ class Order {
   FinishedBefore latest_;
 };
 
-Stream StreamOf(OpKind kind, const PlanOptions& options) {
-  switch (kind) {
+Stream StreamOf(const graph::Op& op, const PlanOptions& options) {
+  switch (op.kind) {
+    case OpKind::kStageReceive:
+    case OpKind::kStageSend:
+      return op.phase == graph::Phase::kForward ? Stream::kStageActivations
+                                                : Stream::kStageGradients;
     case OpKind::kGradientsToHost:
     case OpKind::kScalarsToHost:
     case OpKind::kCopyToHost:
@@ -81,8 +86,8 @@ Stream StreamOf(OpKind kind, const PlanOptions& options) {
     case OpKind::kOptimizer:
       return options.offload_optimizer ? Stream::kHost : Stream::kCompute;
     default:
-      return options.Ranks() > 1 && IsCommunication(kind) ? Stream::kCommunication
-                                                          : Stream::kCompute;
+      return options.Ranks() > 1 && IsCommunication(op.kind) ? Stream::kCommunication
+                                                             : Stream::kCompute;
   }
 }
 
@@ -187,7 +192,7 @@ std::vector<FinishedBefore> OrderOf(const Program& program, bool last_micro_step
 
 void AddStreams(Program& program, const PlanOptions& options) {
   for (PlannedOp& planned : program.ops) {
-    if (!IsDisk(planned.stream)) planned.stream = StreamOf(planned.op.kind, options);
+    if (!IsDisk(planned.stream)) planned.stream = StreamOf(planned.op, options);
   }
   Conflicts conflicts(program);
   Order last(program, /*last_micro_step=*/true);
@@ -198,7 +203,7 @@ void AddStreams(Program& program, const PlanOptions& options) {
     last.Add(i);
     others.Add(i);
     for (const int32_t earlier : conflicts.Before(i)) {
-      const bool alone = options.accumulation == 1;  // there are no others
+      const bool alone = options.MicroSteps() == 1;  // there are no others
       if (last.Ordered(i, earlier) && (alone || others.Ordered(i, earlier))) continue;
       planned.wait_for.push_back(earlier);
       last.Wait(i, earlier);

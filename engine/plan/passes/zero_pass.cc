@@ -32,6 +32,10 @@ PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op, const PlanOp
     const int64_t bytes = graph::Elements(sums.shape) * ByteSize(sums.dtype);
     planned.wire_bytes = 2 * (1 - 1.0 / options.tensor) * static_cast<double>(bytes);
   }
+  if (op.kind == OpKind::kStageSend) {
+    const graph::Value& sent = graph.values[op.inputs[0]];
+    planned.wire_bytes = static_cast<double>(graph::Elements(sent.shape) * ByteSize(sent.dtype));
+  }
   return planned;
 }
 
@@ -72,6 +76,8 @@ class TrainingOps {
       if (options_.GradientsPass()) StartEveryMicroStep(graph_, ops_.back().op);
       for (int group : completed_by_[i]) Complete(group);
     }
+    // The other stage comes to them at its own end only, and may wait for this one until then.
+    for (const int group : shared_) CompleteShared(group);
     MeasureUpTo(order_.size());
     AddReduceScalars();
     AddUpdateNorms();
@@ -104,8 +110,17 @@ class TrainingOps {
     for (size_t group = 0; group < groups_.size(); ++group) {
       if (groups_[group].frozen) continue;
       MP_CHECK(last_writer[group] >= 0) << groups_[group].name << " has no gradient";
-      completed_by_[last_writer[group]].push_back(static_cast<int>(group));
+      std::vector<int>& completed =
+          groups_[group].shared ? shared_ : completed_by_[last_writer[group]];
+      completed.push_back(static_cast<int>(group));
     }
+  }
+
+  void CompleteShared(int group) {
+    PlannedOp& op = Add(OpKind::kReduceShared, When::kEveryMicroStep, group);
+    op.bytes = 2 * 4 * Padded(group);
+    op.wire_bytes = 4 * Padded(group);  // an all-reduce among two
+    Complete(group);
   }
 
   PlannedOp& Add(OpKind kind, When when, int group) {
@@ -341,6 +356,7 @@ class TrainingOps {
   const PlanOptions& options_;
   const double sharing_;  // one rank's part of what is divided among all
   std::vector<std::vector<int>> completed_by_;
+  std::vector<int> shared_;   // groups whose gradients another pipeline stage adds to
   std::vector<int> order_;    // groups as their gradients complete
   size_t measured_ = 0;       // of those: how many have their norms
   std::vector<int> on_disk_;  // groups whose state is read and written, in order of their updates
@@ -350,8 +366,8 @@ class TrainingOps {
 };
 
 // What the parameters of a group have in common: their block, how they are updated, their type, and
-// whether tensor ranks divide them.
-using GroupKey = std::tuple<int, bool, bool, DType, Optimizer, bool>;
+// whether tensor ranks divide them and other pipeline stages have them too.
+using GroupKey = std::tuple<int, bool, bool, DType, Optimizer, bool, bool>;
 
 GroupKey KeyOf(const FlatGroup& group) {
   return {group.block,
@@ -359,7 +375,8 @@ GroupKey KeyOf(const FlatGroup& group) {
           group.base,
           group.parameter_dtype,
           group.frozen ? Optimizer::kAdamW : group.optimizer,
-          group.divided};
+          group.divided,
+          group.shared};
 }
 
 // The group that the parameter belongs to, but for what groups hold.
@@ -371,20 +388,24 @@ FlatGroup GroupOf(const graph::Graph& graph, const graph::Parameter& parameter,
           .frozen = update.frozen,
           .base = update.frozen && parameter.base,
           .divided = !parameter.division.whole(),
+          .shared = parameter.shared,
           .parameter_dtype = value.dtype};
 }
 
 // In block order; of a block those first that the plan's optimizer updates, and the frozen last.
 template <typename UpdateOf>
-std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, UpdateOf update_of) {
+std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, UpdateOf update_of,
+                                   bool elsewhere) {
   std::vector<FlatGroup> groups;
   std::set<GroupKey> keys;
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    if (graph.parameters[i].elsewhere != elsewhere) continue;
     const ParameterUpdate update = update_of(i);
     FlatGroup group = GroupOf(graph, graph.parameters[i], update);
     if (!keys.insert(KeyOf(group)).second) continue;
     const bool other = update.optimizer != main;
     group.name = absl::StrCat(graph.blocks[group.block], group.divided ? " (divided)" : "",
+                              group.shared ? " (shared)" : "",
                               group.Packed()  ? " (base, nf4)"
                               : group.base    ? " (base)"
                               : update.frozen ? " (frozen)"
@@ -394,7 +415,8 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
   }
   std::stable_sort(groups.begin(), groups.end(), [main](const FlatGroup& a, const FlatGroup& b) {
     const auto rank = [main](const FlatGroup& g) {
-      return std::tuple(g.block, g.frozen, g.base, g.Packed(), g.optimizer != main, !g.divided);
+      return std::tuple(g.block, g.frozen, g.base, g.Packed(), g.optimizer != main, !g.divided,
+                        g.shared);
     };
     return rank(a) < rank(b);
   });
@@ -418,11 +440,11 @@ std::vector<PlannedOp> OfTrained(const std::vector<FlatGroup>& groups, OpKind ki
 
 std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
                                       const std::vector<ParameterUpdate>& updates,
-                                      const PlanOptions& options) {
+                                      const PlanOptions& options, bool elsewhere) {
   const auto update_of = [&](size_t parameter) {
     return updates.empty() ? ParameterUpdate{.optimizer = options.optimizer} : updates[parameter];
   };
-  std::vector<FlatGroup> groups = EmptyGroups(graph, options.optimizer, update_of);
+  std::vector<FlatGroup> groups = EmptyGroups(graph, options.optimizer, update_of, elsewhere);
   std::map<GroupKey, FlatGroup*> group_of;
   for (FlatGroup& group : groups) {
     group.state_dtype = options.state_dtype;
@@ -434,6 +456,7 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph.parameters[i];
+    if (parameter.elsewhere != elsewhere) continue;
     const graph::Value& value = graph.values[parameter.value];
     const ParameterUpdate update = update_of(i);
     FlatGroup& group = *group_of.at(KeyOf(GroupOf(graph, parameter, update)));

@@ -31,10 +31,10 @@
 namespace milepost::plan {
 
 // Layout only: the buffers are not set. `updates`: by parameter of the graph; empty: all alike, by
-// options.optimizer.
+// options.optimizer. `elsewhere`: of the parameters that only other pipeline stages have.
 std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
                                       const std::vector<ParameterUpdate>& updates,
-                                      const PlanOptions& options);
+                                      const PlanOptions& options, bool elsewhere = false);
 
 // Ops in program order with `when` and their costs; no streams, buffers or accesses yet.
 std::vector<PlannedOp> MakeTrainingOps(const graph::Graph& graph,

@@ -15,6 +15,7 @@
 #include "engine/graph/freeze.h"
 #include "engine/models/model.h"
 #include "engine/ops/backward.h"
+#include "engine/ops/cost.h"
 #include "engine/optim/batch.h"
 #include "engine/plan/parameter_updates.h"
 #include "engine/plan/passes/buffer_pass.h"
@@ -24,11 +25,14 @@
 #include "engine/plan/passes/memory_pass.h"
 #include "engine/plan/passes/nf4_pass.h"
 #include "engine/plan/passes/offload_pass.h"
+#include "engine/plan/passes/pipeline_pass.h"
 #include "engine/plan/passes/recompute_budget.h"
 #include "engine/plan/passes/recompute_pass.h"
 #include "engine/plan/passes/stream_pass.h"
 #include "engine/plan/passes/tensor_pass.h"
 #include "engine/plan/passes/zero_pass.h"
+#include "engine/plan/pipeline/schedule.h"
+#include "engine/plan/pipeline/stages.h"
 #include "engine/plan/verification/verify.h"
 #include "engine/plan/workspace.h"
 
@@ -187,6 +191,7 @@ int64_t WorkOf(const graph::Graph& graph) {
 void CompileProgram(StepPlan& plan, Program& program) {
   AddGathers(program, plan.groups, plan.options);
   LimitInFlight(program);
+  if (plan.options.pipeline > 1) LimitTransfers(program);
   AssignBuffers(plan, program);
   AddStreams(program, plan.options);
 }
@@ -200,13 +205,16 @@ void Tally(StepPlan& plan) {
   }
   for (const PlannedOp& op : plan.train.ops) {
     const bool repeated = op.when == When::kEveryMicroStep;
-    const double runs = repeated ? static_cast<double>(plan.options.accumulation) : 1;
+    const double runs = repeated ? static_cast<double>(plan.options.MicroSteps()) : 1;
     const bool again = op.op.phase == graph::Phase::kRecompute;
     const bool counts = op.op.phase != graph::Phase::kUpdate;  // Muon's are not the model's
     // What all tensor ranks do alike is done for the model once.
     const double share = op.op.attributes.divided ? 1 : 1.0 / plan.options.tensor;
     const double flops = share * runs * op.flops;
-    if (counts) (again ? plan.recompute_flops_per_step : plan.flops_per_step) += flops;
+    const bool of_stages = plan.options.pipeline > 1 && !again;  // known already
+    if (counts && !of_stages) {
+      (again ? plan.recompute_flops_per_step : plan.flops_per_step) += flops;
+    }
     plan.wire_bytes_per_step += runs * op.wire_bytes;
     const bool copy = op.stream == Stream::kToHost || op.stream == Stream::kToDevice;
     if (copy) plan.offload_bytes_per_step += runs * op.bytes / 2;
@@ -219,7 +227,20 @@ struct Parts {
   graph::Graph train;
   graph::Graph evaluate;
   ParameterUpdates updates;
+  double flops_of_stages = 0;  // a rank's part of the model's, where stages divide it
 };
+
+std::vector<FlatGroup> GroupsElsewhere(const graph::Graph& graph, const ParameterUpdates& updates,
+                                       const PlanOptions& options) {
+  std::vector<FlatGroup> groups =
+      MakeFlatGroups(graph, updates.by_parameter, options, /*elsewhere=*/true);
+  for (FlatGroup& group : groups) {
+    if (group.frozen) continue;
+    group.state_buffers.fill(kElsewhere);
+    if (options.averages) group.average_buffer = kElsewhere;
+  }
+  return groups;
+}
 
 // Averages for parameters and back: no values but the model's parameters.
 void CompileExchange(StepPlan& plan) {
@@ -267,11 +288,37 @@ StepPlan DraftOf(const PlanOptions& options, Parts parts, const std::vector<Reco
     if (op.phase != graph::Phase::kRecompute || op.block < 0) continue;
     plan.recompute_of_block[op.block] = by_block[op.block];
   }
+  if (options.pipeline > 1)
+    UnrollPasses(plan.train.graph, PassesOf(ShapeOf(options), options.stage));
   plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
   plan.parameter_groups = parts.updates.groups;
   plan.groups = MakeFlatGroups(plan.train.graph, parts.updates.by_parameter, options);
+  if (options.pipeline > 1)
+    plan.elsewhere = GroupsElsewhere(plan.train.graph, parts.updates, options);
+  plan.flops_per_step = parts.flops_of_stages;
   Compile(options, plan);
   return plan;
+}
+
+// What the whole model's training multiplies in a step, over its stages: of a rank on average.
+absl::StatusOr<double> FlopsOfStages(graph::Graph graph, const PlanOptions& options) {
+  MP_RETURN_IF_ERROR(ops::AddBackward(graph));
+  double flops = 0;
+  for (const graph::Op& op : graph.ops) {
+    flops += (op.attributes.divided ? 1 : 1.0 / options.tensor) * ops::OpCost(graph, op).flops;
+  }
+  return flops * static_cast<double>(options.accumulation) / options.pipeline;
+}
+
+// Leaves this stage's part of both graphs.
+absl::Status CutStages(const PlanOptions& options, Parts& parts) {
+  if (options.pipeline == 1) return absl::OkStatus();
+  MP_RETURN_IF_ERROR(CheckSchedule(ShapeOf(options)));
+  MP_ASSIGN_OR_RETURN(parts.flops_of_stages, FlopsOfStages(parts.train, options));
+  MP_ASSIGN_OR_RETURN(const std::vector<int> stages, StagesOfBlocks(parts.train, options.pipeline));
+  CutStage(parts.train, stages, options.stage);
+  CutStage(parts.evaluate, stages, options.stage);
+  return absl::OkStatus();
 }
 
 // Which blocks are recomputed within the budget. What evaluation needs makes no difference to that,
@@ -291,7 +338,7 @@ absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const 
   std::vector<Recompute>& known = planning->recomputes()[{
       options.recompute_budget, options.micro_batch, options.zero_stage, options.offload_optimizer,
       options.offload_disk, options.offload_activations, options.world > 1, options.Shards() > 1,
-      options.Replicas() > 1, options.accumulation > 1, options.RoundsGradients(),
+      options.Replicas() > 1, options.MicroSteps() > 1, options.RoundsGradients(),
       options.nf4_base}];
   if (known.empty()) {
     MP_ASSIGN_OR_RETURN(known, ChooseRecompute(options.recompute_budget, blocks, draft));
@@ -313,11 +360,13 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
         absl::StrCat("resources.ranks: ", ranks, " is not at least 1"));
   }
   const int tensor = TensorRanks(spec.resources());
-  if (tensor < 1 || ranks % tensor != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("resources.mesh.tensor: ", tensor, " does not divide ", ranks, " ranks"));
+  const int pipeline = PipelineStages(spec.resources());
+  if (tensor < 1 || pipeline < 1 || ranks % (tensor * pipeline) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("resources.mesh: ", tensor * pipeline,
+                                                   " ranks of a model do not divide ", ranks,
+                                                   " ranks"));
   }
-  const int world = ranks / tensor;
+  const int world = ranks / (tensor * pipeline);
   MP_ASSIGN_OR_RETURN(const optim::BatchTriple triple, optim::DeriveBatch(request, world));
   MP_ASSIGN_OR_RETURN(const Optimizer optimizer, OptimizerOf(spec.train().optimizer().type()));
   PlanOptions options{
@@ -325,6 +374,10 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
           spec.resources().device() == v1::DEVICE_KIND_CUDA ? DeviceKind::kCuda : DeviceKind::kCpu,
       .world = world,
       .tensor = tensor,
+      .pipeline = pipeline,
+      .schedule = spec.resources().mesh().schedule() == v1::PIPELINE_SCHEDULE_ZERO_BUBBLE
+                      ? PipelineSchedule::kZeroBubble
+                      : PipelineSchedule::kOneForwardOneBackward,
       .zero_stage = spec.train().zero().stage(),
       .shard_ranks = spec.train().zero().group(),
       .prefetch = spec.train().zero().prefetch(),
@@ -388,6 +441,9 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   Parts parts;
   MP_ASSIGN_OR_RETURN(parts.train, Build(spec.model(), models::Mode::kTraining, options));
   MP_RETURN_IF_ERROR(DivideLayers(parts.train, options.tensor));
+  MP_ASSIGN_OR_RETURN(parts.evaluate, Build(spec.model(), models::Mode::kEvaluation, options));
+  MP_RETURN_IF_ERROR(DivideLayers(parts.evaluate, options.tensor));
+  MP_RETURN_IF_ERROR(CutStages(options, parts));
   if (options.fp8 && MarkFp8(parts.train) == 0) {
     return absl::InvalidArgumentError(
         "train.precision: fp8: no layer can be one of 8 bits, since its rows (train.batch.micro x "
@@ -401,13 +457,27 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   MP_ASSIGN_OR_RETURN(parts.updates,
                       UpdatesOf(spec.train().optimizer(), parts.train, options.optimizer));
   FreezeParameters(parts.updates, parts.train);
-  MP_ASSIGN_OR_RETURN(parts.evaluate, Build(spec.model(), models::Mode::kEvaluation, options));
-  MP_RETURN_IF_ERROR(DivideLayers(parts.evaluate, options.tensor));
   std::vector<Recompute> by_block(parts.train.blocks.size(), options.recompute);
   if (options.recompute == Recompute::kBudget) {
     MP_ASSIGN_OR_RETURN(by_block, Choose(options, parts, planning));
   }
   return DraftOf(options, std::move(parts), by_block);
+}
+
+absl::StatusOr<PlanOptions> AtLargestStage(const v1::JobSpec& spec, PlanOptions options,
+                                           Planning* planning) {
+  if (options.pipeline == 1) return options;
+  int largest = 0;
+  int64_t most = -1;
+  for (options.stage = 0; options.stage < options.pipeline; ++options.stage) {
+    MP_ASSIGN_OR_RETURN(const StepPlan plan, DraftTraining(spec, options, planning));
+    const int64_t bytes = LeastBytes(plan);
+    if (bytes <= most) continue;
+    most = bytes;
+    largest = options.stage;
+  }
+  options.stage = largest;
+  return options;
 }
 
 absl::StatusOr<StepPlan> MeasureTraining(const v1::JobSpec& spec, const PlanOptions& options,

@@ -19,7 +19,13 @@ namespace milepost::plan {
 // `spec` must be normalised (common/spec/validate.h). Options that the spec decides: world, stage,
 // precision, micro batch, sequence, accumulation. `threads`: CPU threads of a rank, at least 1.
 // INVALID_ARGUMENT, naming the field, when the batch cannot be derived.
+// Of a pipeline: those of its first stage.
 absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads);
+
+// The same options at the stage of a pipeline whose ranks need the most memory. The errors are
+// DraftTraining's.
+absl::StatusOr<PlanOptions> AtLargestStage(const v1::JobSpec& spec, PlanOptions options,
+                                           Planning* planning = nullptr);
 
 // Builds the graphs, runs autodiff and every pass, verifies. INTERNAL only for a bug of ours.
 // INVALID_ARGUMENT, naming the field, for a recomputation budget that cannot be kept.

@@ -10,6 +10,7 @@
 #include "engine/plan/cuda_beside.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/human_units.h"
+#include "engine/plan/pipeline/schedule.h"
 #include "nlohmann/json.hpp"
 
 namespace milepost::plan {
@@ -87,6 +88,10 @@ void AppendEstimate(const StepEstimate& e, const PrintOptions& options, std::str
   absl::StrAppendFormat(
       &text, "  computation    %s bound by FLOPs, %s by memory, %s starting ops\n",
       HumanSeconds(e.flop_seconds), HumanSeconds(e.memory_seconds), HumanSeconds(e.start_seconds));
+  if (e.bubble_seconds > 0) {
+    absl::StrAppendFormat(&text, "  bubble         %s waiting for other stages\n",
+                          HumanSeconds(e.bubble_seconds));
+  }
   if (e.communication_seconds > 0) {
     absl::StrAppendFormat(&text, "  communication  %s, of it %s not hidden\n",
                           HumanSeconds(e.communication_seconds), HumanSeconds(e.exposed_seconds));
@@ -111,6 +116,7 @@ Json EstimateJson(const StepEstimate& e, absl::string_view device) {
                {"memory_seconds", e.memory_seconds},
                {"start_seconds", e.start_seconds},
                {"exposed_seconds", e.exposed_seconds},
+               {"bubble_seconds", e.bubble_seconds},
                {"communication_seconds", e.communication_seconds}};
   if (e.offload_seconds > 0) json["offload_seconds"] = e.offload_seconds;
   if (e.disk_seconds > 0) json["disk_seconds"] = e.disk_seconds;
@@ -217,9 +223,17 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
       "ranks %d%s, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.Ranks(),
-      o.tensor > 1 ? absl::StrCat(", tensor ", o.tensor) : "", o.zero_stage,
-      o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "", Precision(plan),
-      MicroBatchText(o, options.unit), o.accumulation, RecomputeText(plan));
+      absl::StrCat(o.tensor > 1 ? absl::StrCat(", tensor ", o.tensor) : "",
+                   o.pipeline > 1 ? absl::StrCat(", pipeline ", o.pipeline) : ""),
+      o.zero_stage, o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "",
+      Precision(plan), MicroBatchText(o, options.unit), o.accumulation, RecomputeText(plan));
+  if (o.pipeline > 1) {
+    absl::StrAppendFormat(&text,
+                          "pipeline       %s, idle %.0f%% of the time; stage %d of %d is shown, "
+                          "which needs the most memory\n",
+                          Name(o.schedule), 100 * TimeOf(ShapeOf(o)).idle_share(), o.stage + 1,
+                          o.pipeline);
+  }
   for (const v1::Choice& choice : options.choices) {
     absl::StrAppendFormat(&text, "chosen         %s: %s (%s)\n", choice.field(), choice.value(),
                           choice.reason());
@@ -293,6 +307,12 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   }
   json["world"] = plan.options.Ranks();
   json["tensor"] = plan.options.tensor;
+  if (plan.options.pipeline > 1) {
+    json["pipeline"] = {{"stages", plan.options.pipeline},
+                        {"schedule", Name(plan.options.schedule)},
+                        {"stage", plan.options.stage},
+                        {"idle_share", TimeOf(ShapeOf(plan.options)).idle_share()}};
+  }
   json["zero_stage"] = plan.options.zero_stage;
   json["shards"] = plan.options.Shards();
   json["precision"] = Precision(plan);

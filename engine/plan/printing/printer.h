@@ -32,7 +32,8 @@ struct PrintOptions {
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 
 // One JSON object: {"fits": bool?, "chosen": [{"field", "value", "reason"}]?, "world": all ranks,
-// "tensor", "zero_stage", "shards": of the data ranks, "precision", "state_dtype",
+// "tensor", "pipeline": {"stages", "schedule", "stage": the one that is shown, "idle_share"}?,
+// "zero_stage", "shards": of the data ranks, "precision", "state_dtype",
 // "grad_dtype", "master", "grad_reduce", "micro_batch", "sequence", "accumulation",
 // "recompute", "recompute_budget": bytes?,
 // "recompute_blocks": {"none": blocks, ...}?, "optimizer", "per_rank": {"parameters": bytes,
@@ -41,7 +42,7 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 // "per_rank_host": as per_rank?, "offload_bytes_per_step"?, "disk_bytes"?, "disk_bytes_per_step"?,
 // "snapshot_bytes", "host_memory_bytes", "required_bytes"?, "expected": {"device", "seconds",
 // "tokens_per_second", "mfu", "bound", "flop_seconds", "memory_seconds", "start_seconds",
-// "exposed_seconds", "communication_seconds", "offload_seconds"?, "disk_seconds"?}?, "parameters",
+// "exposed_seconds", "bubble_seconds", "communication_seconds", "offload_seconds"?, "disk_seconds"?}?, "parameters",
 // "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":
 // [{"name", "elements": bytes where "dtype" is "U8", "padded_elements", "shard_elements", "dtype",
 // "frozen"}], "ops": [{"op", "block", "phase",

@@ -41,7 +41,8 @@ class StepSimulation {
 
   struct Group {
     int reductions = 0;
-    int across = 0;  // reductions among replicas
+    int across = 0;     // reductions among replicas
+    int additions = 0;  // of what another pipeline stage has made
     int rounds = 0;
     int norms = 0;
     int updates = 0;

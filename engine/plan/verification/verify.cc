@@ -6,7 +6,7 @@ namespace milepost::plan {
 
 std::vector<int> UnrolledMicroSteps(const StepPlan& plan, const Program& program) {
   // Evaluation runs as many batches as there are, whatever a training step does.
-  const bool one_only = &program == &plan.train && plan.options.accumulation == 1;
+  const bool one_only = &program == &plan.train && plan.options.MicroSteps() == 1;
   return one_only ? std::vector<int>{1} : std::vector<int>{1, 3};
 }
 

@@ -17,6 +17,7 @@ bool WorksOnGroup(OpKind kind) {
   switch (kind) {
     case OpKind::kReduceGradients:
     case OpKind::kReduceReplicas:
+    case OpKind::kReduceShared:
     case OpKind::kRoundGradients:
     case OpKind::kGradNorm:
     case OpKind::kOptimizer:
@@ -59,6 +60,13 @@ absl::Status StepSimulation::GroupOp() {
   switch (kind) {
     case OpKind::kReduceGradients:
       return Reduce(index);
+    case OpKind::kReduceShared:
+      MP_RETURN_IF_ERROR(CheckComplete(index));
+      if (group.reductions > 0 || group.rounds > 0) {
+        return Violation(plan_.groups[index].name, " is reduced before other stages have added");
+      }
+      ++group.additions;
+      return absl::OkStatus();
     case OpKind::kReduceReplicas:
       // Complete within the shard's ranks, and not yet beyond them.
       MP_RETURN_IF_ERROR(CheckSummed(index, 0));
@@ -287,7 +295,7 @@ absl::Status StepSimulation::ReduceScalars() {
     }
   }
   for (const graph::LossHead& head : program_.graph.losses) {
-    if (written_in_[head.sums] == micro_steps_ - 1) continue;
+    if (written_in_[head.sums] == micro_steps_ - 1 || !plan_.options.IsLastStage()) continue;
     return Violation("the loss of ", head.name, " is not complete");
   }
   ++scalar_reductions_;

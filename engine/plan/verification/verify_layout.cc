@@ -83,7 +83,7 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, absl::st
     return Violation("group ", group.name, " has no buffer for ", what);
   }
   const Buffer& found = plan.buffers[buffer];
-  const bool one_micro_step = plan.options.accumulation == 1;
+  const bool one_micro_step = plan.options.MicroSteps() == 1;
   const bool may_die = (buffer == group.gradient_buffer &&
                         (plan.options.GradientsPass() ||
                          (one_micro_step && group.elements == group.padded_elements))) ||
@@ -327,6 +327,13 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
     const auto elements = static_cast<double>(graph::Elements(sums.shape));
     return 2 * (1 - 1.0 / options.tensor) * static_cast<double>(ByteSize(sums.dtype)) * elements;
   }
+  if (planned.op.kind == graph::OpKind::kStageSend) {  // as it is
+    const graph::Value& sent = plan.train.graph.values[planned.op.inputs[0]];
+    return static_cast<double>(graph::Elements(sent.shape) * ByteSize(sent.dtype));
+  }
+  if (planned.op.kind == graph::OpKind::kReduceShared) {  // an all-reduce among two, in f32
+    return 4 * static_cast<double>(plan.groups[planned.op.attributes.group].padded_elements);
+  }
   if (options.world == 1) return 0;
   if (planned.op.kind == graph::OpKind::kReduceUpdateNorms) {  // a pair of f64 per tensor
     return 2 * others * static_cast<double>(plan.buffers[plan.update_norms].bytes);
@@ -428,6 +435,9 @@ absl::Status VerifyGroups(const StepPlan& plan) {
   for (const FlatGroup& group : plan.groups) {
     MP_RETURN_IF_ERROR(VerifyGroup(plan, group, appearances));
   }
+  for (const FlatGroup& group : plan.elsewhere) {
+    for (const GroupParameter& p : group.parameters) ++appearances.at(p.parameter);
+  }
   for (size_t i = 0; i < appearances.size(); ++i) {
     if (appearances[i] == 1) continue;
     return Violation(graph.values[graph.parameters[i].value].name, " is in ", appearances[i],
@@ -447,7 +457,7 @@ absl::Status VerifyWire(const StepPlan& plan) {
       return Violation(graph::Name(planned.op.kind), " sends ", planned.wire_bytes,
                        " bytes, expected ", bytes);
     }
-    sum += bytes * (repeated ? static_cast<double>(plan.options.accumulation) : 1);
+    sum += bytes * (repeated ? static_cast<double>(plan.options.MicroSteps()) : 1);
   }
   if (std::abs(sum - plan.wire_bytes_per_step) <= 1e-9 * sum) return absl::OkStatus();
   return Violation("a step sends ", sum, " bytes, the plan says ", plan.wire_bytes_per_step);

@@ -33,6 +33,10 @@ absl::Status StepSimulation::CheckEnd() const {
       MP_RETURN_IF_ERROR(CheckUntouched(i));
       continue;
     }
+    if (group.additions != (plan_.groups[i].shared ? 1 : 0)) {
+      return absl::InternalError(absl::StrCat("group ", plan_.groups[i].name, ": the gradients of ",
+                                              "stages are added ", group.additions, " times"));
+    }
     if (group.reductions == Reductions() && group.across == AcrossReplicas() && group.norms == 1 &&
         group.updates == 1 && group.averages == Averages() && group.gathers == gathers &&
         group.copies == Returns(i) && group.returns == Returns(i)) {
@@ -53,7 +57,9 @@ absl::Status StepSimulation::CheckResults() const {
   const graph::Graph& graph = program_.graph;
   const bool generates = graph.losses.empty();
   bool complete = !generates || (graph.logits != kNoValue && valid_[graph.logits]);
-  for (const graph::LossHead& head : graph.losses) complete &= bool{valid_[head.sums]};
+  for (const graph::LossHead& head : graph.losses) {
+    complete &= valid_[head.sums] || !plan_.options.IsLastStage();
+  }
   for (size_t id = 0; id < graph.values.size(); ++id) {
     if (graph.values[id].kind != ValueKind::kCache) continue;
     complete &= valid_[id] && written_in_[id] == micro_steps_ - 1;

@@ -49,7 +49,8 @@ absl::Status StepSimulation::Run() {
     const bool whole = kind == ValueKind::kParameter && !plan_.options.ShardsParameters();
     const bool kept =
         kind == ValueKind::kStatistic || kind == ValueKind::kScaling || kind == ValueKind::kCache;
-    if (kind == ValueKind::kInput || kept || whole) {
+    const bool elsewhere = program_.places[id].buffer == kNoBuffer;  // of another pipeline stage
+    if ((kind == ValueKind::kInput || kept || whole) && !elsewhere) {
       Hold(static_cast<ValueId>(id));
     }
   }

@@ -32,14 +32,16 @@ const CpuOp& CpuOpOf(graph::OpKind kind) {
 DropoutBinding::DropoutBinding(const Binding& binding, int64_t width)
     : p(binding.attributes().dropout),
       tag(binding.attributes().dropout_tag),
-      elements_per_sample(binding.attributes().sequence * width) {}
+      elements_per_sample(binding.attributes().sequence * width),
+      samples_before(binding.SamplesBefore()) {}
 
 kernels::DropoutParams DropoutBinding::At(const StepContext& context) const {
   return {.p = static_cast<float>(p),
           .seed = context.seed,
           .stream = RandomStream(RandomPurpose::kDropout, tag),
           .step = static_cast<uint64_t>(context.step),
-          .first_element = static_cast<uint64_t>(context.first_sample * elements_per_sample)};
+          .first_element =
+              static_cast<uint64_t>((context.first_sample + samples_before) * elements_per_sample)};
 }
 
 CpuBackend::CpuBackend(int threads)
@@ -89,7 +91,8 @@ absl::StatusOr<CpuBackend::MatmulWorkspace> CpuBackend::CheckMatmulWorkspace(
 }
 
 void CpuBackend::Attach(char* arena, comm::Communicator* communicator, char* host_arena,
-                        StateDisk* disk) {
+                        StateDisk* disk, const StageTransfers& transfers) {
+  transfers_ = transfers;
   arena_ = arena;
   host_arena_ = host_arena;
   disk_ = disk;
@@ -105,6 +108,7 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
                   *matmuls_,
                   *convolutions_,
                   communicator_,
+                  transfers_,
                   threads_};
   const auto bind = CpuOpOf(planned.op.kind).bind;
   if (bind != nullptr) return bind(b);

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/executor/backend.h"
+#include "engine/runtime/executor/stage_transfers.h"
 
 namespace milepost::comm {
 class Communicator;
@@ -54,7 +55,7 @@ class CpuBackend : public Backend {
   // nothing is offloaded; `disk`: null where no state is on disk. `communicator` may be null where
   // world is 1. All must outlive what is bound.
   void Attach(char* arena, comm::Communicator* communicator, char* host_arena = nullptr,
-              StateDisk* disk = nullptr);
+              StateDisk* disk = nullptr, const StageTransfers& transfers = {});
 
   absl::StatusOr<BoundOp> Bind(const plan::StepPlan& plan, const plan::Program& program,
                                const plan::PlannedOp& planned) override;
@@ -67,6 +68,7 @@ class CpuBackend : public Backend {
   char* host_arena_ = nullptr;
   StateDisk* disk_ = nullptr;
   comm::Communicator* communicator_ = nullptr;
+  StageTransfers transfers_;
 };
 
 // The plan of a training job on this CPU, with the scratch that its products need here; `options`

@@ -18,6 +18,7 @@
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/executor/backend.h"
 #include "engine/runtime/executor/op_binding.h"
+#include "engine/runtime/executor/stage_transfers.h"
 
 namespace milepost::comm {
 class Communicator;
@@ -30,6 +31,7 @@ struct Binding : OpBinding {
   kernels::MatmulCache& matmuls;
   kernels::ConvolutionCache& convolutions;
   comm::Communicator* communicator;  // null: world 1
+  StageTransfers transfers;
   int threads;
 };
 
@@ -41,6 +43,7 @@ struct DropoutBinding {
   double p;
   uint32_t tag;
   int64_t elements_per_sample;
+  int64_t samples_before;
 };
 
 // What the CPU does for one kind of op: the op's room defines it (engine/ops/<room>/<room>_cpu.cc).

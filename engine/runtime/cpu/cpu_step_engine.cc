@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -35,10 +36,8 @@ class CpuEngine : public StepEngine {
   absl::Status Upload(bool) override { return absl::OkStatus(); }
   absl::Status Download() override { return absl::OkStatus(); }
 
-  absl::StatusOr<const HostInputs*> NextInputs() override { return &train_inputs_; }
-  absl::Status MicroStep(const StepContext& context) override {
-    return train_->Run(Section::kMicroStep, context);
-  }
+  absl::StatusOr<const HostInputs*> NextInputs() override { return &train_inputs_[next_inputs_]; }
+  absl::Status MicroStep(const StepContext& context) override;
   absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) override;
 
   bool may_have_updated() const override { return updating_; }
@@ -61,7 +60,7 @@ class CpuEngine : public StepEngine {
   std::vector<OpKindTime> Times() const override { return train_->Times(); }
 
  private:
-  absl::Status MakePlan(const v1::JobSpec& spec, int threads);
+  absl::Status MakePlan(const v1::JobSpec& spec, int threads, int rank);
 
   // Declared in the order in which they refer to each other.
   CpuBackend backend_;
@@ -71,7 +70,9 @@ class CpuEngine : public StepEngine {
   std::unique_ptr<StateDisk> disk_;  // where states are on disk
   absl::Span<double> scalars_;
   bool updating_ = false;
-  HostInputs train_inputs_;
+  std::vector<HostInputs> train_inputs_;  // of the micro-batches that a run of the program takes
+  size_t next_inputs_ = 0;
+  int64_t first_sample_ = 0;    // of those
   HostInputs evaluate_inputs_;  // where there is validation data
   std::unique_ptr<Executor> train_;
   std::unique_ptr<Executor> evaluate_;
@@ -85,7 +86,7 @@ absl::Status CheckSameProducts(int threads, comm::Communicator& communicator) {
   return Annotate(
       comm::CheckAgreement(communicator, {{"CPU", kernels::CpuDescription()},
                                           {"threads of a rank", absl::StrCat(threads)}}),
-      "resources.mesh.tensor needs ranks that are alike: give resources.threads_per_rank, and "
+      "resources.mesh needs ranks that are alike: give resources.threads_per_rank, and "
       "hosts "
       "of one kind (resources.pool)");
 }
@@ -93,8 +94,8 @@ absl::Status CheckSameProducts(int threads, comm::Communicator& communicator) {
 absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   comm::Communicator* communicator = arguments.communicator;
   const data::TrainingData& data = arguments.data;
-  MP_RETURN_IF_ERROR(MakePlan(arguments.spec, arguments.threads));
-  if (plan_.options.tensor > 1) {
+  MP_RETURN_IF_ERROR(MakePlan(arguments.spec, arguments.threads, communicator->rank()));
+  if (plan_.options.ModelRanks() > 1) {
     MP_RETURN_IF_ERROR(CheckSameProducts(arguments.threads, *communicator));
   }
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));
@@ -105,14 +106,23 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
     MP_ASSIGN_OR_RETURN(
         disk_, StateDisk::Open(plan_, arguments.state_folder, communicator->rank(), host_arena()));
   }
-  backend_.Attach(arena_->data(), communicator, host_arena(), disk_.get());
-  auto abort = [communicator](const absl::Status& s) { communicator->Abort(s.message()); };
+  const StageTransfers& transfers = arguments.transfers;
+  backend_.Attach(arena_->data(), communicator, host_arena(), disk_.get(), transfers);
+  auto abort = [communicator, transfers](const absl::Status& s) {
+    for (comm::Communicator* each : {communicator, transfers.activations, transfers.gradients}) {
+      if (each != nullptr) each->Abort(s.message());
+    }
+  };
   MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, &backend_, abort));
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
   MP_ASSIGN_OR_RETURN(exchange_, Executor::Create(plan_, plan_.exchange, &backend_, abort));
   MP_ASSIGN_OR_RETURN(gather_, Executor::Create(plan_, plan_.gather, &backend_, abort));
-  MP_ASSIGN_OR_RETURN(train_inputs_,
-                      HostInputs::Find(plan_, plan_.train, arena_->data(), *data.train));
+  const int64_t in_program = plan_.options.accumulation / plan_.options.MicroSteps();
+  for (int64_t micro_batch = 0; micro_batch < in_program; ++micro_batch) {
+    MP_ASSIGN_OR_RETURN(
+        train_inputs_.emplace_back(),
+        HostInputs::Find(plan_, plan_.train, arena_->data(), *data.train, micro_batch));
+  }
   if (data.validation != nullptr) {
     MP_ASSIGN_OR_RETURN(evaluate_inputs_,
                         HostInputs::Find(plan_, plan_.evaluate, arena_->data(), *data.validation));
@@ -123,10 +133,23 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   return absl::OkStatus();
 }
 
-absl::Status CpuEngine::MakePlan(const v1::JobSpec& spec, int threads) {
-  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options, plan::OptionsFromSpec(spec, threads));
+absl::Status CpuEngine::MakePlan(const v1::JobSpec& spec, int threads, int rank) {
+  MP_ASSIGN_OR_RETURN(plan::PlanOptions options, plan::OptionsFromSpec(spec, threads));
+  options.stage = options.StageOf(rank);
   MP_ASSIGN_OR_RETURN(plan_, PlanOnCpu(spec, options, backend_));
   return absl::OkStatus();
+}
+
+// The program of a pipeline's stage takes all micro-batches at once, and reduces behind them.
+absl::Status CpuEngine::MicroStep(const StepContext& context) {
+  if (next_inputs_ == 0) first_sample_ = context.first_sample;
+  if (++next_inputs_ < train_inputs_.size()) return absl::OkStatus();
+  next_inputs_ = 0;
+  if (train_inputs_.size() == 1) return train_->Run(Section::kMicroStep, context);
+  StepContext all = context;
+  all.first_micro_step = true;
+  all.first_sample = first_sample_;
+  return train_->Run(Section::kMicroStep, all);
 }
 
 absl::StatusOr<absl::Span<const double>> CpuEngine::FinishStep(const StepContext& context) {

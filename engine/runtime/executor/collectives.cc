@@ -31,6 +31,11 @@ class CollectiveMaker {
       case OpKind::kReduceGradients:
         call = ReduceGradients();
         break;
+      case OpKind::kReduceShared:
+        call = OnBuffer(Kind::kAllReduce, Group().gradient_buffer, Group().padded_elements,
+                        DType::kF32);
+        call->among = OuterStages(plan_.options, rank_, tensor_rank_);
+        break;
       case OpKind::kReduceReplicas:
         call = ReduceReplicas();
         break;
@@ -164,7 +169,8 @@ class CollectiveMaker {
     call.offset += place.offset;
     if (planned_.workspace != plan::kNoBuffer)
       call.scratch_offset = plan_.buffers[planned_.workspace].offset;
-    call.among = {rank_ * plan_.options.tensor, plan_.options.tensor, 1};
+    call.among = {rank_ * plan_.options.ModelRanks() + plan_.options.stage * plan_.options.tensor,
+                  plan_.options.tensor, 1};
     return call;
   }
 
@@ -218,8 +224,8 @@ absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& 
     }
     return absl::OkStatus();
   };
-  for (int64_t micro = 0; micro < plan.options.accumulation; ++micro) {
-    const bool last = micro + 1 == plan.options.accumulation;
+  for (int64_t micro = 0; micro < plan.options.MicroSteps(); ++micro) {
+    const bool last = micro + 1 == plan.options.MicroSteps();
     MP_RETURN_IF_ERROR(add([last](plan::When when) {
       return when == plan::When::kEveryMicroStep || (last && when == plan::When::kLastMicroStep);
     }));

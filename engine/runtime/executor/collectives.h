@@ -47,7 +47,7 @@ absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& pla
                                                        const plan::Program& program,
                                                        const plan::PlannedOp& planned, int rank);
 
-// Of a step of `plan.options.accumulation` micro-steps of the training program, in the order in
+// Of a step of `plan.options.MicroSteps()` micro-steps of the training program, in the order in
 // which they are called.
 absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank);
 

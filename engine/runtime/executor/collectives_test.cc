@@ -59,8 +59,14 @@ class Recorder : public comm::Communicator {
   absl::Status DoBroadcast(char* buffer, size_t bytes, int, int64_t*) override {
     return Add("broadcast", buffer, bytes, {});
   }
-  absl::Status DoExchange(absl::Span<const Transfer>, int64_t*) override {
+  absl::Status DoExchange(absl::Span<const Transfer>, const RankSet&, int64_t*) override {
     return absl::UnimplementedError("no step does this");
+  }
+  absl::Status DoSend(int, const char*, size_t, int64_t*) override {
+    return absl::UnimplementedError("no step without stages does this");
+  }
+  absl::Status DoReceive(int, char*, size_t) override {
+    return absl::UnimplementedError("no step without stages does this");
   }
   absl::Status Health() override { return absl::OkStatus(); }
 };

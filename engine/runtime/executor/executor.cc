@@ -38,10 +38,14 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(
     std::function<void(const absl::Status&)> on_failure) {
   auto executor = std::unique_ptr<Executor>(new Executor(program, std::move(on_failure)));
   MP_RETURN_IF_ERROR(executor->Bind(plan, program, backend));
-  const auto& sections = executor->threads_[kCommunication].thunks;
-  if (std::any_of(sections.begin(), sections.end(), [](const auto& s) { return !s.empty(); })) {
-    executor->communication_ = std::thread([e = executor.get()] { e->CommunicationLoop(); });
-    pthread_setname_np(executor->communication_.native_handle(), "mp-comm");
+  constexpr const char* kNames[kThreads] = {"", "mp-comm", "mp-activations", "mp-gradients"};
+  for (const Thread thread : {kCommunication, kActivations, kGradients}) {
+    ThreadState& state = executor->threads_[thread];
+    const auto used = [](const std::vector<Thunk>& section) { return !section.empty(); };
+    if (std::none_of(state.thunks.begin(), state.thunks.end(), used)) continue;
+    ++executor->others_;
+    state.thread = std::thread([e = executor.get(), thread] { e->Loop(thread); });
+    pthread_setname_np(state.thread.native_handle(), kNames[thread]);
   }
   return executor;
 }
@@ -51,13 +55,14 @@ Executor::Executor(const plan::Program& program,
     : ops_(static_cast<int64_t>(program.ops.size())), on_failure_(std::move(on_failure)) {}
 
 Executor::~Executor() {
-  if (!HasCommunication()) return;
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
-  communication_.join();
+  for (ThreadState& state : threads_) {
+    if (state.thread.joinable()) state.thread.join();
+  }
 }
 
 absl::Status Executor::Bind(const plan::StepPlan& plan, const plan::Program& program,
@@ -65,6 +70,7 @@ absl::Status Executor::Bind(const plan::StepPlan& plan, const plan::Program& pro
   section_of_ = SectionsOf(program);
   std::vector<uint8_t> signals(program.ops.size());
   for (const plan::PlannedOp& op : program.ops) {
+    thread_of_.push_back(ThreadOf(op.stream));
     for (int32_t before : op.wait_for) {
       if (ThreadOf(program.ops[before].stream) != ThreadOf(op.stream)) signals[before] = 1;
     }
@@ -100,12 +106,12 @@ absl::Status Executor::Run(Section section, const StepContext& context) {
     command_.context = context;
     command_.bases[static_cast<int>(section)] = base_;
     base_ += ops_;
-    if (HasCommunication()) Post(command_);
+    if (HasThreads()) Post(command_);
     RunThread(kCaller, command_);
   }
   const bool failed = failed_.load(std::memory_order_acquire);
   const bool goes_on = section == Section::kMicroStep && context.last_micro_step;
-  if (HasCommunication() && (failed || !goes_on)) Join();
+  if (HasThreads() && (failed || !goes_on)) Join();
   if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
   std::lock_guard lock(mutex_);
   return status_;
@@ -118,12 +124,12 @@ void Executor::RunThread(Thread thread, const Command& command) {
   for (Thunk& thunk : state.thunks[static_cast<int>(command.section)]) {
     if (thunk.last_only && !command.context.last_micro_step) continue;
     if (!thunk.waits_for.empty()) {
-      AwaitOps(thunk, command, thread);
+      AwaitOps(thunk, command);
       const double waited = SteadySeconds();
       if (thread == kCaller) wait_seconds_ += waited - now;
       now = waited;
     }
-    if (failed_.load(std::memory_order_acquire)) return;
+    if (failed_.load(std::memory_order_acquire)) return Release(thread);
     if (absl::Status status = thunk.run(command.context); !status.ok()) {
       return Fail(thread, Annotate(status, graph::Name(thunk.planned->op.kind)));
     }
@@ -139,13 +145,20 @@ void Executor::RunThread(Thread thread, const Command& command) {
   }
 }
 
-void Executor::AwaitOps(const Thunk& thunk, const Command& command, Thread thread) {
+void Executor::AwaitOps(const Thunk& thunk, const Command& command) {
   for (const int32_t before : thunk.waits_for) {
     const bool same_section = section_of_[before] == command.section;
     if (same_section && last_only_[before] != 0 && !command.context.last_micro_step) continue;
     const int64_t ticket = command.bases[static_cast<int>(section_of_[before])] + before + 1;
-    AwaitProgress(threads_[1 - thread].progress, ticket);
+    AwaitProgress(threads_[thread_of_[before]].progress, ticket);
   }
+}
+
+// Others wake from any wait for this thread, which goes no further, and see that something failed.
+void Executor::Release(Thread thread) {
+  std::atomic<int64_t>& progress = threads_[thread].progress;
+  progress.store(std::numeric_limits<int64_t>::max(), std::memory_order_release);
+  progress.notify_all();
 }
 
 void Executor::AwaitProgress(std::atomic<int64_t>& progress, int64_t ticket) {
@@ -159,7 +172,8 @@ void Executor::AwaitProgress(std::atomic<int64_t>& progress, int64_t ticket) {
 void Executor::Post(const Command& command) {
   {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return posted_ - finished_ < static_cast<int64_t>(queue_.size()); });
+    changed_.wait(lock,
+                  [&] { return posted_ - LeastFinished() < static_cast<int64_t>(queue_.size()); });
     queue_[posted_ % queue_.size()] = command;
     ++posted_;
   }
@@ -169,22 +183,33 @@ void Executor::Post(const Command& command) {
 void Executor::Join() {
   const double start = SteadySeconds();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return finished_ == posted_; });
+  changed_.wait(lock, [&] { return LeastFinished() == posted_; });
   wait_seconds_ += SteadySeconds() - start;
 }
 
-void Executor::CommunicationLoop() {
+int64_t Executor::LeastFinished() const {
+  int64_t least = posted_;
+  for (const ThreadState& state : threads_) {
+    if (state.thread.joinable()) least = std::min(least, state.finished);
+  }
+  return least;
+}
+
+void Executor::Loop(Thread thread) {
+  ThreadState& state = threads_[thread];
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stop_ || finished_ < posted_; });
-    if (finished_ == posted_) return;  // stopped, and nothing left
-    const Command command = queue_[finished_ % queue_.size()];
+    changed_.wait(lock, [&] { return stop_ || state.finished < posted_; });
+    if (state.finished == posted_) return;  // stopped, and nothing left
+    const Command command = queue_[state.finished % queue_.size()];
     lock.unlock();
-    if (!failed_.load(std::memory_order_acquire)) {
-      RunThread(kCommunication, command);
+    if (failed_.load(std::memory_order_acquire)) {
+      Release(thread);
+    } else {
+      RunThread(thread, command);
     }
     lock.lock();
-    ++finished_;
+    ++state.finished;
     changed_.notify_all();
   }
 }
@@ -197,17 +222,18 @@ void Executor::Fail(Thread thread, const absl::Status& status) {
     if (first) status_ = status;
   }
   failed_.store(true, std::memory_order_release);
-  // The other thread wakes from any wait for this one, and sees that it failed.
-  std::atomic<int64_t>& progress = threads_[thread].progress;
-  progress.store(std::numeric_limits<int64_t>::max(), std::memory_order_release);
-  progress.notify_all();
+  Release(thread);
   if (first && on_failure_) on_failure_(status);
 }
 
 StreamTimes Executor::stream_times() const {
   using graph::Phase;
   const auto& compute = threads_[kCaller].seconds;
-  const auto& communication = threads_[kCommunication].seconds;
+  std::vector<double> communication;
+  for (const Thread thread : {kCommunication, kActivations, kGradients}) {
+    const auto& seconds = threads_[thread].seconds;
+    communication.insert(communication.end(), seconds.begin(), seconds.end());
+  }
   const auto in = [&](Phase phase) { return compute[static_cast<int>(phase)]; };
   return {.forward = in(Phase::kForward),
           .backward = in(Phase::kBackward) + in(Phase::kRecompute),

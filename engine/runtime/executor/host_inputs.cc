@@ -1,8 +1,10 @@
 #include "engine/runtime/executor/host_inputs.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace milepost::runtime {
@@ -16,12 +18,12 @@ int64_t Bytes(const graph::Value& value) {
 
 absl::StatusOr<HostInputs> HostInputs::Find(const plan::StepPlan& plan,
                                             const plan::Program& program, char* arena,
-                                            const data::SampleSource& source) {
+                                            const data::SampleSource& source, int64_t micro_batch) {
   const graph::Graph& graph = program.graph;
   HostInputs inputs;
   inputs.target_fields_.resize(graph.losses.size());
   for (const data::Field& field : source.fields()) {
-    const graph::ValueId id = graph.Input(field.name);
+    const graph::ValueId id = graph.Input(plan::InputName(field.name, micro_batch));
     if (id == graph::kNoValue) {
       return absl::InternalError(absl::StrCat("the model has no input ", field.name));
     }
@@ -31,15 +33,20 @@ absl::StatusOr<HostInputs> HostInputs::Find(const plan::StepPlan& plan,
                                               " bytes, a sample ", field.sample_bytes));
     }
     for (size_t head = 0; head < graph.losses.size(); ++head) {
-      if (graph.losses[head].targets == id) inputs.target_fields_[head] = inputs.places_.size();
+      const graph::Value& targets = graph.values[graph.losses[head].targets];
+      if (targets.name == field.name) inputs.target_fields_[head] = inputs.places_.size();
     }
     const plan::Place& place = program.places[id];
     inputs.places_.push_back({arena + plan.buffers[place.buffer].offset + place.offset,
                               field.sample_bytes, bytes, field.targets != 0});
   }
-  if (inputs.places_.size() != graph.inputs.size()) {
-    return absl::InternalError(absl::StrCat("the model has ", graph.inputs.size(),
-                                            " inputs, a sample ", inputs.places_.size()));
+  const auto expected =
+      std::count_if(graph.inputs.begin(), graph.inputs.end(), [&](graph::ValueId id) {
+        return !absl::StrContains(graph.values[id].name, plan::kMicroBatchOf);
+      });
+  if (static_cast<int64_t>(inputs.places_.size()) != expected) {
+    return absl::InternalError(
+        absl::StrCat("the model has ", expected, " inputs, a sample ", inputs.places_.size()));
   }
   return inputs;
 }

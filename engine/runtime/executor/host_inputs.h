@@ -15,9 +15,11 @@ namespace milepost::runtime {
 
 class HostInputs {
  public:
-  // INTERNAL when the source's fields are not the program's inputs.
+  // Of a micro-batch of the step, where a program has them all. INTERNAL when the source's fields
+  // are not the program's inputs.
   static absl::StatusOr<HostInputs> Find(const plan::StepPlan& plan, const plan::Program& program,
-                                         char* arena, const data::SampleSource& source);
+                                         char* arena, const data::SampleSource& source,
+                                         int64_t micro_batch = 0);
 
   // A micro-batch that is in host memory already.
   void Copy(const std::vector<std::vector<char>>& fields) const;

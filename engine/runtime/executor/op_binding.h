@@ -26,9 +26,18 @@ struct OpBinding {
   StateDisk* disk = nullptr;   // null where no state is on disk
   int tensor_rank = 0;
 
-  int RankOfJob() const { return rank * plan.options.tensor + tensor_rank; }
+  int RankOfJob() const { return PeerOfStage(plan.options.stage); }
+  // The rank of the job that has this one's data and tensor ranks.
+  int PeerOfStage(int stage) const {
+    return (rank * plan.options.pipeline + stage) * plan.options.tensor + tensor_rank;
+  }
 
   const graph::Attributes& attributes() const { return planned.op.attributes; }
+  // Of the step: how many lie between its first micro-batch and the op's, where a program has them
+  // all.
+  int64_t SamplesBefore() const {
+    return attributes().micro_batch * plan.options.micro_batch * plan.options.world;
+  }
   const graph::Value& ValueOf(graph::ValueId id) const { return program.graph.values[id]; }
   const graph::Shape& InputShape(int i) const { return ValueOf(planned.op.inputs[i]).shape; }
   graph::ValueId OutputId(int i) const {

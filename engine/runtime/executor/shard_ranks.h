@@ -7,16 +7,22 @@
 
 namespace milepost::runtime {
 
-// Data ranks as ranks of the job, of which each has `tensor_rank`.
+// Data ranks as ranks of the job, of which each has `tensor_rank` and the plan's stage.
 inline comm::RankSet AmongAllRanks(const plan::PlanOptions& options,
                                    const comm::RankSet& data_ranks, int tensor_rank) {
-  return {data_ranks.first * options.tensor + tensor_rank, data_ranks.count,
-          data_ranks.stride * options.tensor};
+  const int model = options.ModelRanks();
+  return {data_ranks.first * model + options.stage * options.tensor + tensor_rank, data_ranks.count,
+          data_ranks.stride * model};
 }
 
-// All data ranks that have the tensor rank of `rank` (of the job).
+// All data ranks that have the tensor rank and the stage of `rank` (of the job).
 inline comm::RankSet DataRanks(const plan::PlanOptions& options, int rank) {
   return AmongAllRanks(options, {0, options.world, 1}, options.TensorRank(rank));
+}
+
+// Of data rank `rank`: those with `tensor_rank` of the first and the last stage.
+inline comm::RankSet OuterStages(const plan::PlanOptions& options, int rank, int tensor_rank) {
+  return {rank * options.ModelRanks() + tensor_rank, 2, (options.pipeline - 1) * options.tensor};
 }
 
 // Of data rank `rank`: neighbours that together hold each shard once; none where nothing is

@@ -35,6 +35,7 @@
 #include "engine/runtime/executor/drawn_values.h"
 #include "engine/runtime/executor/host_inputs.h"
 #include "engine/runtime/executor/op_time.h"
+#include "engine/runtime/executor/stage_transfers.h"
 #include "engine/runtime/executor/step_context.h"
 
 namespace milepost::comm {
@@ -149,6 +150,7 @@ struct StepEngineArguments {
   // Another one among the same ranks, for a device's calls, which come at other times than the
   // session's; the same. Null where world is 1, and on the CPU.
   comm::Communicator* device_communicator = nullptr;
+  StageTransfers transfers = {};
   std::string state_folder = {};  // on a local disk, for state that is to lie there
   // StepEngine::choices of an earlier one of the job; rank 0's counts for all. What is of another
   // device or library is not used.

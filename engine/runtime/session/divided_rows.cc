@@ -71,7 +71,7 @@ absl::Status DividedRows::Share(const Rows& rows, comm::Communicator& communicat
                          .receive = received[peer].data(),
                          .receive_bytes = received[peer].size()});
   }
-  MP_RETURN_IF_ERROR(communicator.Exchange(transfers));
+  MP_RETURN_IF_ERROR(communicator.Exchange(transfers, {first_rank_, ranks_, 1}));
   if (own == 0) return absl::OkStatus();
   for (int peer = 0; peer < ranks_; ++peer) {
     Place(rows, peer, peer == rank_ ? runs_of(peer) : received[peer].data());

@@ -50,8 +50,10 @@ ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& g
       rank_(communicator == nullptr ? 0 : plan.options.DataRank(communicator->rank())),
       tensor_rank_(communicator == nullptr ? 0 : plan.options.TensorRank(communicator->rank())) {
   std::vector<const plan::FlatGroup*> group_of(graph.parameters.size());
-  for (const plan::FlatGroup& group : plan.groups) {
-    for (const plan::GroupParameter& p : group.parameters) group_of[p.parameter] = &group;
+  for (const std::vector<plan::FlatGroup>* groups : {&plan.groups, &plan.elsewhere}) {
+    for (const plan::FlatGroup& group : *groups) {
+      for (const plan::GroupParameter& p : group.parameters) group_of[p.parameter] = &group;
+    }
   }
   for (size_t i = 0; i < graph.parameters.size(); ++i) {
     const graph::Parameter& parameter = graph.parameters[i];
@@ -177,6 +179,7 @@ std::vector<StateInterval> ParameterStore::HeldBase(int part) const {
 // Ranks that hold the same shard (at stage 0: everything) share the work, and so do tensor ranks
 // of what all of them have.
 ParameterStore::Range ParameterStore::SavedRange(const plan::FlatGroup& group) const {
+  if (group.IsCopy(plan_.options)) return {0, 0};
   const int64_t count = group.padded_elements / plan_.options.world;
   const int64_t begin = HeldBegin(group) + rank_ / plan_.options.Shards() * count;
   if (group.divided) return {begin, begin + count};
@@ -199,7 +202,9 @@ std::vector<StateInterval> ParameterStore::Saved(int part) const {
 }
 
 void ParameterStore::DivideSaved() {
-  divided_.emplace(plan_.options.tensor, tensor_rank_, rank_ * plan_.options.tensor);
+  const plan::PlanOptions& options = plan_.options;
+  divided_.emplace(options.tensor, tensor_rank_,
+                   rank_ * options.ModelRanks() + options.stage * options.tensor);
   for (const plan::FlatGroup& group : plan_.groups) {
     if (!group.divided) continue;
     for (const plan::GroupParameter& p : group.parameters) DivideSaved(group, p);

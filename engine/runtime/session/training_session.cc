@@ -82,6 +82,7 @@ absl::Status TrainingSession::Open() {
                                             .data = data_,
                                             .communicator = communicator_,
                                             .device_communicator = options_.device_communicator,
+                                            .transfers = options_.transfers,
                                             .state_folder = StateFolder(),
                                             .choices = options_.choices}));
   const plan::StepPlan& plan = engine_->plan();
@@ -534,8 +535,9 @@ absl::StatusOr<std::vector<double>> TrainingSession::AgreeOnTurns(const data::Sa
 absl::Status TrainingSession::EvaluateTurn(const data::SampleSource& source,
                                            const data::ValidationShare& share,
                                            bool many_documents) {
-  // Where parameters are gathered, or activations summed, every rank must take part in every turn.
-  const bool alone = !plan().options.ShardsParameters() && plan().options.tensor == 1;
+  // Where parameters are gathered, or activations summed or handed on, every rank must take part in
+  // every turn.
+  const bool alone = !plan().options.ShardsParameters() && plan().options.ModelRanks() == 1;
   if (share.count == 0 && alone) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine_->NextEvaluationInputs());
   Enter(Activity::kData);

@@ -60,6 +60,7 @@ struct SessionOptions {
   // What it runs on (executor/step_engine.h); none: the CPU.
   StepEngineFactory engine;
   comm::Communicator* device_communicator = nullptr;  // as StepEngineArguments has it
+  StageTransfers transfers;                           // likewise
   // For state on disk where the spec names no train.offload.path; there already.
   std::string state_folder;
   // Of an earlier session of the job (TrainingSession::choices); rank 0's counts.

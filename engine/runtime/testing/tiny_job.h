@@ -30,7 +30,9 @@ namespace milepost::runtime {
 
 struct TinyOptions {
   int ranks = 1;
-  int tensor = 1;  // of them, those that divide each layer
+  int tensor = 1;    // of them, those that divide each layer
+  int pipeline = 1;  // stages
+  v1::PipelineSchedule schedule = v1::PIPELINE_SCHEDULE_UNSPECIFIED;
   int stage = 1;
   int group = 0;  // ranks that share out shards; 0: all
   int prefetch = 1;
@@ -137,6 +139,10 @@ class TinyJob {
     }
     spec.mutable_resources()->set_ranks(options.ranks);
     if (options.tensor > 1) spec.mutable_resources()->mutable_mesh()->set_tensor(options.tensor);
+    if (options.pipeline > 1) {
+      spec.mutable_resources()->mutable_mesh()->set_pipeline(options.pipeline);
+      spec.mutable_resources()->mutable_mesh()->set_schedule(options.schedule);
+    }
     NormalizeJobSpec(&spec);
     EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
     return spec;
@@ -274,11 +280,14 @@ inline void RunRanks(
     const v1::JobSpec& spec, const std::function<void(int, TrainingSession&)>& body,
     const OptionsOfRank& options = [](int) { return SessionOptions{}; }) {
   auto group = comm::MakeInProcessGroup(spec.resources().ranks());
+  auto activations = comm::MakeInProcessGroup(spec.resources().ranks());
+  auto gradients = comm::MakeInProcessGroup(spec.resources().ranks());
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < group.size(); ++rank) {
     threads.emplace_back([&, rank] {
-      auto session =
-          TrainingSession::Create(spec, options(static_cast<int>(rank)), group[rank].get());
+      SessionOptions of_rank = options(static_cast<int>(rank));
+      of_rank.transfers = {activations[rank].get(), gradients[rank].get()};
+      auto session = TrainingSession::Create(spec, of_rank, group[rank].get());
       ASSERT_TRUE(session.ok()) << session.status();
       body(static_cast<int>(rank), **session);
     });

@@ -1,0 +1,26 @@
+// Which blocks of a model each stage of a pipeline has.
+//
+//   MP_ASSIGN_OR_RETURN(const std::vector<int> stages, StagesOfBlocks(graph, /*stages=*/4));
+//
+// Stages are runs of blocks, cut so that the one with the most arithmetic has as little as can be:
+// the embedding and the loss head count as they are. Pure.
+#ifndef MILEPOST_ENGINE_PLAN_PIPELINE_STAGES_H_
+#define MILEPOST_ENGINE_PLAN_PIPELINE_STAGES_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/graph/graph.h"
+
+namespace milepost::plan {
+
+// By block of a graph without a backward. INVALID_ARGUMENT: there are fewer blocks than stages.
+absl::StatusOr<std::vector<int>> StagesOfBlocks(const graph::Graph& graph, int stages);
+
+// The same of anything that has a cost: by item, in order; every stage has one. `costs` has at
+// least `stages` entries.
+std::vector<int> CutEvenly(const std::vector<double>& costs, int stages);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_PIPELINE_STAGES_H_

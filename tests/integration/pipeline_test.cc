@@ -1,0 +1,432 @@
+// Pipeline parallelism: stages that divide the blocks train as one rank does, by any schedule, at every
+// ZeRO stage, and their state goes on at any other mesh.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/runtime/testing/snapshot.h"
+#include "engine/runtime/testing/tiny_images.h"
+#include "engine/runtime/testing/tiny_job.h"
+#include "engine/state/layout.h"
+
+namespace milepost::runtime {
+namespace {
+
+constexpr int64_t kGlobalBatch = 12;
+constexpr auto k1F1B = v1::PIPELINE_SCHEDULE_1F1B;
+constexpr auto kZeroBubble = v1::PIPELINE_SCHEDULE_ZERO_BUBBLE;
+
+struct Mesh {
+  int data = 1;
+  int tensor = 1;
+  int pipeline = 1;
+  int stage = 1;
+  v1::PipelineSchedule schedule = k1F1B;
+  int64_t micro = 0;  // 0: as many micro-batches as there are stages
+};
+
+std::string NameOf(const Mesh& mesh) {
+  return absl::StrCat("data ", mesh.data, ", tensor ", mesh.tensor, ", pipeline ", mesh.pipeline,
+                      ", stage ", mesh.stage, ", schedule ", mesh.schedule, ", micro ", mesh.micro);
+}
+
+TinyOptions On(const Mesh& mesh, TinyOptions options) {
+  options.ranks = mesh.data * mesh.tensor * mesh.pipeline;
+  options.tensor = mesh.tensor;
+  options.pipeline = mesh.pipeline;
+  options.schedule = mesh.schedule;
+  options.stage = mesh.stage;
+  options.global_batch = kGlobalBatch;
+  options.micro_batch = mesh.micro > 0 ? mesh.micro : 1;
+  options.layers = 4;
+  return options;
+}
+
+struct PipelineFamily {
+  std::string name;
+  TinyOptions options;
+};
+
+std::vector<PipelineFamily> Families() {
+  return {
+      {"gpt2", {.dropout = 0.1}},
+      {"llama", {.llama = true, .kv_heads = 4, .qkv_bias = true}},
+      {"tied llama", {.llama = true, .tied = true, .activation = v1::LlamaSpec::ACTIVATION_GEGLU}},
+      {"gemma3", {.llama = true, .tied = true, .gemma3 = true}},
+      {"bert", {.dropout = 0.1, .bert = true, .documents = true}},
+      {"heads", {.documents = true, .heads = true}}};
+}
+
+struct Trained {
+  std::vector<double> losses, norms;
+  EvaluationReport evaluation;
+  Snapshot snapshot;
+};
+
+// Until step `until`, from the begin or from a snapshot.
+Trained TrainUntil(const v1::JobSpec& spec, int64_t until, const Snapshot* from = nullptr) {
+  Trained trained;
+  std::mutex mutex;
+  RunRanks(spec, [&](int rank, TrainingSession& session) {
+    ASSERT_EQ(from == nullptr ? session.InitializeParameters() : Restore(session, *from),
+              absl::OkStatus());
+    EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
+    while (session.step() < until) {
+      auto report = session.Step(false);
+      ASSERT_TRUE(report.ok()) << report.status();
+      if (rank != 0) continue;
+      trained.losses.push_back(report->train_loss);
+      trained.norms.push_back(report->grad_norm);
+    }
+    auto evaluation = session.Evaluate();
+    ASSERT_TRUE(evaluation.ok()) << evaluation.status();
+    if (rank == 0) trained.evaluation = *std::move(evaluation);
+    Save(session, trained.snapshot, mutex);
+  });
+  return trained;
+}
+
+Trained Train(const v1::JobSpec& spec, const Snapshot* from = nullptr) {
+  return TrainUntil(spec, spec.train().steps(), from);
+}
+
+void ExpectAlike(const Trained& trained, const Trained& alone, double tolerance) {
+  EXPECT_LT(LargestRelativeDifference(trained.losses, alone.losses), tolerance);
+  EXPECT_LT(LargestRelativeDifference(trained.norms, alone.norms), 10 * tolerance);
+  EXPECT_NEAR(trained.evaluation.loss, alone.evaluation.loss,
+              tolerance * std::abs(alone.evaluation.loss));
+  ASSERT_EQ(trained.evaluation.heads.size(), alone.evaluation.heads.size());
+  for (size_t i = 0; i < alone.evaluation.heads.size(); ++i) {
+    EXPECT_EQ(trained.evaluation.heads[i].targets, alone.evaluation.heads[i].targets);
+  }
+}
+
+TEST(PipelineParallel, TrainsAsOneRankDoes) {
+  const TinyJob job;
+  for (const PipelineFamily& family : Families()) {
+    const Trained alone = Train(job.Spec(On({}, family.options)));
+    std::vector<Mesh> meshes = {{1, 1, 2, 1, k1F1B},
+                                {2, 1, 2, 0, kZeroBubble},
+                                {1, 2, 2, 1, k1F1B},
+                                {1, 1, 4, 1, kZeroBubble}};
+    if (family.name == "gpt2") {  // the rest is no matter of the family
+      meshes.insert(meshes.end(), {{1, 1, 3, 0, k1F1B},
+                                   {2, 1, 3, 1, kZeroBubble},
+                                   {1, 1, 4, 1, k1F1B, 12},
+                                   {1, 1, 4, 1, kZeroBubble, 6},
+                                   {2, 1, 2, 2, k1F1B},
+                                   {2, 1, 2, 3, kZeroBubble},
+                                   {3, 1, 2, 3, k1F1B, 2},
+                                   {2, 2, 2, 1, kZeroBubble, 2},
+                                   {2, 2, 4, 1, k1F1B}});
+    }
+    for (const Mesh& mesh : meshes) {
+      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+      ExpectAlike(Train(job.Spec(On(mesh, family.options))), alone, 1e-5);
+    }
+  }
+}
+
+TEST(PipelineParallel, WithRecomputation) {
+  const TinyJob job;
+  for (const v1::Recompute recompute : {v1::RECOMPUTE_SELECTIVE, v1::RECOMPUTE_FULL}) {
+    for (PipelineFamily family : Families()) {
+      const Trained alone = Train(job.Spec(On({}, family.options)));
+      family.options.recompute = recompute;
+      for (const v1::PipelineSchedule schedule : {k1F1B, kZeroBubble}) {
+        SCOPED_TRACE(family.name);
+        ExpectAlike(Train(job.Spec(On({2, 1, 2, 1, schedule}, family.options))), alone, 1e-5);
+      }
+    }
+  }
+}
+
+TEST(PipelineParallel, InBf16) {
+  const TinyJob job;
+  for (PipelineFamily family : Families()) {
+    family.options.precision = v1::PRECISION_BF16;
+    const Trained alone = Train(job.Spec(On({}, family.options)));
+    for (const Mesh& mesh : {Mesh{1, 1, 2, 1, kZeroBubble}, Mesh{1, 2, 3, 1, k1F1B}}) {
+      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+      ExpectAlike(Train(job.Spec(On(mesh, family.options))), alone, 2e-3);
+    }
+  }
+}
+
+TEST(PipelineParallel, BeginsWithTheValuesOfOneRank) {
+  const TinyJob job;
+  for (const PipelineFamily& family : Families()) {
+    const Trained alone = TrainUntil(job.Spec(On({}, family.options)), 0);
+    for (const Mesh& mesh : {Mesh{1, 1, 2, 0}, Mesh{2, 1, 3, 1}, Mesh{2, 2, 2, 3}}) {
+      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+      const Trained staged = TrainUntil(job.Spec(On(mesh, family.options)), 0);
+      EXPECT_TRUE(staged.snapshot.data == alone.snapshot.data);
+      auto layout = state::StateLayout::FromProto(staged.snapshot.tensors);
+      ASSERT_TRUE(layout.ok()) << layout.status();
+      EXPECT_EQ(CheckCoverage(*layout, staged.snapshot.covered), absl::OkStatus());
+    }
+  }
+}
+
+// One step of SGD, as large as a gradient.
+TEST(PipelineParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
+  const TinyJob job;
+  for (PipelineFamily family : Families()) {
+    family.options.steps = 1;
+    const auto spec = [&](const Mesh& mesh) {
+      v1::JobSpec made = job.Spec(On(mesh, family.options));
+      v1::TrainSpec& train = *made.mutable_train();
+      train.clear_optimizer();
+      train.mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_SGD);
+      train.mutable_optimizer()->set_lr(1);
+      train.mutable_schedule()->set_warmup_steps(0);
+      NormalizeJobSpec(&made);
+      return made;
+    };
+    const Snapshot start = TrainUntil(spec({}), 0).snapshot;
+    const Snapshot alone = Train(spec({})).snapshot;
+    for (const Mesh& mesh : {Mesh{1, 1, 4, 1, k1F1B}, Mesh{2, 2, 2, 1, kZeroBubble}}) {
+      const Snapshot staged = Train(spec(mesh)).snapshot;
+      ASSERT_EQ(alone.data.size(), staged.data.size());
+      for (size_t t = 0; t < alone.data.size(); ++t) {
+        if (alone.tensors[t].kind() != "master") continue;
+        SCOPED_TRACE(absl::StrCat(family.name, ": ", alone.tensors[t].name()));
+        double largest = 0, difference = 0;  // of the step
+        for (size_t i = 0; i < alone.data[t].size(); ++i) {
+          const double step = double{alone.data[t][i]} - start.data[t][i];
+          largest = std::max(largest, std::abs(step));
+          difference = std::max<double>(difference, std::abs(alone.data[t][i] - staged.data[t][i]));
+        }
+        EXPECT_GT(largest, 0);
+        EXPECT_LE(difference, 1e-4 * largest + 1e-7);
+      }
+    }
+  }
+}
+
+TEST(PipelineParallel, GoesOnAtEveryOtherMesh) {
+  const TinyJob job;
+  for (const PipelineFamily& family : Families()) {
+    const Trained whole = Train(job.Spec(On({}, family.options)));
+    const Mesh meshes[] = {
+        {1, 1, 1, 0}, {1, 1, 2, 1, k1F1B}, {2, 2, 2, 1, kZeroBubble}, {2, 1, 4, 3, k1F1B}};
+    for (const Mesh& from : meshes) {
+      const Snapshot snapshot = TrainUntil(job.Spec(On(from, family.options)), 5).snapshot;
+      for (const Mesh& to : meshes) {
+        if (family.name != "gpt2" && &to - meshes > 2) continue;
+        SCOPED_TRACE(absl::StrCat(family.name, " from ", NameOf(from), " to ", NameOf(to)));
+        const Trained rest = Train(job.Spec(On(to, family.options)), &snapshot);
+        ASSERT_EQ(rest.losses.size(), 5);
+        for (size_t i = 0; i < 5; ++i) {
+          EXPECT_NEAR(rest.losses[i], whole.losses[5 + i], 1e-5 * whole.losses[5 + i]);
+        }
+      }
+    }
+  }
+}
+
+TEST(PipelineParallel, HasTheSameBitsAgainAndAfterAResume) {
+  const TinyJob job;
+  for (const PipelineFamily& family : Families()) {
+    for (const v1::PipelineSchedule schedule : {k1F1B, kZeroBubble}) {
+      const v1::JobSpec spec = job.Spec(On({2, 1, 3, 1, schedule}, family.options));
+      const Trained once = Train(spec), again = Train(spec);
+      EXPECT_EQ(once.losses, again.losses);
+      EXPECT_TRUE(once.snapshot.data == again.snapshot.data);
+      const Snapshot half = TrainUntil(spec, 5).snapshot;
+      const Trained rest = Train(spec, &half);
+      EXPECT_TRUE(rest.snapshot.data == once.snapshot.data);
+    }
+  }
+}
+
+// Both orders add the same gradients in the same order.
+TEST(PipelineParallel, SchedulesHaveTheSameBits) {
+  const TinyJob job;
+  for (const PipelineFamily& family : Families()) {
+    const Trained one = Train(job.Spec(On({1, 1, 3, 1, k1F1B}, family.options)));
+    const Trained other = Train(job.Spec(On({1, 1, 3, 1, kZeroBubble}, family.options)));
+    EXPECT_EQ(one.losses, other.losses);
+    EXPECT_TRUE(one.snapshot.data == other.snapshot.data) << family.name;
+  }
+}
+
+TEST(PipelineParallel, WithAnAverageOfTheWeights) {
+  const TinyJob job;
+  const auto spec = [&](const Mesh& mesh) {
+    v1::JobSpec made = job.Spec(On(mesh, {.llama = true, .tied = true}));
+    made.mutable_train()->mutable_ema()->set_decay(0.9);
+    NormalizeJobSpec(&made);
+    return made;
+  };
+  const Trained alone = Train(spec({}));
+  for (const Mesh& mesh : {Mesh{1, 1, 2, 0}, Mesh{2, 1, 2, 2}, Mesh{2, 1, 2, 3}}) {
+    SCOPED_TRACE(NameOf(mesh));
+    ExpectAlike(Train(spec(mesh)), alone, 1e-5);
+  }
+}
+
+TEST(PipelineParallel, OfImages) {
+  const TinyImages job;
+  const auto spec = [&](const Mesh& mesh) {
+    v1::JobSpec made = job.Spec({.ranks = mesh.data,
+                                 .stage = mesh.stage,
+                                 .global_batch = kGlobalBatch,
+                                 .micro_batch = 2,
+                                 .heads = true,
+                                 .vit = true,
+                                 .dropout = 0.1});
+    made.mutable_resources()->set_ranks(mesh.data * mesh.pipeline);
+    if (mesh.pipeline > 1) made.mutable_resources()->mutable_mesh()->set_pipeline(mesh.pipeline);
+    made.mutable_train()->mutable_batch()->clear_accumulation();
+    NormalizeJobSpec(&made);
+    EXPECT_EQ(ValidateJobSpec(made), absl::OkStatus());
+    return made;
+  };
+  const Trained alone = Train(spec({}));
+  for (const Mesh& mesh : {Mesh{1, 1, 2, 0}, Mesh{2, 1, 2, 1}}) {
+    SCOPED_TRACE(NameOf(mesh));
+    ExpectAlike(Train(spec(mesh)), alone, 1e-5);
+  }
+}
+
+// Norms are those of the whole model, in which tied weights count once: here every step is clipped.
+TEST(PipelineParallel, ClipsByTheWholeModelsNorm) {
+  const TinyJob job;
+  const auto spec = [&](const Mesh& mesh) {
+    v1::JobSpec made = job.Spec(On(mesh, {.llama = true, .tied = true}));
+    made.mutable_train()->set_clip_norm(0.05);
+    return made;
+  };
+  const Trained alone = Train(spec({}));
+  for (const double norm : alone.norms) EXPECT_GT(norm, 0.05);
+  ExpectAlike(Train(spec({2, 1, 3, 1})), alone, 1e-5);
+}
+
+// What is planned is what is sent, by each of a rank's communicators.
+TEST(PipelineParallel, SendsWhatIsPlanned) {
+  const TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (const Mesh& mesh : {Mesh{1, 1, 4, 0, k1F1B}, Mesh{2, 1, 2, 1, kZeroBubble}}) {
+      const v1::JobSpec spec =
+          job.Spec(On(mesh, {.precision = precision, .llama = true, .tied = true}));
+      const auto ranks = static_cast<size_t>(spec.resources().ranks());
+      std::vector<std::unique_ptr<comm::Communicator>> groups[3];
+      for (auto& group : groups) group = comm::MakeInProcessGroup(spec.resources().ranks());
+      std::vector<std::thread> threads;
+      for (size_t rank = 0; rank < ranks; ++rank) {
+        threads.emplace_back([&, rank] {
+          SessionOptions options;
+          options.transfers = {groups[1][rank].get(), groups[2][rank].get()};
+          auto session = TrainingSession::Create(spec, options, groups[0][rank].get());
+          ASSERT_TRUE(session.ok()) << session.status();
+          ASSERT_TRUE((*session)->InitializeParameters().ok());
+          const auto sent = [&] {
+            int64_t bytes = 0;
+            for (auto& group : groups) bytes += group[rank]->stats().bytes_sent;
+            return bytes;
+          };
+          for (int i = 0; i < 3; ++i) {
+            const int64_t before = sent();
+            ASSERT_TRUE((*session)->Step(false).ok());
+            // A few bytes of scalars are sent whole, not as a ring would.
+            EXPECT_NEAR(static_cast<double>(sent() - before),
+                        (*session)->plan().wire_bytes_per_step, 300)
+                << NameOf(mesh) << ", rank " << rank;
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+  }
+}
+
+// A step that no rank takes: all see the same norm.
+TEST(PipelineParallel, SkipsAStepOnAllRanks) {
+  const TinyJob job;
+  RunRanks(job.Spec(On({1, 1, 3, 1}, {})), [](int rank, TrainingSession& session) {
+    ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+    if (rank == 1) {
+      for (const StateInterval& i : session.RestoreTargets()) {
+        reinterpret_cast<float*>(i.data)[0] = std::numeric_limits<float>::infinity();
+      }
+    }
+    ASSERT_EQ(session.FinishRestore(session.trainer_state()), absl::OkStatus());
+    const auto report = session.Step(false);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_TRUE(report->skipped);
+  });
+}
+
+// Every rank of a pipeline whose peer goes comes back with an error, wherever it waits.
+TEST(PipelineParallel, APeerThatGoesFailsAll) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec(On({1, 1, 4, 1}, {}));
+  for (int failing = 0; failing < 4; ++failing) {
+    std::vector<std::unique_ptr<comm::Communicator>> groups[3];
+    for (auto& group : groups) group = comm::MakeInProcessGroup(4);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 4; ++rank) {
+      threads.emplace_back([&, rank] {
+        SessionOptions options;
+        options.transfers = {groups[1][rank].get(), groups[2][rank].get()};
+        auto session = TrainingSession::Create(spec, options, groups[0][rank].get());
+        ASSERT_TRUE(session.ok()) << session.status();
+        ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+        ASSERT_TRUE((*session)->Step(false).ok());
+        if (rank == failing) {
+          for (auto& group : groups) group[rank].reset();
+          return;
+        }
+        const auto report = (*session)->Step(false);
+        EXPECT_TRUE(comm::IsPeerLost(report.status())) << report.status();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+TEST(PipelineParallel, OtherOptimizers) {
+  const TinyJob job;
+  for (const auto type :
+       {v1::OptimizerSpec::TYPE_SGD, v1::OptimizerSpec::TYPE_LION, v1::OptimizerSpec::TYPE_ADAN}) {
+    const auto spec = [&](const Mesh& mesh) {
+      v1::JobSpec made = job.Spec(On(mesh, {}));
+      made.mutable_train()->clear_optimizer();
+      made.mutable_train()->mutable_optimizer()->set_type(type);
+      made.mutable_train()->mutable_optimizer()->set_lr(1e-3);
+      NormalizeJobSpec(&made);
+      return made;
+    };
+    SCOPED_TRACE(v1::OptimizerSpec::Type_Name(type));
+    ExpectAlike(Train(spec({2, 1, 2, 1})), Train(spec({})), 1e-5);
+  }
+}
+
+// A stage holds its blocks and no others.
+TEST(PipelineParallel, ARankHoldsItsPart) {
+  const TinyJob job;
+  TinyOptions options{.llama = true, .kv_heads = 4};
+  options.width = 128;
+  options.head_dim = 32;
+  options.hidden = 256;
+  int64_t bytes[2] = {0, 0};
+  for (const int pipeline : {1, 2}) {
+    v1::JobSpec spec = job.Spec(On({1, 1, pipeline, 0}, options));
+    spec.mutable_model()->mutable_llama()->set_layers(8);
+    RunRanks(spec, [&](int rank, TrainingSession& session) {
+      if (rank == 0) bytes[pipeline - 1] = session.plan().bytes_by_class[0];
+    });
+  }
+  EXPECT_LT(bytes[1], 0.55 * static_cast<double>(bytes[0]));
+}
+
+}  // namespace
+}  // namespace milepost::runtime
