@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "absl/time/clock.h"
+#include "common/rpc/local_socket.h"
 #include "common/rpc/status.h"
 
 namespace milepost {
@@ -34,10 +35,11 @@ class Serving {
 
 }  // namespace
 
-Coordinators::Coordinators(const Endpoint& all)
+Coordinators::Coordinators(const Endpoint& all, Way way)
     : all_(all.address),
       addresses_(SplitAddresses(all.address)),
       credentials_(all.credentials),
+      way_(way),
       current_(Serving::Get().Find(all_)) {}
 
 Endpoint Coordinators::Current() const {
@@ -53,13 +55,24 @@ void Coordinators::Failed(const std::string& address) {
   Serving::Get().Set(all_, current_);
 }
 
-std::shared_ptr<grpc::Channel> Coordinators::Connect() const {
-  return MakeChannel(Current(), several() ? Keepalive::kImpatient : Keepalive::kPatient);
+Endpoint Coordinators::Target() const {
+  return way_ == Way::kShortest ? ShortestWay(Current()) : Current();
 }
 
-CoordinatorChannel::CoordinatorChannel(const Endpoint& all)
-    : coordinators_(all), address_(coordinators_.Current().address) {
-  channel_ = coordinators_.Connect();
+std::shared_ptr<grpc::Channel> Coordinators::Connect(const Endpoint& target) const {
+  return MakeChannel(target, several() ? Keepalive::kImpatient : Keepalive::kPatient);
+}
+
+CoordinatorChannel::CoordinatorChannel(const Endpoint& all, Way way) : coordinators_(all, way) {
+  absl::MutexLock lock(&mutex_);
+  Connect();
+}
+
+void CoordinatorChannel::Connect() {
+  address_ = coordinators_.Current().address;
+  const Endpoint target = coordinators_.Target();
+  target_ = target.address;
+  channel_ = coordinators_.Connect(target);
 }
 
 std::shared_ptr<grpc::Channel> CoordinatorChannel::Get() const {
@@ -68,12 +81,10 @@ std::shared_ptr<grpc::Channel> CoordinatorChannel::Get() const {
 }
 
 void CoordinatorChannel::Failed(const std::shared_ptr<grpc::Channel>& channel) {
-  if (!several()) return;
   absl::MutexLock lock(&mutex_);
   if (channel != channel_) return;
   coordinators_.Failed(address_);
-  address_ = coordinators_.Current().address;
-  channel_ = coordinators_.Connect();
+  if (several() || coordinators_.Target().address != target_) Connect();
 }
 
 bool CoordinatorChannel::AwaitReady(grpc::Channel* channel, absl::Time deadline) const {

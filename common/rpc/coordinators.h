@@ -28,33 +28,40 @@
 
 namespace milepost {
 
+// kShortest: by common/rpc/local_socket.h where there is that. For those who have much to send or
+// to read: the coordinator does not see an address of theirs then.
+enum class Way { kNetwork, kShortest };
+
 class Coordinators {
  public:
   // `all.address` is "host:port", or several of them separated by commas. The credentials are for
   // each of them.
-  explicit Coordinators(const Endpoint& all);
+  explicit Coordinators(const Endpoint& all, Way way = Way::kNetwork);
 
   bool several() const { return addresses_.size() > 1; }
   // The coordinator that is believed to serve.
   Endpoint Current() const;
+  // The same, by the way that a connection would take now.
+  Endpoint Target() const;
   // Says that the coordinator at `address` does not serve. Moves on to the next one, unless that
   // has already happened.
   void Failed(const std::string& address);
-  // A new connection to the current coordinator. With several coordinators, a connection that goes
+  // A new connection to `target`, which Target has returned. With several coordinators, a connection that goes
   // silent is detected within five seconds.
-  std::shared_ptr<grpc::Channel> Connect() const;
+  std::shared_ptr<grpc::Channel> Connect(const Endpoint& target) const;
 
  private:
   const std::string all_;
   const std::vector<std::string> addresses_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  const Way way_;
   mutable absl::Mutex mutex_;
   size_t current_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 class CoordinatorChannel {
  public:
-  explicit CoordinatorChannel(const Endpoint& all);
+  explicit CoordinatorChannel(const Endpoint& all, Way way = Way::kNetwork);
 
   bool several() const { return coordinators_.several(); }
   std::shared_ptr<grpc::Channel> Get() const;
@@ -69,9 +76,13 @@ class CoordinatorChannel {
   void Pause(absl::Duration pause) const;
 
  private:
+  // To the current coordinator.
+  void Connect() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   Coordinators coordinators_;
   mutable absl::Mutex mutex_;
-  std::string address_ ABSL_GUARDED_BY(mutex_);
+  std::string address_ ABSL_GUARDED_BY(mutex_);  // of the coordinator
+  std::string target_ ABSL_GUARDED_BY(mutex_);   // by which way it is asked
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);
 };
 

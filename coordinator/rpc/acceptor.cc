@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/http/listen.h"
+#include "common/rpc/local_socket.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
 #include "common/unique_fd.h"
@@ -465,6 +466,10 @@ absl::StatusOr<int> Acceptor::Listen(const std::string& host, int port) {
     return absl::UnavailableError("there is no descriptor to wait for connections with");
   }
   MP_ASSIGN_OR_RETURN(impl.listeners, ListenOn(host, &port));
+  if (impl.slots == 0) {  // without TLS
+    MP_ASSIGN_OR_RETURN(UniqueFd local, ListenLocally(absl::StrCat(host, ":", port)));
+    if (local.ok()) impl.listeners.push_back(std::move(local));
+  }
   impl.Watch(impl.wake_up.get(), kWakeUp, EPOLLIN);
   for (size_t i = 0; i < impl.listeners.size(); ++i) {
     impl.Watch(impl.listeners[i].get(), kListener | i, EPOLLIN);

@@ -1,10 +1,12 @@
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/method_handler.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -13,6 +15,7 @@
 #include "common/status_macros.h"
 #include "coordinator/desks/coordinator.h"
 #include "coordinator/desks/paging.h"
+#include "coordinator/rpc/chunk_message.h"
 #include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/services.h"
 #include "coordinator/security/principal.h"
@@ -27,10 +30,24 @@ namespace {
 // A commit waits this long for the streams of other ranks.
 constexpr absl::Duration kLongestCommitWait = absl::Minutes(10);
 
+// It refers to the buffer's memory, and keeps it.
+absl::Cord CordOf(const grpc::ByteBuffer& buffer) {
+  std::vector<grpc::Slice> slices;
+  absl::Cord cord;
+  if (!buffer.Dump(&slices).ok()) return cord;
+  for (const grpc::Slice& slice : slices) {
+    const absl::string_view bytes(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    cord.Append(absl::MakeCordFromExternal(bytes, [slice] {}));
+  }
+  return cord;
+}
+
 class CheckpointServiceImpl : public v1::CheckpointService::Service {
  public:
   CheckpointServiceImpl(Coordinator* coordinator, Gate* gate)
-      : coordinator_(coordinator), gate_(gate) {}
+      : coordinator_(coordinator), gate_(gate) {
+    TakeChunksAsTheyCome();
+  }
 
   // ---- of ranks ----
   grpc::Status BeginCheckpoint(grpc::ServerContext* context,
@@ -44,12 +61,6 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
           MP_ASSIGN_OR_RETURN(*response->mutable_checkpoint(), store().Begin(*request));
           return absl::OkStatus();
         });
-  }
-  grpc::Status WriteChunks(grpc::ServerContext* context,
-                           grpc::ServerReader<v1::WriteChunksRequest>* reader,
-                           v1::WriteChunksResponse* response) override {
-    return gate_->Serve(context, "CheckpointService/WriteChunks", *response, Subject::Nothing(),
-                        [&](GateCall& call) { return Write(call, reader, response); });
   }
   grpc::Status CommitCheckpoint(grpc::ServerContext* context,
                                 const v1::CommitCheckpointRequest* request,
@@ -162,27 +173,51 @@ class CheckpointServiceImpl : public v1::CheckpointService::Service {
     }
   }
 
-  absl::Status Write(GateCall& call, grpc::ServerReader<v1::WriteChunksRequest>* reader,
-                     v1::WriteChunksResponse* response) {
-    v1::WriteChunksRequest message;
-    if (!reader->Read(&message)) {
+  using ChunkMessages = grpc::ServerReader<grpc::ByteBuffer>;
+
+  // In WriteChunks' place: its handler, for messages that protobuf has not copied.
+  void TakeChunksAsTheyCome() {
+    const google::protobuf::FileDescriptor* file = v1::WriteChunksRequest::descriptor()->file();
+    const int method =
+        file->FindServiceByName("CheckpointService")->FindMethodByName("WriteChunks")->index();
+    using Handler = grpc::internal::ClientStreamingHandler<CheckpointServiceImpl, grpc::ByteBuffer,
+                                                           v1::WriteChunksResponse>;
+    const auto serve = [](CheckpointServiceImpl* self, grpc::ServerContext* context,
+                          ChunkMessages* messages, v1::WriteChunksResponse* response) {
+      return self->gate_->Serve(
+          context, "CheckpointService/WriteChunks", *response, Subject::Nothing(),
+          [&](GateCall& call) { return self->Write(call, messages, response); });
+    };
+    MarkMethodStreamed(method, new Handler(serve, this));
+  }
+
+  absl::Status Write(GateCall& call, ChunkMessages* messages, v1::WriteChunksResponse* response) {
+    grpc::ByteBuffer bytes;
+    if (!messages->Read(&bytes)) {
       return absl::InvalidArgumentError("the stream ended before its first message");
     }
-    const std::string name = message.checkpoint();
+    ChunkMessage message;
+    MP_RETURN_IF_ERROR(ParseChunkMessage(CordOf(bytes), &message));
+    const std::string name = message.request.checkpoint();
+    const int64_t generation = message.request.generation();
     MP_ASSIGN_OR_RETURN(v1::Checkpoint owner, store().Owner(name));
     call.About(name, "");
-    MP_RETURN_IF_ERROR(call.Check(Subject::Attempt(owner.job(), message.generation())));
-    MP_RETURN_IF_ERROR(coordinator_->attempts().CheckGeneration(owner.job(), message.generation()));
-    call.EndWithAttempt(owner.job(), message.generation());
+    MP_RETURN_IF_ERROR(call.Check(Subject::Attempt(owner.job(), generation)));
+    MP_RETURN_IF_ERROR(coordinator_->attempts().CheckGeneration(owner.job(), generation));
+    call.EndWithAttempt(owner.job(), generation);
     MP_ASSIGN_OR_RETURN(std::unique_ptr<StreamWriter> stream,
-                        store().OpenStream(name, message.generation(), message.stream()));
-    do {
+                        store().OpenStream(name, generation, message.request.stream()));
+    while (true) {
       MP_RETURN_IF_ERROR(call.StillHolds());
-      if (!message.has_chunk()) continue;
-      MP_RETURN_IF_ERROR(stream->Append(std::move(*message.mutable_chunk())));
-    } while (reader->Read(&message));
-    MP_ASSIGN_OR_RETURN(const int64_t bytes, stream->Finish());
-    response->set_bytes(bytes);
+      if (message.request.has_chunk()) {
+        MP_RETURN_IF_ERROR(stream->Append(message.request.chunk(), message.data));
+      }
+      message.data.Clear();
+      if (!messages->Read(&bytes)) break;
+      MP_RETURN_IF_ERROR(ParseChunkMessage(CordOf(bytes), &message));
+    }
+    MP_ASSIGN_OR_RETURN(const int64_t written, stream->Finish());
+    response->set_bytes(written);
     return absl::OkStatus();
   }
 

@@ -35,7 +35,7 @@ int64_t BytesReceived(int fd) {
 
 void Abort(int fd) {
   const sockaddr nothing = {.sa_family = AF_UNSPEC, .sa_data = {}};
-  connect(fd, &nothing, sizeof nothing);
+  if (connect(fd, &nothing, sizeof nothing) != 0) shutdown(fd, SHUT_RDWR);  // it is no TCP
 }
 
 }  // namespace milepost::coordinator

@@ -3,7 +3,7 @@
 //
 //   MP_ASSIGN_OR_RETURN(std::string name, store.Begin(request));
 //   MP_ASSIGN_OR_RETURN(auto stream, store.OpenStream(name, generation, 0));
-//   MP_RETURN_IF_ERROR(stream->Append(std::move(chunk)));  // any number, any order
+//   MP_RETURN_IF_ERROR(stream->Append(chunk, data));       // any number, any order
 //   MP_RETURN_IF_ERROR(stream->Finish().status());         // on disk and synced
 //   MP_RETURN_IF_ERROR(store.WaitStreams(name, deadline, cancelled));
 //   MP_ASSIGN_OR_RETURN(PreparedCheckpoint prepared, store.Prepare(name, now));
@@ -29,6 +29,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -325,18 +326,19 @@ class CheckpointStore {
   ChunkDeleter deleter_;
 };
 
-// One stream of one open checkpoint. Append checks the checksum and hands the bytes to a writer
-// thread through a queue of at most kQueueChunks, so that receiving and writing overlap. Not
-// thread-safe. Destroyed without Finish: its file is removed.
+// One stream of one open checkpoint. Append checks the checksum while it copies the bytes to where a
+// thread of the file's writes them from, so that receiving and writing overlap. Not thread-safe.
+// Destroyed without Finish: its file is removed.
 class StreamWriter {
  public:
-  static constexpr int kQueueChunks = 4;
   static constexpr int64_t kMaxChunkBytes = 4 << 20;
 
   ~StreamWriter();
-  // DATA_LOSS names the chunk whose bytes do not have the checksum they came with;
-  // INVALID_ARGUMENT: the interval is outside the tensor or has another size than the data. After
-  // an error the stream is dead.
+  // `chunk` without its data, and the data, which are copied. DATA_LOSS names the chunk whose bytes
+  // do not have the checksum they came with; INVALID_ARGUMENT: the interval is outside the tensor
+  // or has another size than the data. After an error the stream is dead.
+  absl::Status Append(const v1::Chunk& chunk, const absl::Cord& data);
+  // The same of a chunk with its data.
   absl::Status Append(v1::Chunk chunk);
   // Bytes written and synced.
   absl::StatusOr<int64_t> Finish();

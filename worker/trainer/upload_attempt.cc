@@ -67,7 +67,7 @@ class Uploader::Call {
   grpc::ClientContext context_;
 };
 
-Uploader::Uploader(const Endpoint& coordinator, int streams_of_rank) : coordinators_(coordinator) {
+Uploader::Uploader(const Endpoint& coordinator, int streams_of_rank) : coordinators_(coordinator, Way::kShortest) {
   channels_.resize(static_cast<size_t>(streams_of_rank));
   Connect();
 }
@@ -76,7 +76,9 @@ Uploader::~Uploader() = default;
 
 void Uploader::Connect() {
   address_ = coordinators_.Current().address;
-  for (auto& channel : channels_) channel = coordinators_.Connect();
+  const Endpoint target = coordinators_.Target();
+  target_ = target.address;
+  for (auto& channel : channels_) channel = coordinators_.Connect(target);
   stub_ = v1::CheckpointService::NewStub(channels_[0]);
 }
 
@@ -95,6 +97,7 @@ void Uploader::Cancel() {
 }
 
 UploadResult Uploader::Run(const Upload& upload) {
+  if (coordinators_.Target().address != target_) Connect();  // another way has opened, or closed
   const UploadResult result = RunOnce(upload);
   const bool away = absl::IsUnavailable(result.status) || absl::IsDeadlineExceeded(result.status);
   if (result.end == UploadEnd::kRetry && away && coordinators_.several()) {

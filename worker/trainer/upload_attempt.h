@@ -79,6 +79,7 @@ class Uploader {
 
   Coordinators coordinators_;
   std::string address_;  // of the coordinator that the channels lead to
+  std::string target_;   // and by which way
   Loans loans_;          // declared before the channels, which may hold the last slices
   std::vector<std::shared_ptr<grpc::Channel>> channels_;  // one per stream
   std::unique_ptr<v1::CheckpointService::StubInterface> stub_;
