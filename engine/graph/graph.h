@@ -160,8 +160,11 @@ struct Attributes {
   bool divides_columns = false;
   int32_t peer_stage = -1;  // kStage*: the pipeline stage at the other end
   int32_t micro_batch =
-      0;                // of the step's, where a program has them all (plan/passes/pipeline_pass.h)
-  int32_t pass = -1;    // likewise: index among the stage's passes
+      0;              // of the step's, where a program has them all (plan/passes/pipeline_pass.h)
+  int32_t pass = -1;  // likewise: index among the stage's passes
+  // kTokenRows, kEmbedding*, kLmHead*: V of the tensor ranks together, which divide the table's
+  // rows (plan/passes/vocabulary_pass.h). 0: each of them has all.
+  int64_t vocabulary = 0;
   RopeAttributes rope;  // kRopeTable
   ImageAttributes image;
   LoraAttributes lora;        // kLora*, kDora, kDoraBackward
@@ -201,7 +204,8 @@ struct TensorDivision {
   int64_t period = 0;
 
   bool whole() const { return run == 0; }
-  // Of rank `tensor_rank`: the whole tensor's element that its element `own` is.
+  // Of rank `tensor_rank`: the whole tensor's element that its element `own` is. At the tensor's
+  // end, or beyond, where ranks have more places than the tensor has elements: those are padding.
   int64_t WholeIndex(int64_t own, int64_t tensor_rank) const {
     return whole() ? own : own / run * period + tensor_rank * run + own % run;
   }

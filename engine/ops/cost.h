@@ -15,6 +15,8 @@ struct Cost {
   // Every operand read once and every output written once (an accumulated one also read), as if
   // nothing stayed in a cache. Embedding: the rows used.
   double bytes = 0;
+  // Of flops: products that an op before has made, and that are made once more.
+  double repeated_flops = 0;
 };
 
 // Flat-group ops (kReduceGradients and later) cost nothing here (plan/passes/zero_pass.h).

@@ -258,9 +258,10 @@ struct PlannedOp {
   std::vector<Access> accesses;
   BufferId workspace = kNoBuffer;
   int64_t workspace_bytes = 0;
-  double flops = 0;       // of matrix products
-  double bytes = 0;       // read and written, at least (ops/cost.h)
-  double wire_bytes = 0;  // sent by this rank
+  double flops = 0;           // of matrix products
+  double repeated_flops = 0;  // of these: of products that were made before
+  double bytes = 0;           // read and written, at least (ops/cost.h)
+  double wire_bytes = 0;      // sent by this rank
 };
 
 // Of the step's f64 scalars. The sums of loss head h follow at LossScalar(h).

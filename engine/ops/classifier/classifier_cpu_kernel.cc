@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/kernels/cpu/parallel.h"
 
@@ -79,7 +80,62 @@ double RowLossAndGradient(T* row, int32_t target, int64_t n, float scale) {
   return std::log(sum) + max - at_target;
 }
 
+// Whether `target` is the first of the largest logits of the row, `max`.
+template <typename T>
+HWY_INLINE bool IsFirst(const T* row, int64_t target, float max) {
+  if (!(ToFloat(row[target]) == max)) return false;
+  bool before = false;
+  for (int64_t i = 0; i < target; ++i) before |= ToFloat(row[i]) == max;
+  return !before;
+}
+
+// `target`: outside [0, n) it is another rank's.
+template <typename T>
+LogitsPart RowPart(const T* row, int64_t target, int64_t n) {
+  if (n == 0) return {.max = -std::numeric_limits<float>::infinity()};
+  LogitsPart part = {.max = RowMax(row, n)};
+  part.sum = static_cast<float>(RowSum(row, n, part.max));
+  if (target < 0 || target >= n) return part;
+  part.target = ToFloat(row[target]);
+  part.first = IsFirst(row, target, part.max) ? 1.0f : 0.0f;
+  return part;
+}
+
+// e^(x - max) * factor, and at the target `at_target`.
+template <typename T>
+void RowPartGradient(const T* row, int64_t target, int64_t n, float max, float factor,
+                     float at_target, T* gradient) {
+  const DF d;
+  const VF vmax = hn::Set(d, max);
+  const VF vfactor = hn::Set(d, factor);
+  ForVectors(n, [&](int64_t i, int64_t count) MP_SIMD {
+    const VF e = FastExp(d, hn::Sub(LoadUpTo(d, row + i, count), vmax));
+    StoreUpTo(hn::Mul(e, vfactor), d, gradient + i, count);
+  });
+  if (target >= 0 && target < n) gradient[target] = FromFloat<T>(at_target);
+}
+
 }  // namespace
+
+LogitsPart RowPartF32(const float* row, int64_t target, int64_t n) {
+  return RowPart(row, target, n);
+}
+LogitsPart RowPartBf16(const bf16* row, int64_t target, int64_t n) {
+  return RowPart(row, target, n);
+}
+LogitsPart RowPartF16(const f16* row, int64_t target, int64_t n) { return RowPart(row, target, n); }
+void RowPartGradientF32(const float* row, int64_t target, int64_t n, float max, float factor,
+                        float at_target, float* gradient) {
+  RowPartGradient(row, target, n, max, factor, at_target, gradient);
+}
+void RowPartGradientBf16(const bf16* row, int64_t target, int64_t n, float max, float factor,
+                         float at_target, bf16* gradient) {
+  RowPartGradient(row, target, n, max, factor, at_target, gradient);
+}
+void RowPartGradientF16(const f16* row, int64_t target, int64_t n, float max, float factor,
+                        float at_target, f16* gradient) {
+  RowPartGradient(row, target, n, max, factor, at_target, gradient);
+}
 
 double RowLossF32(const float* row, int32_t target, int64_t n) { return RowLoss(row, target, n); }
 double RowLossBf16(const bf16* row, int32_t target, int64_t n) { return RowLoss(row, target, n); }
@@ -106,6 +162,12 @@ HWY_EXPORT(RowLossF16);
 HWY_EXPORT(RowLossAndGradientF32);
 HWY_EXPORT(RowLossAndGradientBf16);
 HWY_EXPORT(RowLossAndGradientF16);
+HWY_EXPORT(RowPartF32);
+HWY_EXPORT(RowPartBf16);
+HWY_EXPORT(RowPartF16);
+HWY_EXPORT(RowPartGradientF32);
+HWY_EXPORT(RowPartGradientBf16);
+HWY_EXPORT(RowPartGradientF16);
 
 namespace {
 
@@ -172,7 +234,114 @@ void LogProbsBackward(T* logits, const int32_t* targets, int64_t rows, int64_t v
   });
 }
 
+int64_t NumberOf(const LogitsRows& rows, int64_t row) {
+  return rows.numbers == nullptr ? rows.begin + row : rows.numbers[row];
+}
+
+template <typename T, typename RowPart>
+void Parts(const T* logits, const LogitsRows& rows, const LogitsColumns& columns, LogitsPart* parts,
+           const RowPart& run) {
+  ForRows(rows.count, std::max<int64_t>(columns.each, 1), [&](int64_t row) {
+    const int32_t target = rows.targets[row];
+    if (target < 0 && rows.numbers != nullptr) return;
+    LogitsPart& part = parts[NumberOf(rows, row)];
+    part = target < 0 ? LogitsPart{}
+                      : run(logits + row * columns.stride, target - columns.first, columns.count);
+  });
+}
+
+// What the ranks know of a row with a target, put together.
+struct WholeRow {
+  float max = -std::numeric_limits<float>::infinity();
+  double sum = 0;  // of e^(logit - max)
+  double target = 0;
+  bool right = true;  // the target's logit is the first of the largest
+};
+
+WholeRow Together(const GatheredParts& parts, int64_t row, int32_t target) {
+  WholeRow whole;
+  const auto of = [&](int64_t rank) { return parts.parts[rank * parts.rows + row]; };
+  for (int64_t rank = 0; rank < parts.ranks; ++rank) whole.max = std::max(whole.max, of(rank).max);
+  const int64_t owner = target / parts.each;
+  whole.target = of(owner).target;
+  for (int64_t rank = 0; rank < parts.ranks; ++rank) {
+    const LogitsPart part = of(rank);
+    whole.sum += part.sum * std::exp(double{part.max} - whole.max);
+    const bool behind = rank < owner   ? part.max < whole.target
+                        : rank > owner ? part.max <= whole.target
+                                       : part.first == 1;
+    whole.right = whole.right && behind;
+  }
+  whole.right = whole.right && std::isfinite(whole.sum);
+  return whole;
+}
+
+template <typename T, typename Gradient>
+void PartsGradient(const T* logits, const LogitsRows& rows, const LogitsColumns& columns,
+                   const GatheredParts& parts, float scale, T* gradients, const Gradient& run) {
+  ForRows(rows.count, std::max<int64_t>(columns.each, 1), [&](int64_t row) {
+    const int32_t target = rows.targets[row];
+    T* gradient = gradients + row * columns.stride;
+    const int64_t count = target < 0 ? 0 : columns.count;
+    std::fill(gradient + count, gradient + columns.each, FromFloat<T>(0.0f));
+    if (target < 0) return;
+    const WholeRow whole = Together(parts, NumberOf(rows, row), target);
+    const double at_target = (std::exp(whole.target - whole.max) / whole.sum - 1.0) * scale;
+    run(logits + row * columns.stride, target - columns.first, count, whole.max,
+        static_cast<float>(scale / whole.sum), static_cast<float>(at_target), gradient);
+  });
+}
+
 }  // namespace
+
+template <>
+void ClassifierParts(const float* logits, const LogitsRows& rows, const LogitsColumns& columns,
+                     LogitsPart* parts) {
+  Parts(logits, rows, columns, parts, HWY_DYNAMIC_DISPATCH(RowPartF32));
+}
+template <>
+void ClassifierParts(const bf16* logits, const LogitsRows& rows, const LogitsColumns& columns,
+                     LogitsPart* parts) {
+  Parts(logits, rows, columns, parts, HWY_DYNAMIC_DISPATCH(RowPartBf16));
+}
+template <>
+void ClassifierParts(const f16* logits, const LogitsRows& rows, const LogitsColumns& columns,
+                     LogitsPart* parts) {
+  Parts(logits, rows, columns, parts, HWY_DYNAMIC_DISPATCH(RowPartF16));
+}
+
+template <>
+void ClassifierPartsGradient(const float* logits, const LogitsRows& rows,
+                             const LogitsColumns& columns, const GatheredParts& parts, float scale,
+                             float* gradients) {
+  PartsGradient(logits, rows, columns, parts, scale, gradients,
+                HWY_DYNAMIC_DISPATCH(RowPartGradientF32));
+}
+template <>
+void ClassifierPartsGradient(const bf16* logits, const LogitsRows& rows,
+                             const LogitsColumns& columns, const GatheredParts& parts, float scale,
+                             bf16* gradients) {
+  PartsGradient(logits, rows, columns, parts, scale, gradients,
+                HWY_DYNAMIC_DISPATCH(RowPartGradientBf16));
+}
+template <>
+void ClassifierPartsGradient(const f16* logits, const LogitsRows& rows,
+                             const LogitsColumns& columns, const GatheredParts& parts, float scale,
+                             f16* gradients) {
+  PartsGradient(logits, rows, columns, parts, scale, gradients,
+                HWY_DYNAMIC_DISPATCH(RowPartGradientF16));
+}
+
+void ClassifierPartsLoss(const int32_t* targets, const GatheredParts& parts, bool with_correct,
+                         LossSum* sum) {
+  for (int64_t row = 0; row < parts.rows; ++row) {
+    if (targets[row] < 0) continue;
+    const WholeRow whole = Together(parts, row, targets[row]);
+    sum->loss += std::log(whole.sum) + whole.max - whole.target;
+    ++sum->targets;
+    sum->correct += with_correct && whole.right ? 1 : 0;
+  }
+}
 
 template <>
 void ClassifierForwardBackward(float* logits, const int32_t* targets, int64_t rows,

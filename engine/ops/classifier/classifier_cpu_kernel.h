@@ -1,5 +1,5 @@
-// Softmax, cross-entropy and its gradient over a chunk of logits rows, in place; T in {float,
-// bf16}.
+// Softmax, cross-entropy and its gradient over a chunk of logits rows, in place; T in {float, bf16,
+// f16}.
 //
 //   LossSum loss;
 //   ClassifierForwardBackward<bf16>(logits, targets, rows, vocabulary, 1.0f / valid_targets,
@@ -42,6 +42,23 @@ void ClassifierLogProbs(const T* logits, const int32_t* targets, int64_t rows, i
 template <typename T>
 void ClassifierLogProbsBackward(T* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                                 const float* gradients);
+
+// ---- where ranks divide the columns ----
+
+// parts[r]: of this rank's columns of each row, r its number; zeros in rows without a target, but
+// for those that are numbered. Logits stay as they are.
+template <typename T>
+void ClassifierParts(const T* logits, const LogitsRows& rows, const LogitsColumns& columns,
+                     LogitsPart* parts);
+
+// gradients, of this rank's columns: as ClassifierForwardBackward's. They may be the logits.
+template <typename T>
+void ClassifierPartsGradient(const T* logits, const LogitsRows& rows, const LogitsColumns& columns,
+                             const GatheredParts& parts, float scale, T* gradients);
+
+// *sum is added to, in row order, the same on every rank; `correct` where with_correct.
+void ClassifierPartsLoss(const int32_t* targets, const GatheredParts& parts, bool with_correct,
+                         LossSum* sum);
 
 }  // namespace milepost::kernels
 

@@ -42,6 +42,16 @@ MP_DEVICE void ForPieces(const T* row, int64_t n, int thread, const Body& body) 
   if (tail < n) body(std::integral_constant<int, 1>(), tail);
 }
 
+template <int kThreads, int kId, typename Context>
+MP_DEVICE float BlockMaximum(Context& c, float value) {
+  value = WarpMax(c, value);
+  auto parts = c.template Shared<float, kThreads / kWarp, kId>();
+  if (c.lane() == 0) parts.Set(c.warp(), value);
+  c.Sync();
+  for (int w = 0; w < kThreads / kWarp; ++w) value = fmaxf(value, parts.Get(w));
+  return value;
+}
+
 // A block has a row.
 template <typename T, bool kGradient, int kBlock>
 struct ClassifierKernel {
@@ -62,7 +72,7 @@ struct ClassifierKernel {
       constexpr int kN = decltype(width)::value;
       Add(Read<kN>(c, row + i), i, target, wanted, sums);
     });
-    const float max = BlockMax(c, sums.online.max);
+    const float max = BlockMaximum<kThreads, 0>(c, sums.online.max);
     sums.online.Rebase(max);
     const float sum =
         BlockSum<kThreads, 1>(c, sums.online.sum);  // behind it all have read `wanted`
@@ -107,16 +117,6 @@ struct ClassifierKernel {
     }
   }
 
-  template <typename Context>
-  MP_DEVICE float BlockMax(Context& c, float value) const {
-    value = WarpMax(c, value);
-    auto parts = c.template Shared<float, kThreads / kWarp, 0>();
-    if (c.lane() == 0) parts.Set(c.warp(), value);
-    c.Sync();
-    for (int w = 0; w < kThreads / kWarp; ++w) value = fmaxf(value, parts.Get(w));
-    return value;
-  }
-
   MP_DEVICE RowLoss LossOf(float wanted, float max, float sum, const Sums& sums) const {
     RowLoss row = {.target = 1, .correct = sums.wrong == 0 ? 1.0f : 0.0f};
     row.loss = log(static_cast<double>(sum)) + max - wanted;
@@ -145,6 +145,158 @@ struct ClassifierKernel {
       }
       Write(c, row + i, x.v);
     });
+  }
+};
+
+template <typename Context>
+MP_DEVICE int64_t NumberOf(Context& c, const LogitsRows& rows, int64_t row) {
+  return rows.numbers == nullptr ? rows.begin + row : c.Load(rows.numbers + row);
+}
+
+// A block has a row.
+template <typename T, int kBlock>
+struct PartsKernel {
+  static constexpr int kThreads = kBlock;
+  const T* logits;
+  LogitsRows rows;
+  LogitsColumns columns;
+  LogitsPart* parts;
+
+  Grid grid() const { return {.x = rows.count}; }
+
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const int target = c.Load(rows.targets + c.block());
+    LogitsPart* part = parts + NumberOf(c, rows, c.block());
+    if (target < 0) {
+      if (c.thread() == 0) c.Store(part, LogitsPart{});
+      return;
+    }
+    const T* row = logits + c.block() * columns.stride;
+    const int64_t own = target - columns.first;
+    const bool owns = own >= 0 && own < columns.count;
+    const float wanted = owns ? Widen(c.Load(row + own)) : 0.0f;
+    OnlineSum online;
+    int before = owns && wanted - wanted == 0.0f ? 0 : 1;  // logits that come before the target's
+    ForPieces<kThreads>(row, columns.count, c.thread(), [&](auto width, int64_t i) {
+      constexpr int kN = decltype(width)::value;
+      const Floats<kN> x = Read<kN>(c, row + i);
+      float max = x.v[0];
+      MP_UNROLL
+      for (int k = 1; k < kN; ++k) max = fmaxf(max, x.v[k]);
+      if (!(max <= online.max)) online.Rebase(fmaxf(max, online.max));
+      MP_UNROLL
+      for (int k = 0; k < kN; ++k) {
+        online.sum += expf(x.v[k] - OnlineSum::Base(online.max));
+        const bool behind = i + k < own ? x.v[k] < wanted : x.v[k] <= wanted;
+        if (!behind) ++before;
+      }
+    });
+    const float max = BlockMaximum<kThreads, 0>(c, online.max);
+    online.Rebase(max);
+    const float sum = BlockSum<kThreads, 1>(c, online.sum);
+    before = BlockSum<kThreads, 2>(c, before);
+    if (c.thread() != 0) return;
+    c.Store(part, LogitsPart{max, sum, wanted, before == 0 ? 1.0f : 0.0f});
+  }
+};
+
+// What the ranks know of a row with a target, put together.
+struct WholeRow {
+  float max = -INFINITY;
+  double sum = 0;  // of e^(logit - max)
+  float target = 0;
+  bool right = true;  // the target's logit is the first of the largest
+
+  template <typename Context>
+  MP_DEVICE static WholeRow Of(Context& c, const GatheredParts& parts, int64_t row, int target) {
+    WholeRow whole;
+    for (int64_t rank = 0; rank < parts.ranks; ++rank) {
+      whole.max = fmaxf(whole.max, c.Load(&parts.parts[rank * parts.rows + row].max));
+    }
+    const int64_t owner = target / parts.each;
+    whole.target = c.Load(&parts.parts[owner * parts.rows + row].target);
+    for (int64_t rank = 0; rank < parts.ranks; ++rank) {
+      const LogitsPart part = c.Load(parts.parts + rank * parts.rows + row);
+      whole.sum += part.sum * exp(static_cast<double>(part.max) - whole.max);
+      const bool behind = rank < owner   ? part.max < whole.target
+                          : rank > owner ? part.max <= whole.target
+                                         : part.first == 1.0f;
+      if (!behind) whole.right = false;
+    }
+    if (!(whole.sum - whole.sum == 0)) whole.right = false;
+    return whole;
+  }
+};
+
+// A block has a row. Gradients may lie over the logits.
+template <typename T>
+struct PartsGradientKernel {
+  static constexpr int kThreads = 256;
+  const T* logits;
+  LogitsRows rows;
+  LogitsColumns columns;
+  GatheredParts parts;
+  const float* scale;
+  T* gradients;
+
+  Grid grid() const { return {.x = rows.count}; }
+
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const T* row = logits + c.block() * columns.stride;
+    T* gradient = gradients + c.block() * columns.stride;
+    const int target = c.Load(rows.targets + c.block());
+    const int64_t count = target < 0 ? 0 : columns.count;
+    for (int64_t i = count + c.thread(); i < columns.each; i += kThreads) {
+      c.Store(gradient + i, Narrow<T>(0.0f));
+    }
+    if (target < 0) return;
+    const WholeRow whole = WholeRow::Of(c, parts, NumberOf(c, rows, c.block()), target);
+    const float by = c.Load(scale);
+    const auto factor = static_cast<float>(by / whole.sum);
+    const double at_target = exp(static_cast<double>(whole.target) - whole.max) / whole.sum - 1.0;
+    const int64_t own = target - columns.first;
+    ForPieces<kThreads>(row, count, c.thread(), [&](auto width, int64_t i) {
+      constexpr int kN = decltype(width)::value;
+      auto x = Read<kN>(c, row + i);
+      MP_UNROLL
+      for (int k = 0; k < kN; ++k) {
+        x.v[k] = expf(x.v[k] - whole.max) * factor;
+        if (i + k == own) x.v[k] = static_cast<float>(at_target * by);
+      }
+      Write(c, gradient + i, x.v);
+    });
+  }
+};
+
+// sums = (or +=) those of all rows; one block.
+struct PartsLossKernel {
+  static constexpr int kThreads = 256;
+  const int32_t* row_targets;
+  GatheredParts parts;
+  bool with_correct, accumulate;
+  double* sums;
+
+  Grid grid() const { return {.x = 1}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    double loss = 0, targets = 0, correct = 0;
+    for (int64_t row = c.thread(); row < parts.rows; row += kThreads) {
+      const int target = c.Load(row_targets + row);
+      if (target < 0) continue;
+      const WholeRow whole = WholeRow::Of(c, parts, row, target);
+      loss += log(whole.sum) + whole.max - whole.target;
+      targets += 1;
+      if (with_correct && whole.right) correct += 1;
+    }
+    const double totals[3] = {BlockSum<kThreads, 0>(c, loss), BlockSum<kThreads, 0>(c, targets),
+                              BlockSum<kThreads, 0>(c, correct)};
+    if (c.thread() != 0) return;
+    MP_UNROLL
+    for (int i = 0; i < 3; ++i) {
+      c.Store(sums + i, accumulate ? c.Load(sums + i) + totals[i] : totals[i]);
+    }
   }
 };
 
@@ -188,6 +340,15 @@ struct LogProbsKernel {
     if (row < rows) c.Store(log_probs + row, static_cast<float>(-c.Load(&losses[row].loss)));
   }
 };
+
+// run(kernel) launches it.
+template <typename T, typename Run>
+absl::Status RunParts(const T* logits, const LogitsRows& rows, const LogitsColumns& columns,
+                      LogitsPart* parts, const Run& run) {
+  constexpr int64_t kSmall = 4096;
+  return columns.each < kSmall ? run(PartsKernel<T, 128>{logits, rows, columns, parts})
+                               : run(PartsKernel<T, 512>{logits, rows, columns, parts});
+}
 
 // run(kernel) launches it. `losses`: [rows].
 template <bool kGradient, typename T, typename Run>

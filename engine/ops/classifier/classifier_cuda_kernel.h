@@ -47,6 +47,24 @@ template <typename T>
 absl::Status ClassifierLogProbs(const ClassifierArgs<T>& args, void* workspace, float* log_probs,
                                 cudaStream_t stream);
 
+// ---- where ranks divide the columns; as the CPU's, but that zeros are written in every row that
+// has no target ----
+
+template <typename T>
+absl::Status ClassifierParts(const T* logits, const LogitsRows& rows, const LogitsColumns& columns,
+                             LogitsPart* parts, cudaStream_t stream);
+
+// `scale`: device.
+template <typename T>
+absl::Status ClassifierPartsGradient(const T* logits, const LogitsRows& rows,
+                                     const LogitsColumns& columns, const GatheredParts& parts,
+                                     const float* scale, T* gradients, cudaStream_t stream);
+
+// sums (or += where `accumulate`): graph::kLossSums.
+absl::Status ClassifierPartsLoss(const int32_t* targets, const GatheredParts& parts,
+                                 bool with_correct, bool accumulate, double* sums,
+                                 cudaStream_t stream);
+
 }  // namespace milepost::kernels::cuda
 
 #endif  // MILEPOST_ENGINE_OPS_CLASSIFIER_CLASSIFIER_CUDA_KERNEL_H_

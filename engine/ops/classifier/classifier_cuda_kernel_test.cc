@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/kernels/cuda/testing/run_kernel.h"
@@ -99,6 +100,88 @@ TYPED_TEST(ClassifierKernels, LossAloneCountsWhatIsRight) {
   EXPECT_NEAR(sums.values()[0], want.loss, 1e-5 * want.loss);
   EXPECT_EQ(sums.values()[1], static_cast<double>(want.targets));
   EXPECT_EQ(sums.values()[2], static_cast<double>(want.correct));
+}
+
+// Two ranks' columns, of which the second has padding: as the CPU's.
+template <typename T>
+void TestParts(int64_t vocabulary, bool numbered) {
+  SCOPED_TRACE(testing::Message() << vocabulary << (numbered ? " numbered" : ""));
+  constexpr int64_t kRows = 9, kRanks = 2;
+  constexpr float kScale = 0.25f;
+  const int64_t each = (vocabulary + 1) / 2 + 5, stride = (each + 7) / 8 * 8;
+  std::vector<int32_t> targets, numbers;
+  for (int64_t row = 0; row < kRows; ++row) {
+    targets.push_back(row == 2 ? -1 : static_cast<int32_t>(row * 17 % vocabulary));
+    numbers.push_back(static_cast<int32_t>((row * 4 + 3) % kRows));
+  }
+  targets[6] = static_cast<int32_t>(vocabulary - 1);
+  std::vector<std::vector<T>> logits;
+  std::vector<LogitsPart> want(kRanks * kRows);
+  HostArray<int32_t> t(targets), n(numbers);
+  HostArray<LogitsPart> parts(kRanks * kRows);
+  LogitsColumns columns[kRanks];
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    logits.push_back(RandomVector<T>(kRows * stride, 3 + rank, 3));
+    if (targets[6] / each == rank) {
+      logits[rank][6 * stride + targets[6] % each] = FromFloat<T>(40.0f);  // right
+    }
+    columns[rank] = {rank * each, each, std::clamp<int64_t>(vocabulary - rank * each, 0, each),
+                     stride};
+    ClassifierParts(logits[rank].data(),
+                    kernels::LogitsRows{targets.data(), kRows, numbered ? numbers.data() : nullptr},
+                    columns[rank], &want[rank * kRows]);
+    HostArray<T> x(logits[rank]);
+    const LogitsRows rows = {t.data(), kRows, numbered ? n.data() : nullptr};
+    const absl::Status ran =
+        RunParts(x.data(), rows, columns[rank], parts.data() + rank * kRows, kRunClassifier);
+    ASSERT_TRUE(ran.ok()) << ran;
+  }
+  const std::vector<LogitsPart> got = parts.values();
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_EQ(got[i].max, want[i].max) << i;
+    EXPECT_NEAR(got[i].sum, want[i].sum, 1e-5 * want[i].sum) << i;
+    EXPECT_EQ(got[i].target, want[i].target) << i;
+    EXPECT_EQ(got[i].first, want[i].first) << i;
+  }
+  if (numbered) {  // the losses' rows are not
+    std::vector<int32_t> all(kRows);
+    for (int64_t row = 0; row < kRows; ++row) all[numbers[row]] = targets[row];
+    targets = all;
+  }
+  LossSum loss;
+  ClassifierPartsLoss(targets.data(), {want.data(), kRanks, kRows, each}, true, &loss);
+  EXPECT_GE(loss.correct, 1);
+  const GatheredParts gathered = {parts.data(), kRanks, kRows, each};
+  HostArray<int32_t> of_all(targets);
+  HostArray<double> sums(std::vector<double>{1, 2, 3});
+  RunKernel(PartsLossKernel{of_all.data(), gathered, true, /*accumulate=*/true, sums.data()});
+  EXPECT_NEAR(sums.values()[0], 1 + loss.loss, 1e-5 * loss.loss);
+  EXPECT_EQ(sums.values()[1], 2 + static_cast<double>(loss.targets));
+  EXPECT_EQ(sums.values()[2], 3 + static_cast<double>(loss.correct));
+  HostArray<float> scale(std::vector<float>{kScale});
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    std::vector<T> expected = logits[rank];
+    const std::vector<int32_t> own = t.values();
+    ClassifierPartsGradient<T>(
+        expected.data(),
+        kernels::LogitsRows{own.data(), kRows, numbered ? numbers.data() : nullptr}, columns[rank],
+        {want.data(), kRanks, kRows, each}, kScale, expected.data());
+    HostArray<T> x(logits[rank]), gradient(logits[rank]);
+    const LogitsRows rows = {t.data(), kRows, numbered ? n.data() : nullptr};
+    for (HostArray<T>* to : {&gradient, &x}) {  // apart, then in place
+      RunKernel(PartsGradientKernel<T>{x.data(), rows, columns[rank], gathered, scale.data(),
+                                       to->data()});
+      ExpectNear(to->values(), expected, sizeof(T) == 4 ? 2e-5 : kTolerance<T>,
+                 sizeof(T) == 4 ? 1e-7 : 1e-4, "gradient");
+    }
+  }
+}
+
+TYPED_TEST(ClassifierKernels, PartsAreTheCpus) {
+  for (const int64_t vocabulary : {3, 10, 257, 9001}) {
+    TestParts<TypeParam>(vocabulary, false);
+    TestParts<TypeParam>(vocabulary, true);
+  }
 }
 
 // -inf is a probability of 0; what else is not finite makes the loss a NaN.

@@ -38,6 +38,11 @@ double BytesOf(const Graph& graph, ValueId value) {
                              ByteSize(graph.values[value].dtype));
 }
 
+// Rows read and written. None has more tokens than those of its own.
+Cost TokenRowsCost(const Graph& graph, const Op& op) {
+  return {.bytes = BytesOf(graph, op.inputs[0]) + 2 * BytesOf(graph, op.outputs[0].value)};
+}
+
 // A row of each table read, one written.
 Cost EmbeddingCost(const Graph& graph, const Op& op) {
   const int tables = 1 + (op.inputs[2] != kNoValue) + (op.inputs[4] != kNoValue);
@@ -61,9 +66,21 @@ int64_t GpuEmbeddingWorkspace(const WorkspaceContext& c) {
 
 }  // namespace
 
+constinit const OpDefinition kTokenRows = {.cost = TokenRowsCost};
 constinit const OpDefinition kEmbedding = {.gradient = EmbeddingGradient, .cost = EmbeddingCost};
 constinit const OpDefinition kEmbeddingBackward = {.cost = EmbeddingBackwardCost,
                                                    .gpu_workspace = GpuEmbeddingWorkspace};
+
+Op TokenRowsOp(const Op& embedding, ValueId rows) {
+  Op op = {.kind = OpKind::kTokenRows,
+           .block = embedding.block,
+           .inputs = {embedding.inputs[0], embedding.inputs[1]},
+           .outputs = {{.value = rows}},
+           .attributes = embedding.attributes,
+           .constant = true};
+  op.attributes.dropout = 0;
+  return op;
+}
 
 ValueId Embedding(Builder& b, absl::string_view name, ValueId tokens, ValueId wte,
                   const EmbeddingTables& tables, double dropout) {

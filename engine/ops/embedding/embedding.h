@@ -8,6 +8,13 @@
 //                     segments', or 0.
 // kEmbeddingBackward: tokens, dx[N,C], positions, segments -> dwte, dwpe, dwse (the last four or
 //                     kNoValue)
+//
+// Where tensor ranks divide wte's rows (plan/passes/vocabulary_pass.h):
+// kTokenRows:         tokens, wte[V/T,C] -> rows[N,C]: the tokens' own, zeros where another rank
+//                     has them
+// kEmbedding:         has the ranks' sum of these as its last input, and reads it instead of wte:
+//                     so the other tables are added once, and each number is that of one rank, to
+//                     the bit. Its gradient of wte has this rank's rows.
 #ifndef MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_H_
 #define MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_H_
 
@@ -23,6 +30,9 @@ struct EmbeddingTables {
   graph::ValueId wse = graph::kNoValue;        // [S,C]
   graph::ValueId segments = graph::kNoValue;   // i32[N], each below S
 };
+
+// Of an embedding whose wte tensor ranks divide: the op in front of the sum.
+graph::Op TokenRowsOp(const graph::Op& embedding, graph::ValueId rows);
 
 graph::ValueId Embedding(graph::Builder& b, absl::string_view name, graph::ValueId tokens,
                          graph::ValueId wte, const EmbeddingTables& tables, double dropout);

@@ -31,7 +31,8 @@ struct Places {
   int64_t token, position, segment;
 };
 HWY_INLINE Places PlacesOf(const EmbeddingRows& rows, int64_t row) {
-  return {rows.tokens[row], rows.positions == nullptr ? row % rows.sequence : rows.positions[row],
+  return {rows.tokens == nullptr ? row : rows.tokens[row],
+          rows.positions == nullptr ? row % rows.sequence : rows.positions[row],
           rows.segments == nullptr ? 0 : rows.segments[row]};
 }
 
@@ -72,10 +73,12 @@ void BackwardColumns(const EmbeddingRows& rows, const T* dy, int64_t width, int6
   alignas(64) float keep[kDropoutChunk];
   for (int64_t row = 0; row < rows.batch * rows.sequence; ++row) {
     const Places at_row = PlacesOf(rows, row);
+    const bool own = at_row.token >= rows.first_token && at_row.token < rows.end_token;
     for (int64_t at = begin; at < end; at += kDropoutChunk) {
       const int64_t count = std::min(kDropoutChunk, end - at);
       Multipliers(dropout, row * width + at, count, keep);
-      float* token = dwte == nullptr ? nullptr : dwte + at_row.token * width + at;
+      float* token =
+          dwte == nullptr || !own ? nullptr : dwte + (at_row.token - rows.first_token) * width + at;
       float* position = dwpe == nullptr ? nullptr : dwpe + at_row.position * width + at;
       float* segment = dwse == nullptr ? nullptr : dwse + at_row.segment * width + at;
       ForVectors(count, [&](int64_t i, int64_t n) MP_SIMD {
@@ -155,6 +158,24 @@ void BackwardWith(Columns columns, const EmbeddingRows& rows, const T* dy, int64
 }
 
 }  // namespace
+
+template <typename T>
+void TokenRows(const int32_t* tokens, int64_t rows, const T* table, int64_t first, int64_t count,
+               int64_t width, T* out) {
+  ParallelFor(0, rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t own = tokens[row] - first;
+      if (own >= 0 && own < count) {
+        std::copy_n(table + own * width, width, out + row * width);
+      } else {
+        std::fill_n(out + row * width, width, T{});
+      }
+    }
+  });
+}
+template void TokenRows(const int32_t*, int64_t, const float*, int64_t, int64_t, int64_t, float*);
+template void TokenRows(const int32_t*, int64_t, const bf16*, int64_t, int64_t, int64_t, bf16*);
+template void TokenRows(const int32_t*, int64_t, const f16*, int64_t, int64_t, int64_t, f16*);
 
 template <>
 void EmbeddingForward(const EmbeddingRows& rows, const EmbeddingTables<float>& tables,

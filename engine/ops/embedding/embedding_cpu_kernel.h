@@ -1,4 +1,4 @@
-// Sums of rows of up to three tables: tokens, positions, segments; T in {float, bf16}.
+// Sums of rows of up to three tables: tokens, positions, segments; T in {float, bf16, f16}.
 //
 //   EmbeddingForward<bf16>({tokens, nullptr, nullptr, batch, sequence}, {wte, wpe}, width,
 //                          DropoutParams{}, x);
@@ -13,7 +13,8 @@
 
 namespace milepost::kernels {
 
-// out[r,:] = dropout(wte[token,:] + wpe[position,:] + wse[segment,:]).
+// out[r,:] = dropout(wte[token,:] + wpe[position,:] + wse[segment,:]). Without tokens out may be
+// wte.
 template <typename T>
 void EmbeddingForward(const EmbeddingRows& rows, const EmbeddingTables<T>& tables, int64_t width,
                       const DropoutParams& dropout, T* out);
@@ -24,6 +25,11 @@ template <typename T>
 void EmbeddingBackward(const EmbeddingRows& rows, const T* dy, int64_t width,
                        const DropoutParams& dropout, const TableGradient& dwte,
                        const TableGradient& dwpe, const TableGradient& dwse);
+
+// out[r,:] = table[tokens[r] - first,:], r < rows; zeros where that is not in [0, count).
+template <typename T>
+void TokenRows(const int32_t* tokens, int64_t rows, const T* table, int64_t first, int64_t count,
+               int64_t width, T* out);
 
 }  // namespace milepost::kernels
 

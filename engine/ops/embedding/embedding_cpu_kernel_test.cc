@@ -114,5 +114,37 @@ TEST_P(Embedding, GradientsAreIndependent) {
   EXPECT_TRUE(SameBits(dwpe, alone));
 }
 
+// Ranks that divide the table: what one has not, another has; none writes outside its rows.
+TEST_P(Embedding, RanksThatDivideTheTable) {
+  constexpr int64_t kWidth = 24, kEach = (kVocabulary + 2) / 3;
+  const Indices ids(true);
+  const EmbeddingRows whole = ids.Rows(true);
+  const auto wte = RandomVector<float>(3 * kEach * kWidth, 1);
+  const auto wpe = RandomVector<float>(kPositions * kWidth, 2);
+  const auto dy = RandomVector<float>(kRows * kWidth, 3);
+  std::vector<float> want(kRows * kWidth), sum(kRows * kWidth);
+  EmbeddingForward<float>(whole, {wte.data(), wpe.data()}, kWidth, DropoutParams{}, want.data());
+  std::vector<float> dwte(kVocabulary * kWidth);
+  EmbeddingBackward(whole, dy.data(), kWidth, DropoutParams{}, {dwte.data(), kVocabulary}, {}, {});
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const int64_t first = rank * kEach, count = std::min(kEach, kVocabulary - first);
+    std::vector<float> part(kRows * kWidth, 7.0f);
+    TokenRows(whole.tokens, kRows, wte.data() + first * kWidth, first, count, kWidth, part.data());
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+    EmbeddingRows own = whole;
+    own.first_token = static_cast<int32_t>(first);
+    own.end_token = static_cast<int32_t>(first + count);
+    std::vector<float> gradient(kEach * kWidth);
+    EmbeddingBackward(own, dy.data(), kWidth, DropoutParams{}, {gradient.data(), kEach}, {}, {});
+    gradient.resize(count * kWidth);
+    EXPECT_TRUE(SameBits(gradient, std::vector<float>(&dwte[first * kWidth],
+                                                      &dwte[first * kWidth] + count * kWidth)));
+  }
+  EmbeddingRows rows = whole;
+  rows.tokens = nullptr;  // their sum has them in order
+  EmbeddingForward<float>(rows, {sum.data(), wpe.data()}, kWidth, DropoutParams{}, sum.data());
+  EXPECT_TRUE(SameBits(sum, want));
+}
+
 }  // namespace
 }  // namespace milepost::kernels

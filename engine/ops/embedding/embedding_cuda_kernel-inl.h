@@ -62,17 +62,23 @@ struct SingleShare {
   MP_DEVICE void Add(const SingleShare& other) { value += other.value; }
 };
 
-// Which row of a table row r of the batch reads.
+// Which row of a table row r of the batch reads. Of tokens those in [first, end) are rows of the
+// table, from 0 on; others have none.
 struct TableIds {
   const int32_t* ids = nullptr;  // null: r % period
   int64_t period = 1;
+  int first = 0;
+  int end = INT32_MAX;
 
   template <typename Context>
   MP_DEVICE int Of(Context& c, int64_t r) const {
     return ids == nullptr ? static_cast<int>(r % period) : c.Load(ids + r);
   }
+  MP_DEVICE bool Has(int id) const { return id >= first && id < end; }
 };
-inline TableIds TokenIds(const EmbeddingRows& rows) { return {.ids = rows.tokens}; }
+inline TableIds TokenIds(const EmbeddingRows& rows) {
+  return {.ids = rows.tokens, .first = rows.first_token, .end = rows.end_token};
+}
 inline TableIds PositionIds(const EmbeddingRows& rows) {
   return {.ids = rows.positions, .period = rows.sequence};
 }
@@ -96,7 +102,7 @@ struct EmbeddingForwardKernel {
     const int64_t row = index / per_row;
     if (row >= rows.batch * rows.sequence) return;
     const int64_t column = Share::Begin(index % per_row);
-    const int64_t token = c.Load(rows.tokens + row);
+    const int64_t token = rows.tokens == nullptr ? row : c.Load(rows.tokens + row);
     Share sum = Share::Of(c, tables.wte + token * width + column);
     if (tables.wpe != nullptr) {
       const TableIds positions = {rows.positions, rows.sequence};
@@ -108,6 +114,30 @@ struct EmbeddingForwardKernel {
     }
     sum.Drop(c, mask, row * width + column);
     sum.Put(c, out + row * width + column);
+  }
+};
+
+template <typename T, typename Share>
+struct TokenRowsKernel {
+  static constexpr int kThreads = 256;
+  const int32_t* tokens;
+  int64_t rows;
+  const T* table;
+  int64_t first, count, width;
+  T* out;
+
+  Grid grid() const { return {.x = CeilDiv(rows * (width / Share::kElements), kThreads)}; }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const int64_t per_row = width / Share::kElements;
+    const int64_t index = c.block() * kThreads + c.thread();
+    const int64_t row = index / per_row;
+    if (row >= rows) return;
+    const int64_t column = Share::Begin(index % per_row);
+    const int64_t own = c.Load(tokens + row) - first;
+    Share share = {};
+    if (own >= 0 && own < count) share = Share::Of(c, table + own * width + column);
+    share.Put(c, out + row * width + column);
   }
 };
 
@@ -179,7 +209,8 @@ struct RunSumKernel {
                        Share sum) const {
     if (continues) return sum.Put(c, heads + c.block() * width + column);
     if (goes_on) return sum.Put(c, tails + c.block() * width + column);
-    float* at = table + id * width + column;
+    if (!ids.Has(id)) return;
+    float* at = table + (id - ids.first) * width + column;
     sum.Add(Share::Of(c, at));
     sum.Put(c, at);
   }
@@ -213,7 +244,8 @@ struct RunJoinKernel {
     for (int64_t k = next; k < rows && IdAt(c, k) == id; k += kRunRows) {
       sum.Add(Share::Of(c, heads + k / kRunRows * width + column));
     }
-    float* at = table + id * width + column;
+    if (!ids.Has(id)) return;
+    float* at = table + (id - ids.first) * width + column;
     sum.Add(Share::Of(c, at));
     sum.Put(c, at);
   }

@@ -19,6 +19,17 @@ absl::Status EmbeddingForward(const EmbeddingRows& rows, const EmbeddingTables<T
 }
 
 template <typename T>
+absl::Status TokenRows(const int32_t* tokens, int64_t rows, const T* table, int64_t first,
+                       int64_t count, int64_t width, T* out, cudaStream_t stream) {
+  if (width % 64 == 0) {
+    const TokenRowsKernel<T, ItemShare> kernel = {tokens, rows, table, first, count, width, out};
+    return Launch(kernel, kernel.grid(), stream, "TokenRows");
+  }
+  const TokenRowsKernel<T, SingleShare> kernel = {tokens, rows, table, first, count, width, out};
+  return Launch(kernel, kernel.grid(), stream, "TokenRows");
+}
+
+template <typename T>
 absl::Status EmbeddingBackward(const EmbeddingRows& rows, const T* dy, int64_t width,
                                const DropoutArgs& dropout, const TableGradient& dwte,
                                const TableGradient& dwpe, const TableGradient& dwse,
@@ -39,6 +50,8 @@ absl::Status EmbeddingBackward(const EmbeddingRows& rows, const T* dy, int64_t w
 #define MP_INSTANTIATE(T)                                                                          \
   template absl::Status EmbeddingForward(const EmbeddingRows&, const EmbeddingTables<T>&, int64_t, \
                                          const DropoutArgs&, T*, cudaStream_t);                    \
+  template absl::Status TokenRows(const int32_t*, int64_t, const T*, int64_t, int64_t, int64_t,    \
+                                  T*, cudaStream_t);                                               \
   template absl::Status EmbeddingBackward(                                                         \
       const EmbeddingRows&, const T*, int64_t, const DropoutArgs&, const TableGradient&,           \
       const TableGradient&, const TableGradient&, void*, cudaStream_t)

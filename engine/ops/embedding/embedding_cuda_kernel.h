@@ -19,6 +19,11 @@ absl::Status EmbeddingForward(const EmbeddingRows& rows, const EmbeddingTables<T
                               int64_t width, const DropoutArgs& dropout, T* out,
                               cudaStream_t stream);
 
+// out[r,:] = table[tokens[r] - first,:], r < rows; zeros where that is not in [0, count).
+template <typename T>
+absl::Status TokenRows(const int32_t* tokens, int64_t rows, const T* table, int64_t first,
+                       int64_t count, int64_t width, T* out, cudaStream_t stream);
+
 // Adds g = dropout mask * dy[r,:] to the rows that r read. Without atomics: the batch's rows are
 // ordered by the table's row that they read, runs of 32 are summed, and the sums of runs that
 // belong together are added in order. The same inputs give the same bits. `workspace`:

@@ -123,5 +123,64 @@ TYPED_TEST(EmbeddingKernels, BackwardIsTheCpus) {
   }
 }
 
+// A rank that has rows [10, 19) of the table: as the CPU's.
+TYPED_TEST(EmbeddingKernels, RowsOfOneRankAreTheCpus) {
+  using T = TypeParam;
+  constexpr int64_t kFirst = 10, kCount = 9;
+  for (const EmbeddingCase& test : kEmbeddingCases) {
+    SCOPED_TRACE(testing::Message() << test.batch << " x " << test.sequence << " x " << test.width);
+    Inputs in(test);
+    const auto table = RandomVector<T>(kCount * test.width, 4);
+    std::vector<T> want(in.n * test.width);
+    kernels::TokenRows<T>(in.tokens.data(), in.n, table.data(), kFirst, kCount, test.width,
+                          want.data());
+    HostArray<T> rows(table), out(in.n * test.width);
+    if (test.width % 64 == 0) {
+      RunKernel(TokenRowsKernel<T, ItemShare>{in.token_array.data(), in.n, rows.data(), kFirst,
+                                              kCount, test.width, out.data()});
+    } else {
+      RunKernel(TokenRowsKernel<T, SingleShare>{in.token_array.data(), in.n, rows.data(), kFirst,
+                                                kCount, test.width, out.data()});
+    }
+    EXPECT_TRUE(SameBits(out.values(), want));
+    // Read as rows in order, and the rest of the sum in place.
+    EmbeddingRows cpu_ordered = in.cpu_rows, ordered = in.rows;
+    cpu_ordered.tokens = ordered.tokens = nullptr;
+    const auto wpe = RandomVector<T>(kPositions * test.width, 5);
+    HostArray<T> positions(wpe);
+    kernels::EmbeddingForward<T>(cpu_ordered, {want.data(), wpe.data()}, test.width, in.cpu,
+                                 want.data());
+    const EmbeddingTables<T> tables = {out.data(), positions.data()};
+    if (EmbedsItems(test.width, in.mask)) {
+      RunKernel(
+          EmbeddingForwardKernel<T, ItemShare>{ordered, tables, test.width, in.mask, out.data()});
+    } else {
+      RunKernel(
+          EmbeddingForwardKernel<T, SingleShare>{ordered, tables, test.width, in.mask, out.data()});
+    }
+    EXPECT_TRUE(SameBits(out.values(), want));
+    // The gradient.
+    const auto gradient = RandomVector<T>(in.n * test.width, 7);
+    EmbeddingRows cpu_own = in.cpu_rows, own = in.rows;
+    cpu_own.first_token = own.first_token = kFirst;
+    cpu_own.end_token = own.end_token = kFirst + kCount;
+    std::vector<float> dwte(kCount * test.width, 0.5f);
+    HostArray<float> got(dwte);
+    HostArray<T> dy(gradient);
+    kernels::EmbeddingBackward<T>(cpu_own, gradient.data(), test.width, in.cpu,
+                                  {dwte.data(), kCount, true}, {}, {});
+    const EmbeddingWorkspace layout(in.n, test.width);
+    HostArray<int32_t> order(layout.runs * kRunRows);
+    HostArray<float> heads(layout.elements), tails(layout.elements);
+    HostArray<RowKey> keys(RowOrderScratchBytes(in.n) / sizeof(RowKey));
+    const TableGradient wanted[3] = {{got.data(), kCount, true}, {}, {}};
+    const absl::Status ran = RunEmbeddingBackward<T>(
+        own, dy.data(), test.width, in.mask, wanted,
+        {order.data(), keys.data(), heads.data(), tails.data()}, kRunEmbedding);
+    ASSERT_TRUE(ran.ok()) << ran;
+    ExpectNear(got.values(), dwte, 1e-5, 2e-5, "table");
+  }
+}
+
 }  // namespace
 }  // namespace milepost::kernels::cuda

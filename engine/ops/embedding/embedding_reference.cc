@@ -11,6 +11,17 @@ int64_t TableRow(const Run& run, size_t index, int64_t r, int64_t fallback) {
   return run.has_input(index) ? run.integers(index)[r] : fallback;
 }
 
+// Of one rank, which has all rows.
+void TokenRows(const Run& run) {
+  const int64_t width = run.dim(1, 1);
+  Array x;
+  for (const int32_t token : run.integers(0)) {
+    const auto row = run.in(1).begin() + token * width;
+    x.insert(x.end(), row, row + width);
+  }
+  run.Write(0, x);
+}
+
 void Embedding(const Run& run) {
   const int64_t width = run.dim(1, 1);
   const int64_t rows = run.dim(0, 0);
@@ -52,6 +63,7 @@ void EmbeddingBackward(const Run& run) {
 
 }  // namespace
 
+constinit const Rule kTokenRows = TokenRows;
 constinit const Rule kEmbedding = Embedding;
 constinit const Rule kEmbeddingBackward = EmbeddingBackward;
 

@@ -46,8 +46,41 @@ void EmitHeadBackward(Backward& backward, const Op& op, OpKind kind, const Outpu
   backward.ReplaceGradient(x, dx);
 }
 
+// Where tensor ranks divide the vocabulary: each makes a part of x's gradient.
+void EmitDividedHeadBackward(Backward& backward, const Op& op) {
+  const auto gradient = [&](ValueId parameter) {
+    Output output = parameter == kNoValue ? Output{} : backward.ParameterGradient(parameter);
+    output.optional = true;
+    return output;
+  };
+  const ValueId x = op.inputs[0];
+  const ValueId dsum = backward.Gradient(x);
+  const ValueId dx = backward.NewGradient(x);
+  const ValueId part = backward.NewGradient(x, " of a tensor rank");
+  const size_t parts = HeadSizes::kGatheredPartsOfLoss, logits = parts + 1;
+  std::vector<ValueId> inputs(op.inputs.begin(), op.inputs.begin() + parts);
+  inputs.insert(inputs.end(), {kNoValue, op.inputs[parts]});
+  std::vector<Output> outputs = {op.outputs[0],
+                                 {.value = part, .may_overwrite = x},
+                                 gradient(op.inputs[1]),
+                                 gradient(op.inputs[3])};
+  if (op.inputs.size() > logits) {
+    inputs.push_back(op.inputs[logits]);
+    const ValueId dlogits = backward.NewGradient(op.inputs[logits]);
+    outputs.push_back({.value = dlogits, .may_overwrite = op.inputs[logits]});
+  }
+  backward.Emit(op, OpKind::kLmHeadLossBackward, std::move(inputs), std::move(outputs));
+  backward.Emit(op, OpKind::kTensorReduce, {part, dsum, kNoValue},
+                {{.value = dx, .may_overwrite = part}});
+  backward.ReplaceGradient(x, dx);
+}
+
 // Forward and backward in one op, so it takes the forward op's place.
 absl::Status LmHeadLossGradient(Backward& backward, const Op& op) {
+  if (op.attributes.vocabulary > 0) {
+    EmitDividedHeadBackward(backward, op);
+    return absl::OkStatus();
+  }
   EmitHeadBackward(backward, op, OpKind::kLmHeadLossBackward, op.outputs[0], {});
   return absl::OkStatus();
 }
@@ -67,13 +100,18 @@ double LogitsProduct(const Graph& graph, const Op& op) {
 }
 
 Cost LossCost(const Graph& graph, const Op& op) {
+  if (HeadSizes::AddsUp(op)) return {.bytes = OperandBytes(graph, op, 2)};
   return {.flops = LogitsProduct(graph, op), .bytes = OperandBytes(graph, op)};
 }
 
-// Logits, dx, dwte.
+// Logits, dx, dwte. Where ranks divide the vocabulary, the logits have been made before.
 Cost LossBackwardCost(const Graph& graph, const Op& op) {
-  const int products = op.outputs[2].value == kNoValue ? 2 : 3;
-  return {.flops = products * LogitsProduct(graph, op), .bytes = OperandBytes(graph, op)};
+  const bool made = op.attributes.vocabulary > 0;
+  const bool again = made && !HeadSizes::KeepsLogits(op);
+  const int products = (op.outputs[2].value == kNoValue ? 1 : 2) + (made && !again ? 0 : 1);
+  return {.flops = products * LogitsProduct(graph, op),
+          .bytes = OperandBytes(graph, op),
+          .repeated_flops = again ? LogitsProduct(graph, op) : 0};
 }
 
 // Of x mostly one row of each sequence: as good as nothing.
@@ -112,8 +150,12 @@ ValueId AddLmHeadLoss(Builder& b, absl::string_view name, std::array<ValueId, 4>
   return b.AddLoss(name, targets, weight, op);
 }
 
-int64_t LossWorkspace(const WorkspaceContext& c) { return CpuHeadLayout(c.graph, c.op).Bytes(); }
-int64_t GpuLossWorkspace(const WorkspaceContext& c) { return GpuHeadLayout(c.graph, c.op).Bytes(); }
+int64_t LossWorkspace(const WorkspaceContext& c) {
+  return HeadSizes::AddsUp(c.op) ? 0 : CpuHeadLayout(c.graph, c.op).Bytes();
+}
+int64_t GpuLossWorkspace(const WorkspaceContext& c) {
+  return HeadSizes::AddsUp(c.op) ? 0 : GpuHeadLayout(c.graph, c.op).Bytes();
+}
 int64_t GpuLogitsWorkspace(const WorkspaceContext& c) {
   return GpuHeadLayout(c.graph, c.op).TakenRowsBytes(c.op);
 }
@@ -125,6 +167,11 @@ constinit const OpDefinition kLmHeadLoss = {.gradient = LmHeadLossGradient,
                                             .cpu_workspace = LossWorkspace,
                                             .gpu_workspace = GpuLossWorkspace,
                                             .multiplies = true};
+constinit const OpDefinition kLmHeadParts = {.cost = LossCost,
+                                             .cpu_workspace = LossWorkspace,
+                                             .gpu_workspace = GpuLossWorkspace,
+                                             .multiplies = true,
+                                             .once = true};
 constinit const OpDefinition kLmHeadLossBackward = {.cost = LossBackwardCost,
                                                     .cpu_workspace = LossWorkspace,
                                                     .gpu_workspace = GpuLossWorkspace,
@@ -154,6 +201,17 @@ ValueId TokenClassifierLoss(Builder& b, absl::string_view name, ValueId x, Value
 ValueId MaskedLmHeadLoss(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId bias,
                          ValueId targets, int64_t chunk_rows, double weight) {
   return AddLmHeadLoss(b, name, {x, wte, targets, bias}, chunk_rows, /*gathers=*/true, weight);
+}
+
+Op LmHeadPartsOp(const Op& loss, ValueId parts, ValueId logits) {
+  Op op = {.kind = OpKind::kLmHeadParts,
+           .block = loss.block,
+           .inputs = loss.inputs,
+           .outputs = {{.value = parts}},
+           .attributes = loss.attributes,
+           .constant = true};
+  if (logits != kNoValue) op.outputs.push_back({.value = logits});
+  return op;
 }
 
 ValueId LmHeadLogProbs(Builder& b, absl::string_view name, ValueId x, ValueId wte, ValueId targets,

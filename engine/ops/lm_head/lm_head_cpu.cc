@@ -61,10 +61,11 @@ std::vector<MatmulSpec> HeadMatmulSpecs(const plan::StepPlan&, const plan::Progr
                                         const graph::Op& op) {
   const HeadSizes sizes(program.graph, op);
   std::vector<MatmulSpec> specs;
+  if (HeadSizes::AddsUp(op)) return specs;
   for (int64_t rows : {sizes.chunk, sizes.gathers ? 0 : sizes.rows % sizes.chunk}) {
     if (rows == 0) continue;
     const HeadProducts p = sizes.Products(rows);
-    specs.push_back(p.logits);
+    if (!sizes.kept || !sizes.training) specs.push_back(p.logits);
     if (!sizes.training) continue;
     specs.push_back(p.dx);
     if (sizes.weight_gradient) specs.insert(specs.end(), {p.dw_assign, p.dw_add});
@@ -98,10 +99,13 @@ struct Head {
         matmuls(&b.matmuls),
         io(sizes, b),
         head(b.attributes().head),
-        logits(reinterpret_cast<T*>(b.Workspace())),
+        logits(io.kept_gradient != nullptr ? io.kept_gradient
+               : io.own_logits != nullptr  ? io.own_logits
+                                           : reinterpret_cast<T*>(b.Workspace())),
         classifier(b.Workspace() + sizes.LogitsBytes()),
         bias_sums(classifier + sizes.ClassifierBytes()),
         scratch(b.Workspace() + sizes.Bytes()) {
+    io.columns.stride = sizes.vocabulary;
     char* gathered = bias_sums + sizes.BiasGradientBytes();
     rows_x = reinterpret_cast<T*>(gathered);
     numbers = reinterpret_cast<int32_t*>(gathered + sizes.RowsBytes());
@@ -112,6 +116,9 @@ struct Head {
     kernels::LossSum sum;
     MP_RETURN_IF_ERROR(sizes.gathers ? RunGathered(context, &sum) : RunAll(context, &sum));
     if (io.sums == nullptr) return absl::OkStatus();
+    if (sizes.divided) {
+      kernels::ClassifierPartsLoss(io.targets, io.parts, /*with_correct=*/false, &sum);
+    }
     if (!io.sums_accumulation.At(context)) std::fill_n(io.sums, graph::kLossSums, 0.0);
     io.sums[graph::kLossSum] += sum.loss;
     io.sums[graph::kLossTargets] += static_cast<double>(sum.targets);
@@ -122,8 +129,13 @@ struct Head {
   absl::Status RunAll(const StepContext& context, kernels::LossSum* sum) const {
     for (int64_t row = 0; row < sizes.rows; row += sizes.chunk) {
       const int64_t at = row * sizes.width;
-      const Chunk chunk{std::min(sizes.chunk, sizes.rows - row), io.x + at, io.targets + row,
-                        io.dx == nullptr ? nullptr : io.dx + at, row > 0,   row};
+      const Chunk chunk{std::min(sizes.chunk, sizes.rows - row),
+                        io.x + at,
+                        io.targets + row,
+                        io.dx == nullptr ? nullptr : io.dx + at,
+                        row > 0,
+                        row,
+                        nullptr};
       MP_RETURN_IF_ERROR(RunChunk(chunk, context, sum));
       if (io.dx == nullptr) continue;
       if (io.dsum != nullptr && io.dsum != io.dx) {
@@ -137,6 +149,7 @@ struct Head {
   // Chunks of rows that have a target; the last one is filled up with zeros. dx may lie over x: of
   // the rows behind those that were gathered nothing is written.
   absl::Status RunGathered(const StepContext& context, kernels::LossSum* sum) const {
+    if (io.own_parts != nullptr) std::fill_n(io.own_parts, sizes.rows, kernels::LogitsPart{});
     for (int64_t row = 0, begin = 0; row < sizes.rows; begin = row) {
       int64_t count = 0;
       for (; row < sizes.rows && count < sizes.chunk; ++row) {
@@ -148,7 +161,7 @@ struct Head {
       if (count > 0 || begin == 0) {  // without any, gradients still have to be assigned
         std::fill_n(rows_x + count * sizes.width, (sizes.chunk - count) * sizes.width, T{});
         std::fill_n(rows_targets + count, sizes.chunk - count, -1);
-        const Chunk chunk{sizes.chunk, rows_x, rows_targets, rows_x, begin > 0};
+        const Chunk chunk{sizes.chunk, rows_x, rows_targets, rows_x, begin > 0, 0, numbers};
         MP_RETURN_IF_ERROR(RunChunk(chunk, context, sum));
         if (io.dx == nullptr) continue;
         for (int64_t i = 0; io.dsum != nullptr && i < count; ++i) {
@@ -179,15 +192,23 @@ struct Head {
     int64_t rows;
     const T* x;
     const int32_t* targets;
-    T* dx;              // may be x
-    bool add;           // the parameters' gradients hold those of other chunks
-    int64_t first = 0;  // of its rows, where they are not gathered
+    T* dx;                             // may be x
+    bool add;                          // the parameters' gradients hold those of other chunks
+    int64_t first = 0;                 // of its rows, where they are not gathered
+    const int32_t* numbers = nullptr;  // of its rows, where they are
+    kernels::LogitsRows Rows() const { return {targets, rows, numbers, first}; }
   };
   // All but the gradient of x; `logits` then hold theirs.
   absl::Status RunChunk(const Chunk& chunk, const StepContext& context,
                         kernels::LossSum* sum) const {
     const HeadProducts& p = ProductsOf(chunk);
-    MP_RETURN_IF_ERROR(matmuls->Execute(p.logits, chunk.x, io.wte, io.bias, logits, scratch));
+    if (io.kept == nullptr) {
+      MP_RETURN_IF_ERROR(matmuls->Execute(p.logits, chunk.x, io.wte, io.bias, logits, scratch));
+    }
+    if (io.own_parts != nullptr) {
+      kernels::ClassifierParts<T>(logits, chunk.Rows(), io.columns, io.own_parts);
+      return absl::OkStatus();
+    }
     if (io.log_probs != nullptr) {
       kernels::ClassifierLogProbs<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary,
                                      io.log_probs + chunk.first);
@@ -201,6 +222,10 @@ struct Head {
     if (io.gradients != nullptr) {
       kernels::ClassifierLogProbsBackward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary,
                                              io.gradients + chunk.first);
+    } else if (sizes.divided) {
+      kernels::ClassifierPartsGradient<T>(io.kept == nullptr ? logits : io.kept, chunk.Rows(),
+                                          io.columns, io.parts, context.gradient_factors[head],
+                                          logits);
     } else {
       kernels::ClassifierForwardBackward<T>(logits, chunk.targets, chunk.rows, sizes.vocabulary,
                                             context.gradient_factors[head], classifier, sum);
@@ -246,6 +271,26 @@ absl::StatusOr<BoundOp> LmHeadLossOf(const Binding& b) {
   return [head = Head<T>(b)](const StepContext& context) { return head.Run(context); };
 }
 
+// kLmHeadLoss where tensor ranks divide the vocabulary: the sums alone.
+absl::StatusOr<BoundOp> SumsOfParts(const Binding& b) {
+  const auto parts =
+      GatheredPartsOf(b, HeadSizes::kGatheredPartsOfLoss, /*each=*/b.InputShape(1)[0]);
+  return [targets = b.Input<int32_t>(2), parts, sums = b.Output<double>(0),
+          accumulation = b.OutputAccumulation(0)](const StepContext& context) {
+    kernels::LossSum sum;
+    kernels::ClassifierPartsLoss(targets, parts, /*with_correct=*/true, &sum);
+    if (!accumulation.At(context)) std::fill_n(sums, graph::kLossSums, 0.0);
+    sums[graph::kLossSum] += sum.loss;
+    sums[graph::kLossTargets] += static_cast<double>(sum.targets);
+    sums[graph::kLossCorrect] += static_cast<double>(sum.correct);
+    return absl::OkStatus();
+  };
+}
+
+absl::StatusOr<BoundOp> BindLmHeadLoss(const Binding& b) {
+  return HeadSizes::AddsUp(b.planned.op) ? SumsOfParts(b) : MP_BIND_BY_DTYPE(LmHeadLossOf, b);
+}
+
 absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
   MP_RETURN_IF_ERROR(PrepareProducts(b, LogitsMatmulSpecs(b.plan, b.program, b.planned.op), 0));
   const graph::Attributes& a = b.attributes();
@@ -275,8 +320,9 @@ absl::StatusOr<BoundOp> BindLmHeadLogits(const Binding& b) {
 
 }  // namespace
 
-constinit const CpuOp kLmHeadLoss = {.bind = MP_BY_DTYPE(LmHeadLossOf),
-                                     .products = HeadMatmulSpecs};
+constinit const CpuOp kLmHeadLoss = {.bind = BindLmHeadLoss, .products = HeadMatmulSpecs};
+constinit const CpuOp kLmHeadParts = {.bind = MP_BY_DTYPE(LmHeadLossOf),
+                                      .products = HeadMatmulSpecs};
 constinit const CpuOp kLmHeadLossBackward = {.bind = MP_BY_DTYPE(LmHeadLossOf),
                                              .products = HeadMatmulSpecs};
 constinit const CpuOp kLmHeadLogProbs = {.bind = MP_BY_DTYPE(LmHeadLossOf),

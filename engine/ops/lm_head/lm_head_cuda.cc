@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/status_macros.h"
+#include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/rows.h"
 #include "engine/ops/classifier/classifier_cuda_kernel.h"
 #include "engine/ops/lm_head/lm_head_binding.h"
@@ -85,10 +86,11 @@ std::vector<Product> HeadProducts(const plan::StepPlan&, const plan::Program& pr
   const HeadSizes sizes(program.graph, op);
   if (op.kind == OpKind::kLmHeadLogits) return {LogitsOfRows(sizes, op.attributes)};
   std::vector<Product> products;
+  if (HeadSizes::AddsUp(op)) return products;
   for (int64_t rows : {sizes.chunk, sizes.rows % sizes.chunk}) {
     if (rows == 0) continue;
     const Products p(sizes, rows);
-    products.push_back(p.logits);
+    if (!sizes.kept || !sizes.training) products.push_back(p.logits);
     if (!sizes.training) continue;
     products.push_back(p.dx);
     if (sizes.weight_gradient) products.insert(products.end(), {p.dw_assign, p.dw_add});
@@ -107,17 +109,30 @@ struct Head {
         stream(b.stream()),
         io(sizes, b),
         factor(&b.control()->gradient_factors[b.attributes().head]),
-        logits(reinterpret_cast<T*>(b.Workspace())),
+        logits(io.kept_gradient != nullptr ? io.kept_gradient
+               : io.own_logits != nullptr  ? io.own_logits
+                                           : reinterpret_cast<T*>(b.Workspace())),
         classifier(b.Workspace() + sizes.LogitsBytes()),
         bias_sums(classifier + sizes.ClassifierBytes()),
         gathered(reinterpret_cast<T*>(bias_sums + sizes.BiasGradientBytes())),
         gathered_targets(
             reinterpret_cast<int32_t*>(bias_sums + sizes.BiasGradientBytes() + sizes.RowsBytes())),
         order(gathered_targets + sizes.TargetsBytes() / static_cast<int64_t>(sizeof(int32_t))),
-        scratch(b.Workspace() + sizes.Bytes()) {}
+        scratch(b.Workspace() + sizes.Bytes()) {
+    io.columns.stride = sizes.Stride();
+  }
 
   absl::Status Run(const StepContext& context) const {
-    if (sizes.gathers) return RunGathered(context);
+    if (sizes.divided && sizes.training) {
+      MP_RETURN_IF_ERROR(cuda::ClassifierPartsLoss(io.targets, io.parts, /*with_correct=*/false,
+                                                   io.sums_accumulation.At(context), io.sums,
+                                                   stream));
+    }
+    return sizes.gathers ? RunGathered(context) : RunAll(context);
+  }
+
+ private:
+  absl::Status RunAll(const StepContext& context) const {
     for (int64_t row = 0; row < sizes.rows; row += sizes.chunk) {
       const int64_t at = row * sizes.width;
       const Chunk chunk = {.rows = std::min(sizes.chunk, sizes.rows - row),
@@ -132,28 +147,36 @@ struct Head {
     return absl::OkStatus();
   }
 
- private:
   struct Chunk {
     int64_t rows;
     const T* x;
     const int32_t* targets;
-    T* dx;              // or null; may be x
-    const T* addend;    // or null; may be dx
-    bool add;           // the parameters' gradients hold those of other chunks
-    int64_t first = 0;  // of its rows, where they are not gathered
+    T* dx;                             // or null; may be x
+    const T* addend;                   // or null; may be dx
+    bool add;                          // the parameters' gradients hold those of other chunks
+    int64_t first = 0;                 // of its rows, where they are not gathered
+    const int32_t* numbers = nullptr;  // of its rows, where they are
+    kernels::LogitsRows Rows() const { return {targets, rows, numbers, first}; }
   };
 
   // dx may lie over x: a row of it is written once that of x has been read.
   absl::Status RunGathered(const StepContext& context) const {
     MP_RETURN_IF_ERROR(cuda::OrderByTarget(io.targets, sizes.rows, order, stream));
+    if (io.own_parts != nullptr) {
+      MP_RETURN_IF_ERROR(cuda::Fill(reinterpret_cast<float*>(io.own_parts),
+                                    sizes.rows * kernels::kLogitsPartFloats, 0, stream));
+    }
     const int64_t end = context.many_targets ? sizes.rows : sizes.chunk;
     for (int64_t row = 0; row < end; row += sizes.chunk) {
       const int64_t count = std::min(sizes.chunk, end - row);
       const int32_t* rows = order + row;
       MP_RETURN_IF_ERROR(cuda::GatherRows<T>(io.x, rows, count, sizes.width, gathered, io.targets,
                                              gathered_targets, stream));
-      const Chunk chunk = {
-          .rows = count, .x = gathered, .targets = gathered_targets, .add = row > 0};
+      const Chunk chunk = {.rows = count,
+                           .x = gathered,
+                           .targets = gathered_targets,
+                           .add = row > 0,
+                           .numbers = rows};
       MP_RETURN_IF_ERROR(RunChunk(chunk, context));
       if (io.dx == nullptr) continue;
       if (io.dsum != nullptr) {
@@ -172,8 +195,23 @@ struct Head {
 
   absl::Status RunChunk(const Chunk& chunk, const StepContext& context) const {
     const Products& p = ProductsOf(chunk.rows);
-    MP_RETURN_IF_ERROR(
-        Execute(p.logits, {.a = chunk.x, .b = io.wte, .bias = io.bias, .c = logits}));
+    if (io.kept == nullptr) {
+      MP_RETURN_IF_ERROR(
+          Execute(p.logits, {.a = chunk.x, .b = io.wte, .bias = io.bias, .c = logits}));
+    }
+    if (io.own_parts != nullptr) {
+      return cuda::ClassifierParts<T>(logits, chunk.Rows(), io.columns, io.own_parts, stream);
+    }
+    MP_RETURN_IF_ERROR(Classify(chunk, context));
+    return sizes.training ? Gradients(chunk, context) : absl::OkStatus();
+  }
+
+  // The loss; `logits` then hold their gradients, if there are any.
+  absl::Status Classify(const Chunk& chunk, const StepContext& context) const {
+    if (sizes.divided) {
+      return cuda::ClassifierPartsGradient<T>(io.kept == nullptr ? logits : io.kept, chunk.Rows(),
+                                              io.columns, io.parts, factor, logits, stream);
+    }
     const cuda::ClassifierArgs<T> args{
         .logits = logits,
         .targets = chunk.targets,
@@ -187,8 +225,13 @@ struct Head {
     if (io.log_probs != nullptr) {
       return cuda::ClassifierLogProbs<T>(args, classifier, io.log_probs + chunk.first, stream);
     }
-    if (!sizes.training) return cuda::ClassifierLoss<T>(args, classifier, stream);
-    MP_RETURN_IF_ERROR(cuda::ClassifierLossAndGradient<T>(args, classifier, stream));
+    return sizes.training ? cuda::ClassifierLossAndGradient<T>(args, classifier, stream)
+                          : cuda::ClassifierLoss<T>(args, classifier, stream);
+  }
+
+  // Of the parameters and x, from those of the logits.
+  absl::Status Gradients(const Chunk& chunk, const StepContext& context) const {
+    const Products& p = ProductsOf(chunk.rows);
     if (io.dbias != nullptr) {
       const bool add = chunk.add || io.dbias_accumulation.At(context);
       MP_RETURN_IF_ERROR(cuda::BiasGradient<T>(logits, chunk.rows, sizes.vocabulary, sizes.Stride(),
@@ -237,6 +280,21 @@ absl::StatusOr<BoundOp> LmHeadLossOf(const CudaBinding& b) {
   return [head = Head<T>(b)](const StepContext& context) { return head.Run(context); };
 }
 
+// kLmHeadLoss where tensor ranks divide the vocabulary: the sums alone.
+absl::StatusOr<BoundOp> SumsOfParts(const CudaBinding& b) {
+  const auto parts =
+      GatheredPartsOf(b, HeadSizes::kGatheredPartsOfLoss, /*each=*/b.InputShape(1)[0]);
+  return [targets = b.Input<int32_t>(2), parts, sums = b.Output<double>(0),
+          accumulation = b.OutputAccumulation(0), stream = b.stream()](const StepContext& context) {
+    return cuda::ClassifierPartsLoss(targets, parts, /*with_correct=*/true,
+                                     accumulation.At(context), sums, stream);
+  };
+}
+
+absl::StatusOr<BoundOp> BindLmHeadLoss(const CudaBinding& b) {
+  return HeadSizes::AddsUp(b.planned.op) ? SumsOfParts(b) : MP_BIND_BY_DTYPE(LmHeadLossOf, b);
+}
+
 template <typename T>
 absl::StatusOr<BoundOp> LmHeadLogitsOf(const CudaBinding& b) {
   MP_RETURN_IF_ERROR(RequireHeadWorkspace(b));
@@ -261,7 +319,8 @@ absl::StatusOr<BoundOp> LmHeadLogitsOf(const CudaBinding& b) {
 
 }  // namespace
 
-constinit const CudaOp kLmHeadLoss = {.bind = MP_BY_DTYPE(LmHeadLossOf), .products = HeadProducts};
+constinit const CudaOp kLmHeadLoss = {.bind = BindLmHeadLoss, .products = HeadProducts};
+constinit const CudaOp kLmHeadParts = {.bind = MP_BY_DTYPE(LmHeadLossOf), .products = HeadProducts};
 constinit const CudaOp kLmHeadLossBackward = {.bind = MP_BY_DTYPE(LmHeadLossOf),
                                               .products = HeadProducts};
 constinit const CudaOp kLmHeadLogProbs = {.bind = MP_BY_DTYPE(LmHeadLossOf),

@@ -42,7 +42,26 @@ void WriteGradients(const Run& run, const Array& logits) {
   run.Write(3, ColumnSums(logits, vocabulary));
 }
 
-// The loss; with gradients where the op has them.
+// Of one rank, which has all columns: what it knows of each row.
+void LmHeadParts(const Run& run) {
+  const int64_t rows = run.dim(0, 0), vocabulary = run.dim(1, 0);
+  const Array logits = Logits(run);
+  Array parts(static_cast<size_t>(4 * rows), 0.0);
+  for (int64_t r = 0; r < rows; ++r) {
+    const double* row = logits.data() + r * vocabulary;
+    const int32_t target = run.integers(2)[r];
+    if (target < 0) continue;
+    const double* best = std::max_element(row, row + vocabulary);
+    double sum = 0;
+    for (int64_t v = 0; v < vocabulary; ++v) sum += std::exp(row[v] - *best);
+    const double values[4] = {*best, sum, row[target], best - row == target ? 1.0 : 0.0};
+    std::copy_n(values, 4, parts.begin() + 4 * r);
+  }
+  run.Write(0, parts);
+  run.Write(1, logits);
+}
+
+// The loss; with gradients where the op has them. Of one rank: it needs no parts.
 void LmHeadLoss(const Run& run) {
   const int64_t rows = run.dim(0, 0), vocabulary = run.dim(1, 0);
   Array logits = Logits(run);
@@ -64,7 +83,9 @@ void LmHeadLoss(const Run& run) {
     }
   }
   run.Write(0, sums);
-  if (training) WriteGradients(run, logits);
+  if (!training) return;
+  WriteGradients(run, logits);
+  run.Write(4, logits);
 }
 
 // log p(target), or what its gradients make.
@@ -106,6 +127,7 @@ void LmHeadLogits(const Run& run) {
 
 }  // namespace
 
+constinit const Rule kLmHeadParts = LmHeadParts;
 constinit const Rule kLmHeadLoss = LmHeadLoss;
 constinit const Rule kLmHeadLossBackward = LmHeadLoss;
 constinit const Rule kLmHeadLogProbs = LmHeadLogProbs;

@@ -26,23 +26,41 @@ struct HeadSizes {
         bias(op.inputs[op.kind == graph::OpKind::kLmHeadLogits ? 2 : 3] != graph::kNoValue),
         training(op.kind == graph::OpKind::kLmHeadLossBackward ||
                  op.kind == graph::OpKind::kLmHeadLogProbsBackward),
+        divided(op.attributes.vocabulary > 0),
+        kept(KeepsLogits(op)),
         weight_gradient(training && op.outputs[2].value != graph::kNoValue),
         bias_gradient(training && op.outputs[3].value != graph::kNoValue),
         adds(training && op.inputs[4] != graph::kNoValue) {}
   int64_t Element() const { return ByteSize(dtype); }
+  // Of ranks that divide the vocabulary: whether the logits are made once, and outlive the op that
+  // makes them.
+  static bool KeepsLogits(const graph::Op& op) {
+    if (op.kind == graph::OpKind::kLmHeadParts) return op.outputs.size() > 1;
+    return op.kind == graph::OpKind::kLmHeadLossBackward && op.attributes.vocabulary > 0 &&
+           op.inputs.size() > kKeptLogits;
+  }
+  // Its inputs and outputs beside the usual ones.
+  static constexpr int kGatheredParts = 5, kKeptLogits = 6, kLogitsGradient = 4;
+  // kLmHeadLoss, which only adds up what has been gathered.
+  static constexpr int kGatheredPartsOfLoss = 4;
+  static bool AddsUp(const graph::Op& op) {
+    return op.kind == graph::OpKind::kLmHeadLoss && op.attributes.vocabulary > 0;
+  }
 
   int64_t rows, width, vocabulary, chunk;
   DType dtype;
   bool gathers;  // the rows that have a target
   bool bias;
   bool training;  // with gradients
+  bool divided;   // among tensor ranks
+  bool kept;
   bool weight_gradient, bias_gradient;
   bool adds;  // dx adds to what its last input holds
 };
 
 struct CpuHeadLayout : HeadSizes {
   using HeadSizes::HeadSizes;
-  int64_t LogitsBytes() const { return LineAligned(chunk * vocabulary * Element()); }
+  int64_t LogitsBytes() const { return kept ? 0 : LineAligned(chunk * vocabulary * Element()); }
   int64_t ClassifierBytes() const { return LineAligned(kernels::ClassifierWorkspaceBytes(chunk)); }
   int64_t BiasGradientBytes() const {
     return bias_gradient ? LineAligned(kernels::BiasGradientWorkspaceBytes(chunk, vocabulary)) : 0;
@@ -58,7 +76,10 @@ struct CpuHeadLayout : HeadSizes {
 
 struct GpuHeadLayout : HeadSizes {
   GpuHeadLayout(const graph::Graph& graph, const graph::Op& op) : HeadSizes(graph, op) {
-    gathers &= op.kind == graph::OpKind::kLmHeadLossBackward;
+    const auto trained = [](const graph::Parameter& p) { return p.gradient != graph::kNoValue; };
+    gathers &= op.kind == graph::OpKind::kLmHeadLossBackward ||
+               (op.kind == graph::OpKind::kLmHeadParts &&
+                std::any_of(graph.parameters.begin(), graph.parameters.end(), trained));
   }
   // Of the logits' rows: products of rows that begin at odd places are slower (BERT-large's head on
   // an H100: 15.6 ms instead of 11.4).
@@ -66,7 +87,7 @@ struct GpuHeadLayout : HeadSizes {
     const int64_t step = 16 / Element();
     return (vocabulary + step - 1) / step * step;
   }
-  int64_t LogitsBytes() const { return DeviceAligned(chunk * Stride() * Element()); }
+  int64_t LogitsBytes() const { return kept ? 0 : DeviceAligned(chunk * Stride() * Element()); }
   int64_t ClassifierBytes() const {
     return DeviceAligned(kernels::cuda::ClassifierWorkspaceBytes(chunk));
   }

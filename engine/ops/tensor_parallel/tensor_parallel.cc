@@ -40,6 +40,7 @@ int64_t GpuBiasBackwardWorkspace(const WorkspaceContext& c) {
 
 constinit const OpDefinition kTensorReduce = {.gradient = TensorReduceGradient,
                                               .cpu_workspace = TensorReduceWorkspace};
+constinit const OpDefinition kTensorGather = {.once = true};
 constinit const OpDefinition kBiasBackward = {.cpu_workspace = BiasBackwardWorkspace,
                                               .gpu_workspace = GpuBiasBackwardWorkspace};
 
@@ -47,6 +48,11 @@ Op TensorReduceOp(ValueId x, ValueId added, ValueId bias, ValueId y) {
   return {.kind = OpKind::kTensorReduce,
           .inputs = {x, added, bias},
           .outputs = {{.value = y, .may_overwrite = x}}};
+}
+
+Op TensorGatherOp(ValueId x, ValueId y) {
+  return {
+      .kind = OpKind::kTensorGather, .inputs = {x}, .outputs = {{.value = y}}, .constant = true};
 }
 
 }  // namespace milepost::ops

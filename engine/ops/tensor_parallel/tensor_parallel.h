@@ -6,6 +6,7 @@
 //                bf16; sums of bf16 are made in fp32 and rounded once. N*C is a multiple of the
 //                number of tensor ranks. In the backward also of f32[C] alone, a part of a
 //                parameter's gradient -> y and g[C], the gradient, to which y is added.
+// kTensorGather: x[N,K] -> y[T,N,K], f32: every rank's x, in their order.
 // kBiasBackward: dy[N,C] -> dbias[C], f32: the sums of dy's columns.
 //
 // Within one rank kTensorReduce adds what else it is given to its own x. Its gradient is that of
@@ -20,6 +21,9 @@ namespace milepost::ops {
 // y = the sum of x over the tensor ranks. `added` and `bias` may be kNoValue.
 graph::Op TensorReduceOp(graph::ValueId x, graph::ValueId added, graph::ValueId bias,
                          graph::ValueId y);
+
+// y = the tensor ranks' x.
+graph::Op TensorGatherOp(graph::ValueId x, graph::ValueId y);
 
 }  // namespace milepost::ops
 

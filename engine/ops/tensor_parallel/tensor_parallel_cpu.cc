@@ -61,6 +61,16 @@ absl::StatusOr<BoundOp> BindTensorReduce(const Binding& b) {
   return MP_BIND_F32_OR_BF16(TensorReduceOf, b);
 }
 
+absl::StatusOr<BoundOp> BindTensorGather(const Binding& b) {
+  MP_ASSIGN_OR_RETURN(const BoundCall call, runtime::CallOf(b));
+  const int64_t n = graph::Elements(b.InputShape(0));
+  return [call, x = b.Input<float>(0), n,
+          own = b.Output<float>(0) + b.tensor_rank * n](const StepContext& context) {
+    std::copy_n(x, n, own);
+    return call.Run(context);
+  };
+}
+
 template <typename T>
 absl::StatusOr<BoundOp> BiasBackwardOf(const Binding& b) {
   const graph::Shape& shape = b.InputShape(0);
@@ -76,6 +86,7 @@ absl::StatusOr<BoundOp> BiasBackwardOf(const Binding& b) {
 }  // namespace
 
 constinit const CpuOp kTensorReduce = {.bind = BindTensorReduce};
+constinit const CpuOp kTensorGather = {.bind = BindTensorGather};
 constinit const CpuOp kBiasBackward = {.bind = MP_F32_OR_BF16(BiasBackwardOf)};
 
 }  // namespace milepost::ops::cpu

@@ -47,6 +47,16 @@ absl::StatusOr<BoundOp> BindTensorReduce(const CudaBinding& b) {
   return MP_BIND_F32_OR_BF16(TensorReduceOf, b);
 }
 
+absl::StatusOr<BoundOp> BindTensorGather(const CudaBinding& b) {
+  MP_ASSIGN_OR_RETURN(const DeviceCall call, runtime::DeviceCallOf(b));
+  const int64_t n = graph::Elements(b.InputShape(0));
+  return [call, x = b.Input<float>(0), n,
+          own = b.Output<float>(0) + b.tensor_rank * n](const StepContext&) {
+    MP_RETURN_IF_ERROR(cuda::Cast(x, n, own, call.stream));
+    return call.Enqueue();
+  };
+}
+
 template <typename T>
 absl::StatusOr<BoundOp> BiasBackwardOf(const CudaBinding& b) {
   const graph::Shape& shape = b.InputShape(0);
@@ -62,6 +72,7 @@ absl::StatusOr<BoundOp> BiasBackwardOf(const CudaBinding& b) {
 }  // namespace
 
 constinit const CudaOp kTensorReduce = {.bind = BindTensorReduce};
+constinit const CudaOp kTensorGather = {.bind = BindTensorGather};
 constinit const CudaOp kBiasBackward = {.bind = MP_F32_OR_BF16(BiasBackwardOf)};
 
 }  // namespace milepost::ops::gpu

@@ -15,11 +15,14 @@ void TensorReduce(const Run& run) {
   run.Write(1, y);
 }
 
+void TensorGather(const Run& run) { run.Write(0, run.in(0)); }
+
 void BiasBackward(const Run& run) { run.Write(0, ColumnSums(run.in(0), run.dim(0, 1))); }
 
 }  // namespace
 
 constinit const Rule kTensorReduce = TensorReduce;
+constinit const Rule kTensorGather = TensorGather;
 constinit const Rule kBiasBackward = BiasBackward;
 
 }  // namespace milepost::ops::reference

@@ -35,7 +35,9 @@ Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_p
   const int on_host = ranks_per_host > 0 ? ranks_per_host : all;
   if (kind == OpKind::kReduceScalars) return {all, std::min(all, on_host)};
   // Tensor ranks are neighbours.
-  if (kind == OpKind::kTensorReduce) return {options.tensor, std::min(options.tensor, on_host)};
+  if (kind == OpKind::kTensorReduce || kind == OpKind::kTensorGather) {
+    return {options.tensor, std::min(options.tensor, on_host)};
+  }
   // Stages are neighbours too.
   const bool of_stages = kind == OpKind::kStageSend || kind == OpKind::kReduceShared;
   if (of_stages) return {2, options.ModelRanks() <= on_host ? 2 : 1};

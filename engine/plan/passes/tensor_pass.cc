@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/ops/tensor_parallel/tensor_parallel.h"
+#include "engine/plan/passes/vocabulary_pass.h"
 
 namespace milepost::plan {
 namespace {
@@ -222,7 +223,9 @@ class LayerDivider {
 
 absl::Status DivideLayers(Graph& graph, int ranks) {
   if (ranks == 1) return absl::OkStatus();
-  return LayerDivider(graph, ranks).Run();
+  MP_RETURN_IF_ERROR(LayerDivider(graph, ranks).Run());
+  DivideVocabulary(graph, ranks);
+  return absl::OkStatus();
 }
 
 }  // namespace milepost::plan

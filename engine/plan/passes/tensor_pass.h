@@ -8,8 +8,9 @@
 // is divided with what is between them. Each rank has some columns of the first layer (whole heads
 // of attention), its part of what is between, and the rows of the last layers that read it. The sum
 // of what the ranks make of the last layers is the layer's output (kTensorReduce); the bias is
-// added to the sum. In the backward the gradient of the first layer's input is such a sum too. All
-// else is the same on every tensor rank: norms, residuals, embeddings and losses.
+// added to the sum. In the backward the gradient of the first layer's input is such a sum too. The
+// vocabulary is divided likewise (vocabulary_pass.h). All else is the same on every tensor rank:
+// norms, residuals, positions, and losses over anything but the vocabulary.
 //
 // The values' shapes become those of a rank, and Parameter::division says which elements a rank
 // has. Pure.

@@ -55,7 +55,7 @@ TEST(TensorPass, ARankHasWholeHeadsOfEach) {
   EXPECT_EQ(graph.values[out.value].shape, (graph::Shape{32, 64}));
   EXPECT_EQ(out.division.WholeIndex(5, /*tensor_rank=*/1), 32 * 64 + 5);
   EXPECT_TRUE(ParameterNamed(graph, "h.0.attn.c_proj.bias").division.whole());
-  EXPECT_TRUE(ParameterNamed(graph, "wte.weight").division.whole());
+  EXPECT_TRUE(ParameterNamed(graph, "wpe.weight").division.whole());
 }
 
 TEST(TensorPass, SumsWhatTheLastLayersMakeAndTheGradientOfTheFirst) {
@@ -71,9 +71,10 @@ TEST(TensorPass, SumsWhatTheLastLayersMakeAndTheGradientOfTheFirst) {
     (op.op.phase == graph::Phase::kForward ? forward : backward) += 1;
     bytes += op.wire_bytes;
   }
-  EXPECT_EQ(forward, 6);
-  EXPECT_EQ(backward, 6);
-  EXPECT_EQ(bytes, 12 * 4 * 2 * 16 * 64);  // a ring of two sends each element once
+  // Two of each layer; and of the vocabulary, rows of tokens and the gradient behind the head.
+  EXPECT_EQ(forward, 7);
+  EXPECT_EQ(backward, 7);
+  EXPECT_EQ(bytes, 14 * 4 * 2 * 16 * 64);  // a ring of two sends each element once
 }
 
 // A sum that is left out, or sends other bytes, is found before anything runs.

@@ -21,10 +21,18 @@ using graph::OpKind;
 
 PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op) {
   const ops::Cost cost = ops::OpCost(graph, op);
-  return {.op = op, .flops = cost.flops, .bytes = cost.bytes};
+  return {
+      .op = op, .flops = cost.flops, .repeated_flops = cost.repeated_flops, .bytes = cost.bytes};
 }
 
-// Of both programs: an all-reduce among the tensor ranks.
+// Every rank's own but one, as a ring moves them.
+double GatheredBytes(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
+  const graph::Value& own = graph.values[op.inputs[0]];
+  const int64_t bytes = graph::Elements(own.shape) * ByteSize(own.dtype);
+  return static_cast<double>(bytes * (options.tensor - 1));
+}
+
+// Of both programs: an all-reduce or a gather among the tensor ranks.
 PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
   PlannedOp planned = FromGraph(graph, op);
   if (op.kind == OpKind::kTensorReduce) {
@@ -36,6 +44,7 @@ PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op, const PlanOp
     const graph::Value& sent = graph.values[op.inputs[0]];
     planned.wire_bytes = static_cast<double>(graph::Elements(sent.shape) * ByteSize(sent.dtype));
   }
+  if (op.kind == OpKind::kTensorGather) planned.wire_bytes = GatheredBytes(graph, op, options);
   return planned;
 }
 

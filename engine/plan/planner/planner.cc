@@ -1,5 +1,6 @@
 #include "engine/plan/planner/planner.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@
 #include "engine/plan/passes/recompute_pass.h"
 #include "engine/plan/passes/stream_pass.h"
 #include "engine/plan/passes/tensor_pass.h"
+#include "engine/plan/passes/vocabulary_pass.h"
 #include "engine/plan/passes/zero_pass.h"
 #include "engine/plan/pipeline/schedule.h"
 #include "engine/plan/pipeline/stages.h"
@@ -210,10 +212,11 @@ void Tally(StepPlan& plan) {
     const bool counts = op.op.phase != graph::Phase::kUpdate;  // Muon's are not the model's
     // What all tensor ranks do alike is done for the model once.
     const double share = op.op.attributes.divided ? 1 : 1.0 / plan.options.tensor;
-    const double flops = share * runs * op.flops;
-    const bool of_stages = plan.options.pipeline > 1 && !again;  // known already
-    if (counts && !of_stages) {
-      (again ? plan.recompute_flops_per_step : plan.flops_per_step) += flops;
+    const double made_again = again ? op.flops : op.repeated_flops;
+    if (counts) {
+      plan.recompute_flops_per_step += share * runs * made_again;
+      const bool known = plan.options.pipeline > 1;  // that of all stages
+      if (!known) plan.flops_per_step += share * runs * (op.flops - made_again);
     }
     plan.wire_bytes_per_step += runs * op.wire_bytes;
     const bool copy = op.stream == Stream::kToHost || op.stream == Stream::kToDevice;
@@ -305,7 +308,9 @@ absl::StatusOr<double> FlopsOfStages(graph::Graph graph, const PlanOptions& opti
   MP_RETURN_IF_ERROR(ops::AddBackward(graph));
   double flops = 0;
   for (const graph::Op& op : graph.ops) {
-    flops += (op.attributes.divided ? 1 : 1.0 / options.tensor) * ops::OpCost(graph, op).flops;
+    const ops::Cost cost = ops::OpCost(graph, op);
+    const double share = op.attributes.divided ? 1 : 1.0 / options.tensor;
+    flops += share * (cost.flops - cost.repeated_flops);
   }
   return flops * static_cast<double>(options.accumulation) / options.pipeline;
 }
@@ -421,8 +426,11 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   const int64_t chunk_rows =
       LmHeadChunkRows(options.micro_batch * options.sequence, model.vocabulary,
                       options.compute_dtype, options.LmHeadChunkBytes());
+  // Tensor ranks divide the vocabulary: each has fewer columns of more rows at once.
   options.min_matmul_workspace_bytes = MatmulWorkspaceReserve(
-      threads, options.compute_dtype, chunk_rows, model.width, model.vocabulary);
+      threads, options.compute_dtype,
+      std::min(chunk_rows * tensor, options.micro_batch * options.sequence), model.width,
+      tensor == 1 ? model.vocabulary : VocabularyRows(model.vocabulary, tensor));
   return options;
 }
 

@@ -334,6 +334,10 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   if (planned.op.kind == graph::OpKind::kReduceShared) {  // an all-reduce among two, in f32
     return 4 * static_cast<double>(plan.groups[planned.op.attributes.group].padded_elements);
   }
+  if (planned.op.kind == graph::OpKind::kTensorGather) {  // every other rank's 4 floats of each row
+    const graph::Value& own = plan.train.graph.values[planned.op.inputs[0]];
+    return (options.tensor - 1) * 4.0 * static_cast<double>(graph::Elements(own.shape));
+  }
   if (options.world == 1) return 0;
   if (planned.op.kind == graph::OpKind::kReduceUpdateNorms) {  // a pair of f64 per tensor
     return 2 * others * static_cast<double>(plan.buffers[plan.update_norms].bytes);

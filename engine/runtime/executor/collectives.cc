@@ -44,7 +44,10 @@ class CollectiveMaker {
         call->among = {0, plan_.options.Ranks(), 1};
         break;
       case OpKind::kTensorReduce:
-        call = TensorReduce();
+        call = AmongTensorRanks(Kind::kAllReduce);
+        break;
+      case OpKind::kTensorGather:
+        call = AmongTensorRanks(Kind::kAllGather);
         break;
       case OpKind::kGatherParameters:
         call = GatherParameters();
@@ -160,12 +163,11 @@ class CollectiveMaker {
     return call;
   }
 
-  Collective TensorReduce() const {
-    const graph::ValueId sums = planned_.op.outputs[0].value;
-    const plan::Place& place = program_.places[sums];
-    const graph::Value& value = program_.graph.values[sums];
-    Collective call =
-        OnBuffer(Kind::kAllReduce, place.buffer, graph::Elements(value.shape), value.dtype);
+  Collective AmongTensorRanks(Kind kind) const {
+    const graph::ValueId output = planned_.op.outputs[0].value;
+    const plan::Place& place = program_.places[output];
+    const graph::Value& value = program_.graph.values[output];
+    Collective call = OnBuffer(kind, place.buffer, graph::Elements(value.shape), value.dtype);
     call.offset += place.offset;
     if (planned_.workspace != plan::kNoBuffer)
       call.scratch_offset = plan_.buffers[planned_.workspace].offset;

@@ -136,8 +136,10 @@ StateInterval ParameterStore::IntervalOf(const plan::FlatGroup& group,
 StateInterval ParameterStore::Divided(const plan::GroupParameter& p, StateInterval interval) const {
   const graph::TensorDivision& division = graph_.parameters[p.parameter].division;
   if (division.whole()) return interval;
-  interval.begin = division.WholeIndex(interval.begin, tensor_rank_);
-  interval.end = division.WholeIndex(interval.end - 1, tensor_rank_) + 1;
+  // What lies behind the tensor's end is padding.
+  const int64_t elements = graph_.ElementsOf(graph_.parameters[p.parameter]);
+  interval.begin = std::min(division.WholeIndex(interval.begin, tensor_rank_), elements);
+  interval.end = std::min(division.WholeIndex(interval.end - 1, tensor_rank_) + 1, elements);
   if (!InRows(p)) return interval;
   interval.run = division.run;
   interval.period = division.period;
@@ -159,7 +161,8 @@ std::vector<StateInterval> ParameterStore::Intervals(int part, bool base, RangeO
       if (begin >= end) continue;
       for (size_t kind = 0; kind < states.size(); ++kind) {
         const int32_t tensor = tensors.first[p.parameter] + static_cast<int32_t>(kind);
-        intervals.push_back(IntervalOf(group, p, states[kind], tensor, begin, end));
+        const StateInterval interval = IntervalOf(group, p, states[kind], tensor, begin, end);
+        if (interval.begin < interval.end) intervals.push_back(interval);
       }
     }
   }
@@ -234,7 +237,7 @@ void ParameterStore::DivideSaved(const plan::FlatGroup& group, const plan::Group
 // A rank has runs of several rows, and not one run of one.
 bool ParameterStore::InRows(const plan::GroupParameter& p) const {
   const graph::Parameter& parameter = graph_.parameters[p.parameter];
-  return !parameter.division.whole() && graph_.ElementsOf(parameter) != parameter.division.period;
+  return !parameter.division.whole() && graph_.ElementsOf(parameter) > parameter.division.period;
 }
 
 absl::Status ParameterStore::ShareDivided() {
@@ -354,6 +357,7 @@ void ParameterStore::WriteDrawn(uint64_t seed, plan::BufferId buffer, int64_t be
     v1::TensorInfo tensor = tensors.tensors[tensors.first[p.parameter]];
     if (!group->Packed()) tensor.set_dtype(Name(dtype));
     StateInterval interval = Divided(p, {.begin = from - p.begin, .end = to - p.begin});
+    if (interval.begin >= interval.end) continue;
     interval.data = at + (from - first) * element;
     InitializeInterval(seed, p.parameter, tensor, interval);
   }
