@@ -70,10 +70,19 @@ void CommandTree::AddPlan() {
   Many(plan, "--set", &plan_.set, "a field instead of the file's: train.optimizer.lr=1e-4");
   AddOutput(plan, {"table", "wide", "json", "yaml"});
   plan->add_option("--ranks", plan_.ranks, "plan for this many ranks instead of the spec's")
-      ->check(CLI::Range(1, 4096));
+      ->check(CLI::Range(1, 16384));
   File(plan->add_option("--device", plan_.device,
-                        "expect its times and memory: a100, cpu, h100, h200, rtx4090, or a file "
-                        "that `milepost bench device` made"));
+                        "expect its times and memory: a100, b200, cpu, h100, h200, rtx4090, or a "
+                        "file that `milepost bench device` made"));
+  plan->add_option("--hosts", plan_.hosts, "how many hosts the ranks share out evenly")
+      ->check(CLI::Range(1, 16384));
+  plan->add_option("--network", plan_.network,
+                   "Gb/s of each host to others, all adapters together: 100 Ethernet, 400 or 3200 "
+                   "InfiniBand (default: the device's)")
+      ->check(CLI::PositiveNumber);
+  plan->add_flag("--search", plan_.search,
+                 "find the fastest mesh, stage, group, recomputation, micro-batch and offloading "
+                 "that fit, for the spec's global batch");
   File(plan->add_option("--draw", plan_.draw,
                         "draw the schedule of a pipeline's stages as an SVG file"));
 }

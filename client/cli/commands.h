@@ -31,6 +31,9 @@ struct PlanOptions {
   std::optional<int> ranks;
   std::string device;  // a built-in profile's name or a profile's file; empty: the spec's
   std::string draw;    // where a pipeline's schedule is drawn; empty: nowhere
+  std::optional<int> hosts;
+  double network = 0;  // Gb/s of a host; 0: the device's
+  bool search = false;
 };
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options);
 

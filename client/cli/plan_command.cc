@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -15,17 +17,22 @@
 #include "client/cli/progress_view.h"
 #include "common/exit_codes.h"
 #include "common/regular_file.h"
+#include "common/spec/auto_fields.h"
 #include "common/spec/parse.h"
+#include "common/spec/sizes.h"
 #include "common/spec/to_yaml.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/plan/estimates/device_profile.h"
 #include "engine/plan/estimates/estimate.h"
 #include "engine/plan/fit/fit.h"
+#include "engine/plan/fit/mesh_search.h"
+#include "engine/plan/human_units.h"
 #include "engine/plan/planner/planner.h"
 #include "engine/plan/planning.h"
 #include "engine/plan/printing/draw_schedule.h"
 #include "engine/plan/printing/printer.h"
+#include "engine/plan/printing/search_printer.h"
 
 namespace milepost::client {
 namespace {
@@ -75,6 +82,113 @@ absl::StatusOr<plan::RankPlace> PlaceFor(const std::string& device, const v1::Jo
   place.profile = plan::ForThreads(profile, place.threads);
   if (profile.memory_bytes != 0) SetDeviceMemory(profile, spec, &place);
   return place;
+}
+
+// What --hosts and --network say of the place.
+absl::Status SetHosts(const PlanOptions& options, const v1::JobSpec& spec, plan::RankPlace* place) {
+  int ranks_per_host = 0;
+  if (options.hosts) {
+    const int ranks = spec.resources().ranks();
+    if (ranks % *options.hosts != 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--hosts: ", *options.hosts, " do not share out ", ranks, " ranks evenly"));
+    }
+    ranks_per_host = ranks / *options.hosts;
+    if (place->host_memory && spec.resources().memory() <= 0) {
+      place->memory_bytes = HostBytesPerRank(ranks_per_host);
+      place->memory_of = absl::StrCat("a host like this one over ", ranks_per_host, " ranks");
+    }
+  }
+  place->profile = plan::OnHosts(std::move(place->profile), ranks_per_host, options.network);
+  return absl::OkStatus();
+}
+
+// The spec with all that a search chooses left open.
+absl::StatusOr<v1::JobSpec> OpenSpec(v1::JobSpec spec, const PlanOptions& options) {
+  if (MemoryIsLow(spec)) {
+    return absl::InvalidArgumentError(
+        "train.memory: low is not for --search, which does not change what is stored; take exact");
+  }
+  if (options.ranks) spec.mutable_resources()->set_ranks(*options.ranks);
+  spec.mutable_resources()->clear_mesh();
+  v1::TrainSpec* train = spec.mutable_train();
+  train->mutable_batch()->set_micro(kAuto);
+  train->mutable_batch()->clear_accumulation();
+  train->mutable_zero()->set_stage(kAuto);
+  train->mutable_zero()->set_group(0);
+  train->set_recompute(v1::RECOMPUTE_AUTO);
+  train->clear_recompute_budget();
+  if (train->offload().optimizer() == v1::OFFLOAD_TARGET_HOST) {
+    train->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_NONE);
+  }
+  if (PossibleTensors(spec).size() > 1) {
+    spec.mutable_resources()->mutable_mesh()->set_tensor(kAuto);
+  }
+  NormalizeJobSpec(&spec);
+  MP_RETURN_IF_ERROR(Annotate(ValidateJobSpec(spec), "with what --search chooses left open"));
+  return spec;
+}
+
+constexpr size_t kShown = 5;
+
+absl::StatusOr<plan::SearchResult> SearchFor(const v1::JobSpec& spec,
+                                             const plan::RankPlace& place) {
+  plan::MeshSearch search(spec, plan::WholeSpace(spec, place), place);
+  plan::SearchResult result = {.ranks = spec.resources().ranks(),
+                               .place = place,
+                               .candidates = search.candidates(),
+                               .unit = absl::StrCat(SampleUnit(spec), "s")};
+  MP_ASSIGN_OR_RETURN(result.best, search.Best(kShown));
+  if (result.best.empty()) {
+    MP_ASSIGN_OR_RETURN(const std::optional<plan::Setting> least, search.Smallest());
+    if (!least.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "train.batch.global (", spec.train().batch().global(), ") cannot be shared out among ",
+          result.ranks, " ranks, whatever the mesh: use fewer ranks or a larger batch"));
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "nothing fits: a rank needs ", plan::HumanBytes(static_cast<double>(least->bytes)),
+        " even with ", plan::MeshText(result.ranks, *least), " ranks, and ", place.memory_of,
+        " has ", plan::HumanBytes(static_cast<double>(place.memory_bytes)),
+        "; use more ranks, shorten data.sequence_length, or make the model smaller"));
+  }
+  MP_ASSIGN_OR_RETURN(result.rests_on, search.RestsOn(result.best.front()));
+  result.drafts = search.drafts();
+  return result;
+}
+
+absl::StatusOr<plan::SearchResult> SearchOn(const v1::JobSpec& given, const PlanOptions& options) {
+  MP_ASSIGN_OR_RETURN(v1::JobSpec spec, OpenSpec(given, options));
+  MP_ASSIGN_OR_RETURN(plan::RankPlace place, PlaceFor(options.device, spec));
+  MP_RETURN_IF_ERROR(SetHosts(options, spec, &place));
+  if (!options.device.empty()) {
+    spec.mutable_resources()->set_device(place.host_memory ? v1::DEVICE_KIND_CPU
+                                                           : v1::DEVICE_KIND_CUDA);
+  }
+  return SearchFor(spec, place);
+}
+
+int SearchCommand(const GlobalOptions& global, const v1::JobSpec& spec,
+                  const PlanOptions& options) {
+  const auto result = SearchOn(spec, options);
+  if (!result.ok()) return Fail(result.status());
+  switch (global.output) {
+    case OutputFormat::kJson:
+      Print(plan::SearchJson(*result) + "\n");
+      break;
+    case OutputFormat::kYaml:
+      Print(JsonToYaml(nlohmann::ordered_json::parse(plan::SearchJson(*result))));
+      break;
+    default:
+      Print(plan::SearchTable(*result));
+  }
+  std::string flags;
+  for (const std::string& one : options.set) absl::StrAppend(&flags, " --set ", ShellWord(one));
+  for (const std::string& one : plan::OverridesFor(*result)) {
+    absl::StrAppend(&flags, " --set ", ShellWord(one));
+  }
+  if (options.spec != "-") Hint(absl::StrCat("milepost run ", ShellWord(options.spec), flags));
+  return kExitOk;
 }
 
 absl::StatusOr<plan::StepPlan> PlanFor(const v1::JobSpec& spec, const plan::RankPlace& place) {
@@ -137,12 +251,15 @@ absl::StatusOr<std::string> PlanJsonOn(const v1::JobSpec& given, const std::stri
 int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   auto spec = LoadSpec({.path = options.spec, .base = std::nullopt, .overrides = options.set});
   if (!spec.ok()) return Fail(spec.status());
+  if (options.search) return SearchCommand(global, *spec, options);
   if (options.ranks) {
     const absl::Status changed = ChangeRanks(*options.ranks, &*spec);
     if (!changed.ok()) return Fail(changed);
   }
-  const auto place = PlaceFor(options.device, *spec);
+  auto place = PlaceFor(options.device, *spec);
   if (!place.ok()) return Fail(place.status());
+  const absl::Status hosts = SetHosts(options, *spec, &*place);
+  if (!hosts.ok()) return Fail(hosts);
   if (!options.device.empty()) {  // what ops need beside their results is the device's
     spec->mutable_resources()->set_device(place->host_memory ? v1::DEVICE_KIND_CPU
                                                              : v1::DEVICE_KIND_CUDA);

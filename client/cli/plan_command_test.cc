@@ -74,6 +74,68 @@ TEST_F(PlanCommandTest, SaysWhichPrecisionIsFaster) {
   EXPECT_THAT(RunCli(absl::StrCat(command, "bf16")).err, Not(HasSubstr("times as fast")));
 }
 
+TEST_F(PlanCommandTest, SearchesTheFastestSettings) {
+  const char* command = "examples/llama3-8b.yaml --search --ranks 64 --device h100 --hosts 8";
+  const auto found = PlanJson(command);
+  EXPECT_EQ(found["ranks"], 64);
+  EXPECT_EQ(found["ranks_per_host"], 8);
+  ASSERT_EQ(found["best"].size(), 5u);
+  const auto& best = found["best"][0];
+  EXPECT_EQ(best["data"].get<int>() * best["tensor"].get<int>(), 64);
+  EXPECT_EQ(best["data"].get<int>() * best["micro"].get<int>() * best["accumulation"].get<int>(),
+            128);
+  EXPECT_LE(best["bytes"].get<double>(), 80 * 1073741824.0);
+  EXPECT_NEAR(best["tokens_per_second"].get<double>() * best["seconds"].get<double>(), 128 * 8192,
+              1);
+  EXPECT_NEAR(best["tokens_per_second_per_rank"].get<double>() * 64,
+              best["tokens_per_second"].get<double>(), 1);
+  EXPECT_GE(found["rests_on"].size(), 12u);
+  // The plan of the choice is what the search says of it.
+  const auto plan = PlanJson(absl::StrCat(
+      "examples/llama3-8b.yaml --device h100 --set resources.ranks=64 --set resources.mesh.tensor=",
+      best["tensor"].get<int>(), " --set train.batch.micro=", best["micro"].get<int>(),
+      " --set train.zero.stage=", best["stage"].get<int>(), " --set train.zero.group=",
+      best["group"].get<int>(), " --set train.recompute=", best["recompute"].get<std::string>()));
+  EXPECT_EQ(plan["required_bytes"], best["bytes"]);
+  EXPECT_DOUBLE_EQ(plan["expected"]["seconds"].get<double>(), best["seconds"].get<double>());
+  const Outcome table = RunCli(absl::StrCat("plan ", command));
+  EXPECT_THAT(table.out, AllOf(HasSubstr("64 ranks, 8 to a host"), HasSubstr("data x"),
+                               HasSubstr("the choice rests on h100"), HasSubstr("host_bandwidth")));
+  EXPECT_THAT(table.err,
+              HasSubstr("milepost run examples/llama3-8b.yaml --set resources.ranks=64"));
+}
+
+TEST_F(PlanCommandTest, ANetworkIsAHosts) {
+  const char* command = "examples/llama3-8b.yaml --ranks 64 --device h100 --set train.zero.stage=3";
+  const auto seconds = [&](const char* network) {
+    return PlanJson(absl::StrCat(command, network))["expected"]["communication_seconds"]
+        .get<double>();
+  };
+  EXPECT_DOUBLE_EQ(seconds(""), seconds(" --network 3200"));
+  EXPECT_GT(seconds(" --network 100"), 4 * seconds(" --network 400") * 0.9);
+  EXPECT_LT(seconds(" --hosts 1"), seconds(""));
+  EXPECT_THAT(RunCli(absl::StrCat("plan ", command, " --hosts 7")).err,
+              HasSubstr("--hosts: 7 do not share out 64 ranks evenly"));
+}
+
+TEST_F(PlanCommandTest, ASearchThatFindsNothingSaysWhy) {
+  EXPECT_THAT(RunCli("plan examples/llama3-70b.yaml --search --ranks 1").err,
+              AllOf(HasSubstr("nothing fits: a rank needs"), HasSubstr("use more ranks")));
+  EXPECT_THAT(RunCli("plan examples/llama3-8b.yaml --search --device h100 --ranks 4096").err,
+              HasSubstr("train.batch.global (128) cannot be shared out among 4096 ranks"));
+  EXPECT_THAT(
+      RunCli("plan examples/llama3-8b.yaml --search --device h100 --set train.memory=low").err,
+      HasSubstr("train.memory: low is not for --search"));
+}
+
+TEST_F(PlanCommandTest, TensorRanksThatAreAutoAreChosen) {
+  const auto plan = PlanJson("examples/llama3-70b.yaml");
+  EXPECT_EQ(plan["fits"], true);
+  ASSERT_EQ(plan["chosen"].size(), 4u);
+  EXPECT_EQ(plan["chosen"][0]["field"], "resources.mesh.tensor");
+  EXPECT_EQ(plan["parameters"], 70553706496);
+}
+
 TEST_F(PlanCommandTest, ABadDeviceIsExplained) {
   const Outcome name = RunCli("plan examples/gpt2-124m.yaml --device h20");
   EXPECT_EQ(name.exit_code, kExitUsage);

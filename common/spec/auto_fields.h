@@ -1,5 +1,6 @@
-// Fields that a spec leaves to the planner. `train.batch.micro`, `train.zero.stage` and
-// `train.recompute` may be `auto`. With `train.memory: low` the planner may choose to store less.
+// Fields that a spec leaves to the planner. `train.batch.micro`, `train.zero.stage`,
+// `train.recompute` and `resources.mesh.tensor` may be `auto`. With `train.memory: low` the planner
+// may choose to store less.
 #ifndef MILEPOST_COMMON_SPEC_AUTO_FIELDS_H_
 #define MILEPOST_COMMON_SPEC_AUTO_FIELDS_H_
 
@@ -15,11 +16,15 @@ inline bool StageIsAuto(const v1::JobSpec& spec) { return spec.train().zero().st
 inline bool RecomputeIsAuto(const v1::JobSpec& spec) {
   return spec.train().recompute() == v1::RECOMPUTE_AUTO;
 }
+inline bool TensorIsAuto(const v1::JobSpec& spec) {
+  return spec.resources().mesh().tensor() == kAuto;
+}
 inline bool MemoryIsLow(const v1::JobSpec& spec) {
   return spec.train().memory() == v1::MEMORY_USE_LOW;
 }
 inline bool HasAutoFields(const v1::JobSpec& spec) {
-  return MicroIsAuto(spec) || StageIsAuto(spec) || RecomputeIsAuto(spec) || MemoryIsLow(spec);
+  return MicroIsAuto(spec) || StageIsAuto(spec) || RecomputeIsAuto(spec) || TensorIsAuto(spec) ||
+         MemoryIsLow(spec);
 }
 
 }  // namespace milepost

@@ -18,7 +18,7 @@
 
 namespace milepost {
 
-inline constexpr int64_t kMaxRanks = 4096;
+inline constexpr int64_t kMaxRanks = 16384;
 
 class Checker {
  public:

@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/spec/auto_fields.h"
 #include "common/spec/overrides.h"
 #include "common/spec/parse.h"
 #include "common/spec/sizes.h"
 #include "common/spec/spec_fixture.h"
+#include "common/spec/to_yaml.h"
 #include "common/spec/validate.h"
 
 namespace milepost {
@@ -167,6 +169,47 @@ TEST(MeshTest, SaysWhatAPipelineBreaks) {
                 s->mutable_train()->mutable_batch()->set_global(2 * 257);
               }),
               HasSubstr("at most 256 micro-batches"));
+}
+
+// How many ranks share the batch is open until the number is chosen.
+TEST(MeshTest, AutoLeavesTheBatchOpen) {
+  const auto spec = [](const auto& change) {
+    return MeshSpec([&](JobSpec* s) {
+      s->mutable_resources()->mutable_mesh()->set_tensor(kAuto);
+      change(s);
+    });
+  };
+  const JobSpec open = spec([](JobSpec*) {});
+  EXPECT_EQ(ValidateJobSpec(open), absl::OkStatus());
+  EXPECT_TRUE(HasAutoFields(open));
+  EXPECT_FALSE(open.train().batch().has_accumulation());
+  EXPECT_THAT(ValidateJobSpec(spec([](JobSpec* s) {
+                s->mutable_train()->mutable_batch()->clear_global();
+                s->mutable_train()->mutable_batch()->set_accumulation(2);
+              })).message(),
+              HasSubstr("with resources.mesh.tensor: auto give global and micro"));
+  EXPECT_THAT(ValidateJobSpec(spec([](JobSpec* s) {
+                s->mutable_model()->mutable_lora()->set_rank(4);
+              })).message(),
+              HasSubstr("resources.mesh.tensor: is not for model.lora"));
+  // A group that one of the numbers has, and bounds that one of them has.
+  EXPECT_EQ(ValidateJobSpec(spec([](JobSpec* s) {
+              s->mutable_train()->mutable_zero()->set_group(3);
+              s->mutable_resources()->set_min_ranks(3);
+            })),
+            absl::OkStatus());
+  const auto back = ParseJobSpecYaml(MessageToYaml(open), "f.yaml");
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->resources().mesh().tensor(), kAuto);
+}
+
+TEST(MeshTest, TensorRanksDivideRanksHeadsAndWidths) {
+  const auto possible = [](const auto& change) { return PossibleTensors(MeshSpec(change)); };
+  EXPECT_THAT(possible([](JobSpec*) {}), ::testing::ElementsAre(1, 2, 4));
+  EXPECT_THAT(possible([](JobSpec* s) { s->mutable_resources()->set_ranks(6); }),
+              ::testing::ElementsAre(1, 2));
+  EXPECT_THAT(possible([](JobSpec* s) { s->mutable_model()->mutable_lora()->set_rank(4); }),
+              ::testing::ElementsAre(1));
 }
 
 TEST(MeshTest, RefusesWhatItIsNotFor) {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "absl/strings/match.h"
+#include "common/spec/auto_fields.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/optimizer_fields.h"
 #include "common/spec/orthogonalization.h"
@@ -190,7 +191,8 @@ void NormalizeLossScale(v1::LossScaleSpec* scale) {
   MP_DEFAULT(scale, floor, 1.0);
 }
 
-void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
+// `open`: how many ranks have samples of their own is still to be chosen.
+void NormalizeTrain(int32_t ranks, bool open, v1::TrainSpec* train) {
   if (train->has_dpo()) {
     MP_DEFAULT(train->mutable_dpo(), beta, 0.1);
     MP_DEFAULT(train->mutable_dpo(), label_smoothing, 0.0);
@@ -203,7 +205,7 @@ void NormalizeTrain(int32_t ranks, v1::TrainSpec* train) {
   MP_DEFAULT_ENUM(train, memory, v1::MEMORY_USE_EXACT);
   MP_DEFAULT_ENUM(train, determinism, v1::DETERMINISM_EXACT);
   if (train->precision() == v1::PRECISION_FP16) NormalizeLossScale(train->mutable_loss_scale());
-  DeriveBatch(ranks, train->mutable_batch());
+  if (!open) DeriveBatch(ranks, train->mutable_batch());
   MP_DEFAULT(train->mutable_zero(), stage, 1);
   MP_DEFAULT(train->mutable_zero(), prefetch, 1);
   MP_DEFAULT(train->mutable_zero(), group, 0);
@@ -279,7 +281,7 @@ void NormalizeTraining(v1::JobSpec* spec) {
   if (spec->model().family_case() != v1::ModelSpec::FAMILY_NOT_SET) {
     MP_DEFAULT(data, sequence_length, sizes.context);
   }
-  NormalizeTrain(DataRanks(spec->resources()), spec->mutable_train());
+  NormalizeTrain(DataRanks(spec->resources()), TensorIsAuto(*spec), spec->mutable_train());
 
   v1::CheckpointSpec* checkpoint = spec->mutable_checkpoint();
   MP_DEFAULT(checkpoint, every, 0);

@@ -28,6 +28,10 @@ int DataRanks(const v1::ResourceSpec& resources);
 // As messages call ModelRanks: "resources.mesh.tensor", "resources.mesh.tensor * pipeline".
 std::string ModelRanksName(const v1::ResourceSpec& resources);
 
+// The numbers of tensor ranks that the spec may have besides what it has (docs/use/parallelism.md),
+// ascending; 1 among them. Whether the batch can be cut accordingly is not looked at.
+std::vector<int> PossibleTensors(const v1::JobSpec& normalized);
+
 // True when the global batch is a whole number of micro-batches per data rank, and the ranks
 // form whole shard groups, stages and tensor ranks.
 bool IsPossibleSize(const v1::JobSpec& normalized, int ranks);

@@ -70,6 +70,7 @@ void CheckSizes(const v1::JobSpec& spec, Checker* check) {
     return check->Add("resources.max_ranks", absl::StrCat("must be at least resources.ranks (",
                                                           ranks, "), got ", MostRanks(resources)));
   }
+  if (TensorIsAuto(spec)) return;  // checked with each number of tensor ranks
   CheckSize(spec, "resources.min_ranks", LeastRanks(resources), check);
   CheckSize(spec, "resources.max_ranks", MostRanks(resources), check);
   const size_t sizes = PossibleSizes(spec).size();

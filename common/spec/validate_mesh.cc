@@ -145,7 +145,11 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
   const v1::ResourceSpec& resources = spec.resources();
   if (!resources.has_mesh()) return;
   const v1::MeshSpec& mesh = resources.mesh();
-  if (!check->Int(kTensor, mesh.tensor(), 1, kMaxRanks)) return;
+  const bool automatic = TensorIsAuto(spec);
+  if (!automatic && !check->Int(kTensor, mesh.tensor(), 1, kMaxRanks)) return;
+  if (automatic && mesh.has_pipeline()) {
+    return check->Add(kTensor, "auto chooses no pipeline: give a number");
+  }
   if (mesh.has_pipeline() && !check->Int(kPipeline, mesh.pipeline(), 1, kMaxStages)) return;
   if (!mesh.has_pipeline() && mesh.schedule() != v1::PIPELINE_SCHEDULE_UNSPECIFIED) {
     return check->Add(kSchedule, "is for resources.mesh.pipeline above 1");
@@ -176,7 +180,24 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
     if (is) return check->Add(field, what);
   }
   if (mesh.has_pipeline() && !CheckPipeline(spec, check)) return;
-  if (mesh.tensor() > 1) CheckDivided(spec, check);
+  if (!automatic && mesh.tensor() > 1) CheckDivided(spec, check);
+}
+
+std::vector<int> PossibleTensors(const v1::JobSpec& normalized) {
+  v1::JobSpec with = normalized;
+  if (with.has_script() || !HasFamily(with.model())) return {1};
+  const std::vector<Divided> sizes = DividedSizes(with.model());
+  std::vector<int> tensors = {1};
+  for (int tensor = 2; tensor <= with.resources().ranks(); ++tensor) {
+    with.mutable_resources()->mutable_mesh()->set_tensor(tensor);
+    bool divides = with.resources().ranks() % tensor == 0;
+    for (const Divided& divided : sizes) divides = divides && divided.size % tensor == 0;
+    if (!divides) continue;
+    Checker check;
+    CheckMesh(with, &check);
+    if (check.Take().empty()) tensors.push_back(tensor);
+  }
+  return tensors;
 }
 
 }  // namespace milepost

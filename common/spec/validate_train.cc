@@ -53,6 +53,14 @@ void CheckAutoMicro(const v1::BatchSpec& batch, const v1::ResourceSpec& resource
   }
 }
 
+// How many ranks have samples of their own is still to be chosen.
+void CheckOpenBatch(const v1::BatchSpec& batch, Checker* check) {
+  if (batch.has_global() && batch.has_micro() && !batch.has_accumulation()) return;
+  check->Add("train.batch",
+             "with resources.mesh.tensor: auto give global and micro, which may be auto too; "
+             "accumulation follows");
+}
+
 void CheckBatch(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, Checker* check) {
   const int64_t ranks = DataRanks(resources);
   const char* by = ModelRanks(resources) == 1       ? "ranks"
@@ -61,6 +69,7 @@ void CheckBatch(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, C
                                                     : "(ranks / tensor / pipeline)";
   const int given = batch.has_global() + batch.has_micro() + batch.has_accumulation();
   if (!CheckBatchRanges(batch, check) || ranks < 1 || ranks > kMaxRanks) return;
+  if (resources.mesh().tensor() == kAuto) return CheckOpenBatch(batch, check);
   if (batch.has_micro() && batch.micro() == kAuto) return CheckAutoMicro(batch, resources, check);
   if (given < 2) {
     check->Add("train.batch", "give two of global, micro and accumulation; the third is derived");
@@ -87,6 +96,7 @@ void CheckBatch(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, C
 
 void CheckShardGroup(const v1::ResourceSpec& resources, int32_t group, Checker* check) {
   if (!check->Int("train.zero.group", group, 0, kMaxRanks) || group == 0) return;
+  if (resources.mesh().tensor() == kAuto) return;  // checked with each number of tensor ranks
   const int ranks = DataRanks(resources);
   if (ranks % group == 0) return;
   check->Add("train.zero.group", absl::StrCat("must divide ", SampleRanks(resources), " (", ranks,

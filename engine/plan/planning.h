@@ -35,6 +35,8 @@ class Planning {
   // Asked at least once for every kWorkBetween units of work. Not OK: planning ends with it.
   using MayGoOn = std::function<absl::Status()>;
   static constexpr int64_t kWorkBetween = 1000;
+  // What a draft takes besides its ops.
+  static constexpr int64_t kWorkOfDraft = 100;
 
   explicit Planning(PlanningLimits limits, MayGoOn may_go_on = nullptr)
       : limits_(limits), may_go_on_(std::move(may_go_on)) {}

@@ -3,7 +3,7 @@ import {h, fill, card, body, table, num, bytes, count, percent, duration, short,
 import {spec as specCall, call} from './api.js';
 import {memoryClasses} from './job.js';
 
-const DEVICES = [['', 'This server’s CPU'], ['a100', 'A100 80 GB'], ['h100', 'H100'], ['h200', 'H200'], ['rtx4090', 'RTX 4090']];
+const DEVICES = [['', 'This server’s CPU'], ['a100', 'A100 80 GB'], ['b200', 'B200'], ['h100', 'H100'], ['h200', 'H200'], ['rtx4090', 'RTX 4090']];
 const EXAMPLE = `name: my-job
 model:
   gpt2: {layers: 12, width: 768, heads: 12, context: 1024, vocabulary: 50257}

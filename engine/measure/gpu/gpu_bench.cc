@@ -164,7 +164,11 @@ plan::DeviceProfile Nearest(const std::string& model) {
     if (absl::StartsWith(name, "rtx")) words = absl::StrCat("rtx ", name.substr(3));
     if (name != "cpu" && absl::StrContains(lower, words)) return *plan::BuiltInProfile(name);
   }
-  return {};
+  // What is not measured here is taken to be as on an H100.
+  plan::DeviceProfile unknown = *plan::BuiltInProfile("h100");
+  unknown.matmul.clear();
+  unknown.host_bandwidth = 0;
+  return unknown;
 }
 
 // Of one of the host's GPUs, each of which has a thread.
@@ -205,6 +209,7 @@ absl::StatusOr<CollectiveRates> RatesOfHost(int gpus, int64_t bytes) {
 absl::Status MeasureLinks(const GpuBenchOptions& options, plan::DeviceProfile* profile) {
   int gpus = 0;
   MP_CUDA(cudaGetDeviceCount(&gpus));
+  profile->ranks_per_host = gpus;
   if (gpus < 2) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(const CollectiveRates rates, RatesOfHost(gpus, options.collective_bytes));
   profile->host_bandwidth = std::min({rates.all_reduce, rates.reduce_scatter, rates.all_gather});
@@ -232,8 +237,8 @@ absl::StatusOr<plan::DeviceProfile> MeasureGpu(const GpuBenchOptions& options) {
   profile.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
   for (const char* dtype : {"F32", "BF16", "F16"}) {
     plan::MatmulRate& rate = profile.matmul[dtype];
-    MP_ASSIGN_OR_RETURN(rate.achieved, ProductRate(*bench, dtype, options));
-    rate.peak = std::max(rate.peak, rate.achieved);
+    MP_ASSIGN_OR_RETURN(const double fastest, ProductRate(*bench, dtype, options));
+    rate = {plan::kStepProductPart * fastest, std::max(rate.peak, fastest)};
   }
   MP_ASSIGN_OR_RETURN(profile.memory_bandwidth, MemoryRate(*bench, options));
   MP_ASSIGN_OR_RETURN(const double host_rate, HostRate(*bench, host, options));

@@ -16,12 +16,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What a device is on paper.
+// What a device is on paper, and what part of it a large product reaches.
 struct Paper {
   const char* name;
   double fp32;  // dense FLOP/s outside the tensor cores
   double half;  // dense FLOP/s, bf16 and fp16 with fp32 sums
-  double fp8;   // the same of 8 bits; 0: it has none
+  double half_part;
+  double fp8;  // as `half`, of 8 bits; 0: it has none
+  double fp8_part;
   int64_t memory_bytes;
   double memory_bandwidth;
   double host_bandwidth;     // one way
@@ -30,27 +32,33 @@ struct Paper {
   double host_memory;        // a rank's share of the host's
 };
 
-// NVIDIA's data sheets: H200 SXM, H100 SXM5 80 GB, A100 SXM4 80 GB and the Ada architecture's white
-// paper. Memory as the driver reports it. Networks: the adapters of a DGX (400 Gb/s a GPU; A100 200
-// Gb/s) and 10 Gb/s for a workstation, whose GPUs talk through PCIe 4.0 x16. A DGX's host memory
-// has 16 channels for eight GPUs (DDR5-4800; A100: DDR4-3200), a workstation's two.
+// NVIDIA's data sheets: HGX B200, H200 SXM, H100 SXM5 80 GB, A100 SXM4 80 GB and the Ada
+// architecture's white paper. Memory as the driver reports it. Networks: the adapters of a DGX (400
+// Gb/s a GPU; A100 200 Gb/s) and 10 Gb/s for a workstation, whose GPUs talk through PCIe 4.0 x16. A
+// DGX's host memory has 16 channels for eight GPUs (B200: DDR5-5600, DDR5-4800; A100: DDR4-3200), a
+// workstation's two. The parts that the fastest of many large products reached: an H200 here (790
+// TFLOP/s in bf16, of 8192 on random data), the others and 8 bits by stas00/ml-engineering's
+// mamf-finder (A100 267.9 TFLOP/s, H100 792.1, B200 1745 and 3432, H200 1453 in 8 bits).
 constexpr Paper kPapers[] = {
-    {"h200", 66.9e12, 989.4e12, 1978.9e12, int64_t{143771} << 20, 4.8e12, 450e9, 50e9, 63e9,
-     76.8e9},
-    {"h100", 66.9e12, 989.4e12, 1978.9e12, int64_t{81559} << 20, 3.35e12, 450e9, 50e9, 63e9,
-     76.8e9},
-    {"a100", 19.5e12, 311.9e12, 0, int64_t{81920} << 20, 2.039e12, 300e9, 25e9, 31.5e9, 51.2e9},
-    {"rtx4090", 82.6e12, 165.2e12, 330.3e12, int64_t{24564} << 20, 1.008e12, 32e9, 1.25e9, 31.5e9,
-     76.8e9},
+    {"b200", 75e12, 2250e12, 0.776, 4500e12, 0.763, int64_t{183359} << 20, 7.7e12, 900e9, 50e9,
+     63e9, 89.6e9},
+    {"h200", 66.9e12, 989.4e12, 0.798, 1978.9e12, 0.734, int64_t{143771} << 20, 4.8e12, 450e9, 50e9,
+     63e9, 76.8e9},
+    {"h100", 66.9e12, 989.4e12, 0.801, 1978.9e12, 0.734, int64_t{81559} << 20, 3.35e12, 450e9, 50e9,
+     63e9, 76.8e9},
+    {"a100", 19.5e12, 311.9e12, 0.859, 0, 0, int64_t{81920} << 20, 2.039e12, 300e9, 25e9, 31.5e9,
+     51.2e9},
+    {"rtx4090", 82.6e12, 165.2e12, 0.798, 330.3e12, 0.734, int64_t{24564} << 20, 1.008e12, 32e9,
+     1.25e9, 31.5e9, 76.8e9},
 };
 
-// What an H200 reached of its paper figures: 790 TFLOP/s in a bf16 product of 8192 on random data,
-// 4.3 TB/s in a copy. The others are taken to reach the same part.
-constexpr double kMatmulPart = 790.0 / 989.4;
-constexpr double kCopyPart = 4.3 / 4.8;
+constexpr double kCopyPart = 4.3 / 4.8;  // of an H200 in a copy
 constexpr double kLinkPart = 0.8;        // collectives' of a link
-constexpr double kAttentionPart = 0.65;  // fused attention's of a product's rate
-constexpr double kGpuOpSeconds = 4e-6;   // a kernel's launch, and its last wave
+constexpr double kAttentionPart = 0.67;  // fused attention's of a product's rate, at its best
+// NCCL's kernels take multiprocessors from the others: about 20 of an H100's 132 are what they need
+// for a link's whole bandwidth (DeepSeek-AI, "DeepSeek-V3", 2024, 3.2).
+constexpr double kOverlap = 1 - 2 * 20.0 / 132;
+constexpr double kGpuOpSeconds = 4e-6;  // a kernel's launch, and its last wave
 constexpr double kGpuCollectiveSeconds = 8e-6;
 constexpr int64_t kReserve = int64_t{1536} << 20;
 
@@ -59,12 +67,15 @@ DeviceProfile FromPaper(const Paper& paper) {
   profile.name = paper.name;
   const bool measured = profile.name == "h200";
   profile.source = measured ? "rates measured on an H200, links 80% of the data sheet"
-                            : "data sheet, at the part of it that an H200 reached";
-  profile.matmul["F32"] = {kMatmulPart * paper.fp32, paper.fp32};
-  profile.matmul["BF16"] = {kMatmulPart * paper.half, paper.half};
+                            : "data sheet, at the parts of it that products and copies reach";
+  const double half = kStepProductPart * paper.half_part;
+  profile.matmul["F32"] = {half * paper.fp32, paper.fp32};
+  profile.matmul["BF16"] = {half * paper.half, paper.half};
   profile.matmul["F16"] = profile.matmul["BF16"];
-  if (paper.fp8 > 0) profile.matmul["F8_E4M3"] = {kMatmulPart * paper.fp8, paper.fp8};
+  if (paper.fp8 > 0)
+    profile.matmul["F8_E4M3"] = {kStepProductPart * paper.fp8_part * paper.fp8, paper.fp8};
   profile.attention_fraction = kAttentionPart;
+  profile.overlap = kOverlap;
   profile.memory_bytes = paper.memory_bytes;
   profile.memory_bandwidth = kCopyPart * paper.memory_bandwidth;
   profile.host_bandwidth = kLinkPart * paper.host_bandwidth;
@@ -259,6 +270,15 @@ DeviceProfile ForThreads(DeviceProfile profile, int threads) {
   for (auto& [dtype, rate] : profile.matmul) rate = {rate.achieved * factor, rate.peak * factor};
   profile.memory_bandwidth *= factor;
   profile.threads = threads;
+  return profile;
+}
+
+DeviceProfile OnHosts(DeviceProfile profile, int ranks_per_host, double gigabits) {
+  if (ranks_per_host > 0) profile.ranks_per_host = ranks_per_host;
+  if (gigabits > 0) {
+    const int sharing = std::max(1, profile.ranks_per_host);
+    profile.network_bandwidth = kLinkPart * gigabits * 1e9 / 8 / sharing;
+  }
   return profile;
 }
 

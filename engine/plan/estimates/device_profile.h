@@ -21,9 +21,14 @@
 namespace milepost::plan {
 
 struct MatmulRate {
-  double achieved = 0;  // FLOP/s of a large dense product
+  double achieved = 0;  // FLOP/s of the dense products of a step, together
   double peak = 0;      // FLOP/s on paper: what MFU is a fraction of
 };
+
+// What all products of a GPU's step reach together, of what the fastest one alone does: they are
+// smaller, and the device is warm. The median of nine models on an H100 and an H200, 588 to 721
+// TFLOP/s in bf16 (bench/results/gpu_step_vs_torch_*.json), over the 790 of one large product.
+inline constexpr double kStepProductPart = 675.0 / 790;
 
 struct DeviceProfile {
   std::string name;
@@ -31,7 +36,8 @@ struct DeviceProfile {
   // By graph::Name of the operands' type: "F32", "BF16", "F16", "F8_E4M3". At
   // least "F32".
   std::map<std::string, MatmulRate> matmul;
-  // The part of the product's rate that attention reaches.
+  // The part of the product's rate that attention reaches; on a GPU, that of long sequences with
+  // heads of 128.
   double attention_fraction = 1;
   // Bytes of the device, all of them; 0: the device is a host's cores, which share its memory.
   int64_t memory_bytes = 0;
@@ -58,7 +64,7 @@ struct DeviceProfile {
   int threads = 0;
 };
 
-// "a100", "cpu", "h100", "h200", "rtx4090".
+// "a100", "b200", "cpu", "h100", "h200", "rtx4090".
 const std::vector<std::string>& BuiltInProfileNames();
 // INVALID_ARGUMENT with the names and the nearest one.
 absl::StatusOr<DeviceProfile> BuiltInProfile(absl::string_view name);
@@ -71,6 +77,11 @@ std::string ProfileJson(const DeviceProfile& profile);  // indented, ends in a n
 
 // The same device as seen by a rank with so many threads. Does nothing where `threads` is 0.
 DeviceProfile ForThreads(DeviceProfile profile, int threads);
+
+// The same device in hosts of so many ranks (0: as it is), each with a network of so many Gb/s, all
+// adapters together, which its ranks share (0: as it is): 100 is plain Ethernet, 400 and 3200 are
+// one and eight adapters of InfiniBand. Collectives reach 80% of a network.
+DeviceProfile OnHosts(DeviceProfile profile, int ranks_per_host, double gigabits);
 
 // The rate for operands of a type; that of F32 where the profile does not say, of 8
 // bits that of BF16.

@@ -13,7 +13,7 @@ constexpr char kJson[] = R"({"name": "box", "matmul": {"F32": {"achieved": 1e11}
   "memory_bandwidth": 2e10, "threads": 2})";
 
 TEST(DeviceProfile, BuiltInOnesAreWhole) {
-  ASSERT_EQ(BuiltInProfileNames().size(), 5u);
+  ASSERT_EQ(BuiltInProfileNames().size(), 6u);
   for (const std::string& name : BuiltInProfileNames()) {
     const auto profile = BuiltInProfile(name);
     ASSERT_TRUE(profile.ok()) << profile.status();
@@ -29,14 +29,14 @@ TEST(DeviceProfile, BuiltInOnesAreWhole) {
     EXPECT_EQ(profile->memory_bytes == 0, name == "cpu");
   }
   const DeviceProfile h200 = *BuiltInProfile("h200");
-  EXPECT_DOUBLE_EQ(RateOf(h200, DType::kBf16).achieved, 790e12);  // measured
+  EXPECT_NEAR(RateOf(h200, DType::kBf16).achieved, 675e12, 1e12);  // measured, in steps
   EXPECT_DOUBLE_EQ(h200.memory_bandwidth, 4.3e12);
   EXPECT_GT(UsableBytes(h200), int64_t{137} << 30);
 }
 
 TEST(DeviceProfile, AnUnknownNameIsExplained) {
   EXPECT_THAT(BuiltInProfile("h20").status().message(),
-              AllOf(HasSubstr("did you mean 'h200'"), HasSubstr("a100, cpu, h100")));
+              AllOf(HasSubstr("did you mean 'h200'"), HasSubstr("a100, b200, cpu, h100")));
 }
 
 TEST(DeviceProfile, JsonComesBackTheSame) {
@@ -59,6 +59,17 @@ TEST(DeviceProfile, ReadsTheLeastAndScalesWithThreads) {
   EXPECT_DOUBLE_EQ(one.memory_bandwidth, 1e10);
   const DeviceProfile h200 = *BuiltInProfile("h200");
   EXPECT_EQ(ProfileJson(ForThreads(h200, 7)), ProfileJson(h200));
+}
+
+TEST(DeviceProfile, RanksOfAHostShareItsNetwork) {
+  const DeviceProfile h100 = *BuiltInProfile("h100");
+  EXPECT_EQ(ProfileJson(OnHosts(h100, 0, 0)), ProfileJson(h100));
+  EXPECT_DOUBLE_EQ(OnHosts(h100, 0, 3200).network_bandwidth, 0.8 * 50e9);  // 400 Gb/s each
+  EXPECT_DOUBLE_EQ(OnHosts(h100, 0, 100).network_bandwidth, 0.8 * 100e9 / 8 / 8);
+  const DeviceProfile four = OnHosts(h100, 4, 400);
+  EXPECT_EQ(four.ranks_per_host, 4);
+  EXPECT_DOUBLE_EQ(four.network_bandwidth, 0.8 * 50e9 / 4);
+  EXPECT_DOUBLE_EQ(four.host_bandwidth, h100.host_bandwidth);
 }
 
 TEST(DeviceProfile, BadJsonNamesFileAndField) {

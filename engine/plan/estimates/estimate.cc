@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "engine/plan/estimates/links.h"
 #include "engine/plan/passes/stream_pass.h"
 
 namespace milepost::plan {
@@ -24,49 +25,6 @@ struct Duration {
   double Seconds() const { return start + std::max(flops, memory) + wire; }
 };
 
-// The ranks that take part in a collective, and how many of them are on one host.
-struct Participants {
-  int ranks = 1;
-  int on_a_host = 1;
-};
-
-Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_per_host) {
-  const int all = options.Ranks();
-  const int on_host = ranks_per_host > 0 ? ranks_per_host : all;
-  if (kind == OpKind::kReduceScalars) return {all, std::min(all, on_host)};
-  // Tensor ranks are neighbours.
-  if (kind == OpKind::kTensorReduce || kind == OpKind::kTensorGather) {
-    return {options.tensor, std::min(options.tensor, on_host)};
-  }
-  // Stages are neighbours too.
-  const bool of_stages = kind == OpKind::kStageSend || kind == OpKind::kReduceShared;
-  if (of_stages) return {2, options.ModelRanks() <= on_host ? 2 : 1};
-  const int host = std::max(on_host / options.ModelRanks(), 1);
-  const int shards = options.Shards();
-  if (kind == OpKind::kReduceReplicas) {  // every shards-th rank
-    const int ranks = options.Replicas();
-    return {ranks, std::clamp(host / shards, 1, ranks)};
-  }
-  const int ranks = shards > 1 ? shards : options.world;
-  return {ranks, std::min(ranks, host)};
-}
-
-// Bytes per second that a rank sends. Across hosts rings run over every rank's adapter at once, as
-// many as the collective has ranks there.
-double WireBandwidth(const Participants& who, const DeviceProfile& profile) {
-  if (who.ranks <= who.on_a_host) return profile.host_bandwidth;
-  return std::min(profile.host_bandwidth, profile.network_bandwidth * who.on_a_host);
-}
-
-double WireSeconds(const PlannedOp& planned, const PlanOptions& options,
-                   const DeviceProfile& profile) {
-  if (planned.wire_bytes <= 0) return 0;
-  const Participants who = ParticipantsOf(planned.op.kind, options, profile.ranks_per_host);
-  const double bandwidth = std::max(WireBandwidth(who, profile), 1.0);
-  return planned.wire_bytes / bandwidth +
-         profile.collective_seconds * std::ceil(std::log2(static_cast<double>(who.ranks)));
-}
-
 bool IsAttention(OpKind kind) {
   return kind == OpKind::kAttention || kind == OpKind::kAttentionBackward;
 }
@@ -81,43 +39,43 @@ bool IsOffloaded(Stream stream) {
   return stream == Stream::kToHost || stream == Stream::kToDevice || stream == Stream::kHost;
 }
 
-double DiskSeconds(const PlannedOp& planned, const DeviceProfile& profile) {
+double DiskSeconds(const OpCosts& op, const DeviceProfile& profile) {
   constexpr double kUnknown = 2e9;
-  const bool reads = planned.op.kind == OpKind::kReadState;
+  const bool reads = op.kind == OpKind::kReadState;
   const double known = reads ? profile.disk_read_bandwidth : profile.disk_write_bandwidth;
-  return planned.bytes / (known > 0 ? known : kUnknown);
+  return op.bytes / (known > 0 ? known : kUnknown);
 }
 
 // A copy reads and writes its bytes, in two memories.
-double OffloadSeconds(const PlannedOp& planned, const DeviceProfile& profile) {
+double OffloadSeconds(const OpCosts& op, const DeviceProfile& profile) {
   constexpr double kUnknown = 10e9;
-  const bool host = planned.stream == Stream::kHost;
+  const bool host = op.stream == Stream::kHost;
   const double known = host ? profile.host_memory_bandwidth : profile.host_device_bandwidth;
-  return planned.bytes / (host ? 1 : 2) / (known > 0 ? known : kUnknown);
+  return op.bytes / (host ? 1 : 2) / (known > 0 ? known : kUnknown);
 }
 
-Duration DurationOf(const PlannedOp& planned, const PlanOptions& options,
-                    const DeviceProfile& profile) {
+Duration DurationOf(const OpCosts& op, const PlanOptions& options, const DeviceProfile& profile) {
   Duration duration = {.start = profile.op_seconds};
-  if (SendsOrReceives(planned.stream)) {
-    duration.wire = WireSeconds(planned, options, profile);
+  if (IsDisk(op.stream)) {
+    duration.memory = DiskSeconds(op, profile);
     return duration;
   }
-  if (IsDisk(planned.stream)) {
-    duration.memory = DiskSeconds(planned, profile);
+  if (IsOffloaded(op.stream) && options.device == DeviceKind::kCuda) {
+    duration.memory = OffloadSeconds(op, profile);
     return duration;
   }
-  if (IsOffloaded(planned.stream) && options.device == DeviceKind::kCuda) {
-    duration.memory = OffloadSeconds(planned, profile);
+  if (SendsOrReceives(op.stream)) {
+    duration.wire = CollectiveSeconds(op.kind, op.wire_bytes, options, profile);
+    // What follows a collective on its stream, and sends nothing.
+    if (op.wire_bytes <= 0) duration.memory = op.bytes / profile.memory_bandwidth;
     return duration;
   }
-  const double part = IsAttention(planned.op.kind) ? profile.attention_fraction : 1;
-  const DType operands = planned.op.attributes.fp8 ? DType::kE4M3
-                         : planned.op.kind == graph::OpKind::kOrthogonalize
-                             ? options.orthogonalization
-                             : options.compute_dtype;
-  duration.flops = planned.flops / (part * RateOf(profile, operands).achieved);
-  duration.memory = planned.bytes / profile.memory_bandwidth;
+  const double part = IsAttention(op.kind) ? profile.attention_fraction * op.attention_part : 1;
+  const DType operands = op.fp8                              ? DType::kE4M3
+                         : op.kind == OpKind::kOrthogonalize ? options.orthogonalization
+                                                             : options.compute_dtype;
+  duration.flops = op.flops / (part * RateOf(profile, operands).achieved);
+  duration.memory = op.bytes / profile.memory_bandwidth;
   return duration;
 }
 
@@ -127,17 +85,17 @@ Duration DurationOf(const PlannedOp& planned, const PlanOptions& options,
 // nothing.
 class Timeline {
  public:
-  Timeline(const StepPlan& plan, const std::vector<double>& seconds, double overlap)
-      : program_(plan.train),
+  Timeline(const StepCosts& step, const std::vector<double>& seconds, double overlap)
+      : step_(step),
         seconds_(seconds),
         shared_speed_(0.5 + 0.5 * overlap),
-        device_(plan.options.device) {}
+        device_(step.options.device) {}
 
   double Run(const std::vector<int32_t>& ops) && {
-    done_.assign(program_.ops.size(), true);  // what is not run here is not waited for
+    done_.assign(step_.ops.size(), true);  // what is not run here is not waited for
     for (int32_t op : ops) {
       done_[op] = false;
-      StreamOf(RunsOn(program_.ops[op].stream)).ops.push_back(op);
+      StreamOf(RunsOn(step_.ops[op].stream)).ops.push_back(op);
     }
     double now = 0;
     while (!AllOver()) now += Advance();
@@ -169,7 +127,7 @@ class Timeline {
   void Start(StreamState& stream) {
     if (stream.running || stream.next == stream.ops.size()) return;
     const int32_t op = stream.ops[stream.next];
-    for (int32_t wait : program_.ops[op].wait_for) {
+    for (int32_t wait : step_.ops[op].wait_for) {
       if (!done_[wait]) return;
     }
     stream.running = true;
@@ -205,7 +163,7 @@ class Timeline {
     return least;
   }
 
-  const Program& program_;
+  const StepCosts& step_;
   const std::vector<double>& seconds_;
   const double shared_speed_;
   const DeviceKind device_;
@@ -214,11 +172,11 @@ class Timeline {
 };
 
 // The ops of one micro-step; of the last one, followed by the update, with `last`.
-std::vector<int32_t> OpsOf(const Program& program, bool last) {
+std::vector<int32_t> OpsOf(const StepCosts& step, bool last) {
   std::vector<int32_t> ops;
   for (const bool update : {false, true}) {
-    for (size_t i = 0; i < program.ops.size(); ++i) {
-      const When when = program.ops[i].when;
+    for (size_t i = 0; i < step.ops.size(); ++i) {
+      const When when = step.ops[i].when;
       if ((when == When::kUpdate) != update) continue;
       if (when == When::kEveryMicroStep || last) ops.push_back(static_cast<int32_t>(i));
     }
@@ -226,11 +184,11 @@ std::vector<int32_t> OpsOf(const Program& program, bool last) {
   return ops;
 }
 
-double StepSeconds(const StepPlan& plan, const std::vector<double>& seconds, double overlap) {
+double StepSeconds(const StepCosts& step, const std::vector<double>& seconds, double overlap) {
   const auto run = [&](bool last) {
-    return Timeline(plan, seconds, overlap).Run(OpsOf(plan.train, last));
+    return Timeline(step, seconds, overlap).Run(OpsOf(step, last));
   };
-  const auto others = static_cast<double>(plan.options.MicroSteps() - 1);
+  const auto others = static_cast<double>(step.options.MicroSteps() - 1);
   return (others > 0 ? others * run(/*last=*/false) : 0) + run(/*last=*/true);
 }
 
@@ -263,47 +221,89 @@ const char* Name(Bound bound) {
   return "unknown";
 }
 
+namespace {
+
+// On a GPU heads of fewer than 128 use the tensor cores less well, and short sequences leave parts
+// of tiles empty, the more where a position sees only half of them. Within a percent of what
+// forward and backward took together on an H200 with 8192 positions and heads of 128, with 4096 and
+// 64, and with 1024 and 64 (bench/results/gpu_step_vs_torch_h200.json). Times of a CPU are measured
+// at one length, and do not tell.
+double AttentionPartOf(const StepPlan& plan, const graph::Op& op) {
+  if (!IsAttention(op.kind) || plan.options.device != DeviceKind::kCuda) return 1;
+  const graph::Attributes& a = op.attributes;
+  const bool forward = op.kind == OpKind::kAttention;
+  const graph::ValueId out = forward ? op.outputs[0].value : op.inputs[1];
+  const double width = static_cast<double>(plan.train.graph.values[out].shape[1]) /
+                       static_cast<double>(std::max<int64_t>(1, a.heads));
+  const int64_t reach = a.window > 0 ? std::min(a.window, a.sequence) : a.sequence;
+  const double seen = static_cast<double>(reach) * (a.causal ? 1 : 2);
+  return std::cbrt(std::min(1.0, width / 128)) * seen / (seen + 500);
+}
+
+}  // namespace
+
+StepCosts CostsOf(const StepPlan& plan) {
+  StepCosts step = {.options = plan.options, .flops_per_step = plan.flops_per_step};
+  step.ops.reserve(plan.train.ops.size());
+  for (const PlannedOp& planned : plan.train.ops) {
+    step.ops.push_back({.kind = planned.op.kind,
+                        .stream = planned.stream,
+                        .when = planned.when,
+                        .fp8 = planned.op.attributes.fp8,
+                        .attention_part = AttentionPartOf(plan, planned.op),
+                        .wait_for = planned.wait_for,
+                        .flops = planned.flops,
+                        .bytes = planned.bytes,
+                        .wire_bytes = planned.wire_bytes,
+                        .pass = planned.op.attributes.pass});
+  }
+  return step;
+}
+
 StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile) {
+  return EstimateStep(CostsOf(plan), profile);
+}
+
+StepEstimate EstimateStep(const StepCosts& step, const DeviceProfile& profile) {
   StepEstimate estimate;
-  std::vector<double> seconds(plan.train.ops.size());
+  const PlanOptions& o = step.options;
+  std::vector<double> seconds(step.ops.size());
   double compute = 0;
   double of_passes = 0;
-  for (size_t i = 0; i < plan.train.ops.size(); ++i) {
-    const PlannedOp& planned = plan.train.ops[i];
-    const Duration duration = DurationOf(planned, plan.options, profile);
+  for (size_t i = 0; i < step.ops.size(); ++i) {
+    const OpCosts& op = step.ops[i];
+    const Duration duration = DurationOf(op, o, profile);
     seconds[i] = duration.Seconds();
-    const double runs =
-        planned.when == When::kEveryMicroStep ? static_cast<double>(plan.options.MicroSteps()) : 1;
-    if (SendsOrReceives(planned.stream)) {
+    const double runs = op.when == When::kEveryMicroStep ? static_cast<double>(o.MicroSteps()) : 1;
+    if (SendsOrReceives(op.stream)) {
       estimate.communication_seconds += runs * duration.Seconds();
       continue;
     }
-    if (IsDisk(planned.stream)) {
+    if (IsDisk(op.stream)) {
       estimate.disk_seconds += runs * duration.Seconds();
       continue;
     }
-    if (IsOffloaded(planned.stream)) {
+    if (IsOffloaded(op.stream)) {
       estimate.offload_seconds += runs * duration.Seconds();
       continue;
     }
     compute += runs * duration.Seconds();
-    if (planned.op.attributes.pass >= 0) of_passes += duration.Seconds();
+    if (op.pass >= 0) of_passes += duration.Seconds();
     estimate.start_seconds += runs * duration.start;
     const bool by_flops = duration.flops >= duration.memory;
     (by_flops ? estimate.flop_seconds : estimate.memory_seconds) +=
         runs * std::max(duration.flops, duration.memory);
   }
-  estimate.seconds = StepSeconds(plan, seconds, profile.overlap);
+  estimate.seconds = StepSeconds(step, seconds, profile.overlap);
   estimate.exposed_seconds = std::max(0.0, estimate.seconds - compute);
-  if (plan.options.pipeline > 1) {
-    const PipelineTime time = TimeOf(ShapeOf(plan.options));
+  if (o.pipeline > 1) {
+    const PipelineTime time = TimeOf(ShapeOf(o));
     estimate.bubble_seconds = of_passes * (time.step / time.busy - 1);
     estimate.seconds += estimate.bubble_seconds;
   }
-  const auto& o = plan.options;
   const auto tokens = static_cast<double>(o.world * o.micro_batch * o.accumulation * o.sequence);
   estimate.tokens_per_second = tokens / estimate.seconds;
-  estimate.mfu = plan.flops_per_step / (estimate.seconds * RateOf(profile, o.compute_dtype).peak);
+  estimate.mfu = step.flops_per_step / (estimate.seconds * RateOf(profile, o.compute_dtype).peak);
   estimate.bound = BoundOf(estimate);
   return estimate;
 }
@@ -311,11 +311,10 @@ StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile) {
 PassTimes SecondsOfPasses(const StepPlan& plan, const DeviceProfile& profile) {
   PassTimes times = {};
   const std::vector<Pass> passes = PassesOf(ShapeOf(plan.options), plan.options.stage);
-  for (const PlannedOp& planned : plan.train.ops) {
-    const int pass = planned.op.attributes.pass;
-    if (pass < 0 || planned.stream != Stream::kCompute) continue;
-    times[static_cast<size_t>(passes[static_cast<size_t>(pass)].kind)] +=
-        DurationOf(planned, plan.options, profile).Seconds();
+  for (const OpCosts& op : CostsOf(plan).ops) {
+    if (op.pass < 0 || op.stream != Stream::kCompute) continue;
+    times[static_cast<size_t>(passes[static_cast<size_t>(op.pass)].kind)] +=
+        DurationOf(op, plan.options, profile).Seconds();
   }
   for (double& seconds : times) seconds /= static_cast<double>(plan.options.accumulation);
   return times;

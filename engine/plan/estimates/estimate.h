@@ -14,6 +14,9 @@
 #ifndef MILEPOST_ENGINE_PLAN_ESTIMATES_ESTIMATE_H_
 #define MILEPOST_ENGINE_PLAN_ESTIMATES_ESTIMATE_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "engine/plan/estimates/device_profile.h"
 #include "engine/plan/pipeline/schedule.h"
 #include "engine/plan/step_plan.h"
@@ -41,6 +44,30 @@ struct StepEstimate {
                                      // the largest of communication, offload and disk
 };
 
+// What of an op its time depends on. A plan's are small, and do for every device.
+struct OpCosts {
+  graph::OpKind kind = {};
+  Stream stream = Stream::kCompute;
+  When when = When::kEveryMicroStep;
+  bool fp8 = false;
+  // Of what attention reaches at its best (DeviceProfile::attention_fraction).
+  double attention_part = 1;
+  std::vector<int32_t> wait_for;
+  double flops = 0;
+  double bytes = 0;
+  double wire_bytes = 0;
+  int pass = -1;  // of a pipeline's stage: index among its passes
+};
+
+struct StepCosts {
+  PlanOptions options;
+  std::vector<OpCosts> ops;  // of the training program
+  double flops_per_step = 0;
+};
+
+StepCosts CostsOf(const StepPlan& plan);
+
+StepEstimate EstimateStep(const StepCosts& step, const DeviceProfile& profile);
 StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile);
 
 // Seconds of a pass of each kind, of a pipeline's stage: what it computes, not what it waits for.

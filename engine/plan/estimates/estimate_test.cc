@@ -130,6 +130,60 @@ TEST(Estimate, CollectivesUseTheLinksTheyCross) {
   EXPECT_DOUBLE_EQ(seconds(8, 1, 0, OpKind::kReduceGradients), 28);  // log2(8) ways
 }
 
+// Two layers of a mesh: each product's sum over the tensor ranks is waited for at once, by the link
+// within the host; gradients go to the other host beside the next product, and the last sum waits
+// until the communication stream has sent them.
+TEST(Estimate, SumsOfTensorRanksAreWaitedForAtOnce) {
+  StepPlan plan = PlanOf({{.flops = 4},
+                          {.stream = Stream::kCommunication, .wait_for = {0}, .wire = 20},
+                          {.wait_for = {1}, .flops = 4},
+                          {.stream = Stream::kCommunication, .wait_for = {2}, .wire = 10},
+                          {.wait_for = {}, .flops = 1},
+                          {.stream = Stream::kCommunication, .wait_for = {4}, .wire = 30},
+                          {.wait_for = {5}, .flops = 2}});
+  plan.options.tensor = 2;
+  for (const int sum : {1, 5}) plan.train.ops[sum].op.kind = OpKind::kTensorReduce;
+  DeviceProfile profile = Unit();
+  profile.host_bandwidth = 10;
+  profile.ranks_per_host = 2;  // both tensor ranks; data ranks are on hosts of their own
+  const StepEstimate e = EstimateStep(plan, profile);
+  // 4, sum 2, 4; then the gradient's 10 seconds hide 1, the sum's 3 follow, and 2.
+  EXPECT_DOUBLE_EQ(e.seconds, 4 + 2 + 4 + 10 + 3 + 2);
+  EXPECT_DOUBLE_EQ(e.communication_seconds, 2 + 10 + 3);
+  EXPECT_DOUBLE_EQ(e.exposed_seconds, 2 + 9 + 3);
+}
+
+// Heads of 16 are at (16 / 128)^(1/3) = 1/2 of the best, and 1500 positions at 1500 / (1500 + 500).
+TEST(Estimate, ShortSequencesAndNarrowHeadsSlowDownAGpusAttention) {
+  StepPlan plan = PlanOf({{.flops = 3}});
+  graph::Op& op = plan.train.ops[0].op;
+  op.kind = OpKind::kAttention;
+  op.attributes.heads = 2;
+  op.attributes.sequence = 1500;
+  plan.train.graph.values.push_back({.shape = {1500, 2 * 16}});
+  op.outputs = {{.value = 0}};
+  DeviceProfile profile = Unit();
+  profile.attention_fraction = 0.5;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 6);
+  plan.options.device = DeviceKind::kCuda;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 6 / (0.5 * 0.75));
+  op.attributes.window = 250;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 6 / (0.5 / 3));
+  op.attributes.window = 0;
+  op.attributes.causal = false;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 6 / (0.5 * 3000 / 3500));
+}
+
+// What rounds gradients stands on the communication stream, and takes the memory's time.
+TEST(Estimate, WhatFollowsACollectiveTakesItsBytes) {
+  StepPlan plan = PlanOf({{.flops = 1},
+                          {.stream = Stream::kCommunication, .wait_for = {0}, .wire = 3},
+                          {.stream = Stream::kCommunication, .bytes = 6},
+                          {.when = When::kUpdate, .wait_for = {2}, .flops = 1}});
+  plan.train.ops[2].op.kind = OpKind::kRoundGradients;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, Unit()).seconds, 1 + 3 + 6 + 1);
+}
+
 absl::StatusOr<StepPlan> Gpt2Plan(int world, int stage, int64_t micro) {
   PlanOptions options = OptionsOf(world, stage, DType::kBf16);
   options.sequence = 1024;

@@ -11,6 +11,7 @@
 #include "common/spec/auto_fields.h"
 #include "common/spec/sizes.h"
 #include "common/status_macros.h"
+#include "engine/plan/fit/mesh_choice.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/human_units.h"
 #include "engine/plan/planner/planner.h"
@@ -337,7 +338,8 @@ absl::StatusOr<DeviceProfile> ProfileOf(const v1::JobSpec& spec, int threads) {
 absl::StatusOr<Resolved> ResolveAuto(const v1::JobSpec& spec, const RankPlace& place) {
   if (!HasAutoFields(spec)) return Resolved{.spec = spec};
   if (place.memory_bytes <= 0) {
-    const char* field = MicroIsAuto(spec)       ? "train.batch.micro: auto"
+    const char* field = TensorIsAuto(spec)      ? "resources.mesh.tensor: auto"
+                        : MicroIsAuto(spec)     ? "train.batch.micro: auto"
                         : StageIsAuto(spec)     ? "train.zero.stage: auto"
                         : RecomputeIsAuto(spec) ? "train.recompute: auto"
                                                 : "train.memory: low";
@@ -346,6 +348,7 @@ absl::StatusOr<Resolved> ResolveAuto(const v1::JobSpec& spec, const RankPlace& p
                      " needs to know the memory of a rank: give resources.memory, or start the "
                      "workers before the job is submitted"));
   }
+  if (TensorIsAuto(spec)) return ResolveMesh(spec, place);
   const std::vector<v1::JobSpec> storages =
       MemoryIsLow(spec) ? StoragesOf(spec) : std::vector<v1::JobSpec>{spec};
   std::vector<std::string> tried;

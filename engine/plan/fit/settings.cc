@@ -151,6 +151,8 @@ std::vector<int64_t> MicrosUpTo(const v1::JobSpec& spec, int64_t most) {
 Setting SettingOf(const v1::JobSpec& spec) {
   const v1::TrainSpec& train = spec.train();
   Setting setting;
+  setting.tensor = TensorRanks(spec.resources());
+  setting.group = train.zero().group();
   setting.micro = MicroIsAuto(spec) ? 1 : train.batch().micro();
   setting.accumulation =
       MicroIsAuto(spec) ? PerRank(spec) : std::max<int64_t>(1, train.batch().accumulation());
@@ -162,12 +164,16 @@ Setting SettingOf(const v1::JobSpec& spec) {
 }
 
 v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
+  if (setting.tensor > 1 || spec.resources().has_mesh()) {
+    spec.mutable_resources()->mutable_mesh()->set_tensor(setting.tensor);
+  }
   v1::TrainSpec* train = spec.mutable_train();
   train->mutable_batch()->set_micro(setting.micro);
   train->mutable_batch()->set_accumulation(setting.accumulation);
   train->mutable_batch()->set_global(setting.micro * setting.accumulation *
                                      DataRanks(spec.resources()));
   train->mutable_zero()->set_stage(setting.stage);
+  train->mutable_zero()->set_group(setting.group);
   train->set_recompute(SpecRecompute(setting.recompute));
   train->clear_recompute_budget();
   if (setting.recompute == Recompute::kBudget) {
@@ -221,12 +227,18 @@ absl::StatusOr<std::vector<Setting>> Search(const v1::JobSpec& spec, const Setti
 
 std::string Difference(const Setting& before, const Setting& after) {
   std::vector<std::string> parts;
+  if (after.tensor != before.tensor) {
+    parts.push_back(absl::StrCat("resources.mesh.tensor: ", after.tensor));
+  }
   if (after.micro != before.micro) {
     parts.push_back(absl::StrCat("train.batch.micro: ", after.micro, " (accumulation ",
                                  after.accumulation, ")"));
   }
   if (after.stage != before.stage) {
     parts.push_back(absl::StrCat("train.zero.stage: ", after.stage));
+  }
+  if (after.group != before.group) {
+    parts.push_back(absl::StrCat("train.zero.group: ", after.group));
   }
   if (after.recompute != before.recompute) {
     parts.push_back(absl::StrCat("train.recompute: ", Name(after.recompute)));

@@ -33,11 +33,13 @@ struct RankPlace {
   Planning* planning = nullptr;
 };
 
-// What can be changed about a job's memory without changing what it computes.
+// What can be changed about a job's memory and time without changing what it computes.
 struct Setting {
+  int tensor = 1;  // resources.mesh.tensor
   int64_t micro = 1;
   int64_t accumulation = 1;
   int stage = 0;
+  int group = 0;  // train.zero.group
   Recompute recompute = Recompute::kNone;
   int64_t recompute_budget = 0;  // with kBudget
   bool offload = false;          // train.offload.optimizer: host

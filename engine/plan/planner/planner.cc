@@ -445,7 +445,7 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
     return absl::InvalidArgumentError(
         "model.lora.quantize_base: not at train.precision fp8; take bf16");
   }
-  MP_RETURN_IF_ERROR(Spend(planning, Planning::kWorkBetween));
+  MP_RETURN_IF_ERROR(Spend(planning, Planning::kWorkOfDraft));
   Parts parts;
   MP_ASSIGN_OR_RETURN(parts.train, Build(spec.model(), models::Mode::kTraining, options));
   MP_RETURN_IF_ERROR(DivideLayers(parts.train, options.tensor));

@@ -1,0 +1,98 @@
+#include "engine/plan/estimates/links.h"
+
+#include "gtest/gtest.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::OpKind;
+
+struct Mesh {
+  int world = 1;
+  int tensor = 1;
+  int stage = 0;
+  int group = 0;
+};
+
+PlanOptions Options(const Mesh& mesh) {
+  return {.device = DeviceKind::kCuda,
+          .world = mesh.world,
+          .tensor = mesh.tensor,
+          .zero_stage = mesh.stage,
+          .shard_ranks = mesh.group};
+}
+
+std::pair<int, int> Who(OpKind kind, const Mesh& mesh, int ranks_per_host) {
+  const Participants who = ParticipantsOf(kind, Options(mesh), ranks_per_host);
+  return {who.ranks, who.on_a_host};
+}
+
+using Pair = std::pair<int, int>;
+
+TEST(Links, TensorRanksAreNeighbours) {
+  EXPECT_EQ(Who(OpKind::kTensorReduce, {.world = 8, .tensor = 4}, 8), Pair(4, 4));
+  EXPECT_EQ(Who(OpKind::kTensorReduce, {.world = 4, .tensor = 16}, 8), Pair(16, 8));
+  EXPECT_EQ(Who(OpKind::kTensorReduce, {.world = 8, .tensor = 4}, 0), Pair(4, 4));
+  // Two whole groups of three to a host: none of them is cut.
+  EXPECT_EQ(Who(OpKind::kTensorReduce, {.world = 8, .tensor = 3}, 8), Pair(3, 3));
+}
+
+TEST(Links, DataRanksLieTensorRanksApart) {
+  EXPECT_EQ(Who(OpKind::kReduceGradients, {.world = 16, .stage = 1}, 8), Pair(16, 8));
+  EXPECT_EQ(Who(OpKind::kReduceGradients, {.world = 16, .tensor = 4, .stage = 1}, 8), Pair(16, 2));
+  EXPECT_EQ(Who(OpKind::kGatherParameters, {.world = 16, .tensor = 4, .stage = 3, .group = 2}, 8),
+            Pair(2, 2));
+  EXPECT_EQ(Who(OpKind::kReduceReplicas, {.world = 16, .tensor = 4, .stage = 3, .group = 2}, 8),
+            Pair(8, 1));
+  EXPECT_EQ(Who(OpKind::kReduceScalars, {.world = 16, .tensor = 4, .stage = 1}, 8), Pair(64, 8));
+  // What all data ranks have alike, whatever is sharded.
+  EXPECT_EQ(Who(OpKind::kAverageStatistics, {.world = 16, .stage = 1, .group = 8}, 8), Pair(16, 8));
+}
+
+// Groups of 6 on hosts of 8: the second one has two ranks on the first host and four on the next.
+TEST(Links, AGroupThatLiesAcrossHostsIsHeldUpByItsSmallestPart) {
+  EXPECT_EQ(Who(OpKind::kGatherParameters, {.world = 24, .stage = 3, .group = 6}, 8), Pair(6, 2));
+  EXPECT_EQ(Who(OpKind::kGatherParameters, {.world = 24, .stage = 3, .group = 12}, 8), Pair(12, 4));
+  EXPECT_EQ(Who(OpKind::kReduceGradients, {.world = 14, .stage = 1}, 8), Pair(14, 6));
+  EXPECT_EQ(Who(OpKind::kGatherParameters, {.world = 6, .stage = 3, .group = 3}, 8), Pair(3, 3));
+}
+
+DeviceProfile Links() {
+  DeviceProfile profile;
+  profile.host_bandwidth = 100;
+  profile.network_bandwidth = 5;
+  profile.ranks_per_host = 8;
+  return profile;
+}
+
+TEST(Links, BytesTakeTheSlowerLink) {
+  const auto seconds = [](OpKind kind, const Mesh& mesh) {
+    return CollectiveSeconds(kind, 400, Options(mesh), Links());
+  };
+  EXPECT_DOUBLE_EQ(seconds(OpKind::kTensorReduce, {.world = 8, .tensor = 4}), 4);
+  // Sixteen tensor ranks on two hosts, by eight adapters of 5.
+  EXPECT_DOUBLE_EQ(seconds(OpKind::kTensorReduce, {.world = 4, .tensor = 16}), 10);
+  // Two data ranks of each host, since four tensor ranks stand for one: two adapters.
+  EXPECT_DOUBLE_EQ(seconds(OpKind::kReduceGradients, {.world = 16, .tensor = 4, .stage = 1}), 40);
+  EXPECT_DOUBLE_EQ(CollectiveSeconds(OpKind::kReduceGradients, 0, Options({.world = 2}), Links()),
+                   0);
+}
+
+// All-reduces by trees: log2 of the ranks. Gathers by rings: of 32 ranks on 4 hosts, three
+// doublings in each host and three ways between hosts.
+TEST(Links, RingsWaitForEveryHost) {
+  DeviceProfile profile = Links();
+  profile.host_bandwidth = profile.network_bandwidth = 1e30;
+  profile.collective_seconds = 1;
+  const auto ways = [&](OpKind kind, const Mesh& mesh) {
+    return CollectiveSeconds(kind, 1, Options(mesh), profile);
+  };
+  EXPECT_DOUBLE_EQ(ways(OpKind::kReduceGradients, {.world = 32}), 5);
+  EXPECT_DOUBLE_EQ(ways(OpKind::kGatherParameters, {.world = 32, .stage = 3}), 4 * 3 + 3);
+  EXPECT_DOUBLE_EQ(ways(OpKind::kGatherParameters, {.world = 8, .stage = 3}), 3);
+  EXPECT_DOUBLE_EQ(ways(OpKind::kReduceGradients, {.world = 2048, .tensor = 8, .stage = 2}), 2047);
+  EXPECT_DOUBLE_EQ(ways(OpKind::kTensorReduce, {.world = 2, .tensor = 8}), 3);
+}
+
+}  // namespace
+}  // namespace milepost::plan

@@ -1,0 +1,130 @@
+// The fastest settings of a job that fit, over all that may be chosen at once: tensor ranks, ZeRO's
+// stage and group, recomputation, micro-batch and offloading. Before anything runs.
+//
+//   MeshSearch search(spec, WholeSpace(spec, place), place);
+//   MP_ASSIGN_OR_RETURN(const std::vector<RankedSetting> best, search.Best(5));
+//   MP_ASSIGN_OR_RETURN(const std::vector<Sensitivity> rests_on, search.RestsOn(best.front()));
+//
+// Settings are passed over by bounds: what a rank keeps through the whole run, the computation of
+// the micro-steps, the bytes that the communication stream sends. The rest are ranked by drafts of
+// fewer layers (scaled_draft.h), and the best of them measured as PlanTraining packs them.
+// Deterministic; pure but for what it remembers. For one thread.
+#ifndef MILEPOST_ENGINE_PLAN_FIT_MESH_SEARCH_H_
+#define MILEPOST_ENGINE_PLAN_FIT_MESH_SEARCH_H_
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/plan/estimates/estimate.h"
+#include "engine/plan/fit/scaled_draft.h"
+#include "engine/plan/fit/settings.h"
+#include "milepost/v1/job_spec.pb.h"
+
+namespace milepost::plan {
+
+// What may be chosen; a further axis is a field here, in Setting, in Candidates() and in the keys
+// of mesh_search.cc.
+struct MeshSpace {
+  std::vector<int> tensors;
+  std::vector<int> stages;  // the preferred ones first
+  bool groups = false;      // those within a host and of several hosts; else the spec's
+  std::vector<Recompute> recomputes;
+  std::vector<bool> offloads;
+  bool micros = false;  // every divisor of a rank's sequences; else the spec's
+};
+
+// What the spec leaves open (`auto`), or everything.
+MeshSpace OpenSpace(const v1::JobSpec& spec);
+MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place);
+
+// Every setting of the space that is valid for the spec. Pure.
+std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
+                                const RankPlace& place);
+
+struct RankedSetting {
+  Setting setting;  // with bytes and seconds, as PlanTraining packs it
+  StepEstimate estimate;
+};
+
+// That one rate were so many times what the profile says.
+struct Sensitivity {
+  std::string rate;  // "network_bandwidth", as the profile's JSON has it
+  double factor = 1;
+  // Absent: the choice stays.
+  std::optional<Setting> instead;
+  double ratio = 1;  // of the choice's seconds over those of `instead`
+};
+
+class MeshSearch {
+ public:
+  // `spec`, valid and normalised, and `place`, of known memory, must outlive this.
+  MeshSearch(const v1::JobSpec& spec, MeshSpace space, const RankPlace& place);
+
+  using Wanted = std::function<bool(const Setting&)>;
+
+  // At most `count` that fit, the best first: the fastest, or among those within 1% of it the first
+  // in order of preference (fewer tensor ranks, no offloading, less recomputation, the space's
+  // order of stages, no group, fewer bytes); then by seconds. Empty: none fits. Errors of planning.
+  absl::StatusOr<std::vector<RankedSetting>> Best(size_t count, const Wanted& wanted = nullptr);
+
+  // By drafts alone: the seconds of the fastest; nullopt: none fits.
+  absl::StatusOr<std::optional<double>> LeastSeconds(const Wanted& wanted);
+
+  // Each rate that `chosen` depends on, at half and at twice of what it is.
+  absl::StatusOr<std::vector<Sensitivity>> RestsOn(const RankedSetting& chosen);
+
+  // The one that needs the fewest bytes, by drafts: for refusals. Nullopt: there are no candidates.
+  absl::StatusOr<std::optional<Setting>> Smallest();
+
+  size_t candidates() const { return all_; }
+  size_t drafts() const { return drafts_.size(); }  // how many have been made so far
+
+ private:
+  // Of what computes alike: tensor ranks, recomputation, micro-batch.
+  using ComputeKey = std::tuple<int, Recompute, int64_t>;
+  using Key = std::tuple<ComputeKey, int, int, bool>;  // and stage, group, offload
+
+  struct Seen {
+    Setting setting;
+    double seconds = 0;
+  };
+
+  static ComputeKey ComputeKeyOf(const Setting& s) { return {s.tensor, s.recompute, s.micro}; }
+  static Key KeyOf(const Setting& s) { return {ComputeKeyOf(s), s.stage, s.group, s.offload}; }
+
+  // nullptr: it cannot be planned.
+  absl::StatusOr<const ScaledDraft*> DraftOf(const Setting& setting);
+  // Any draft that computes alike.
+  absl::StatusOr<const ScaledDraft*> AlikeOf(const Setting& setting);
+  // Those of the candidates whose bounds say that they may fit. Once.
+  absl::Status Sieve();
+  absl::StatusOr<const RankedSetting*> ExactOf(const Setting& setting);
+  std::tuple<int, bool, Recompute, size_t, bool, int64_t> RankOf(const Setting& setting) const;
+  // By drafts: those that fit, at least `count` and all within 1% of the fastest, if there are.
+  absl::StatusOr<std::vector<Seen>> Rank(const DeviceProfile& profile, size_t count,
+                                         const Wanted& wanted);
+
+  const v1::JobSpec& spec_;
+  const MeshSpace space_;
+  const RankPlace& place_;
+  std::vector<Setting> candidates_;  // once sieved, those that may fit
+  const size_t all_;
+  bool sieved_ = false;
+  std::map<Key, std::optional<ScaledDraft>> drafts_;  // nullopt: it cannot be planned
+  std::map<ComputeKey, Key> alike_;
+  std::map<Key, RankedSetting> exact_;
+  absl::Status refusal_;  // of the first that cannot be planned
+};
+
+// How a setting cuts up so many ranks: "8 data x 4 tensor".
+std::string MeshText(int ranks, const Setting& setting);
+
+}  // namespace milepost::plan
+
+#endif  // MILEPOST_ENGINE_PLAN_FIT_MESH_SEARCH_H_

@@ -1,0 +1,265 @@
+#include "engine/plan/fit/mesh_search.h"
+
+#include <algorithm>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/spec/auto_fields.h"
+#include "common/spec/sizes.h"
+#include "common/spec/validate.h"
+#include "engine/plan/fit/fit.h"
+#include "engine/plan/testing/plan_fixture.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace milepost::plan {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Twelve layers, so that drafts are of fewer; 16 ranks and 32 sequences.
+v1::JobSpec OpenSpec() {
+  v1::JobSpec spec = SpecOf({.layers = 12, .width = 256, .heads = 4, .context = 128});
+  spec.set_name("test");
+  spec.mutable_data()->set_train("/train.npy");
+  v1::TrainSpec* train = spec.mutable_train();
+  train->set_steps(10);
+  train->mutable_batch()->set_global(32);
+  train->mutable_batch()->set_micro(kAuto);
+  train->mutable_zero()->set_stage(kAuto);
+  train->set_recompute(v1::RECOMPUTE_AUTO);
+  spec.mutable_resources()->set_ranks(16);
+  spec.mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
+  spec.mutable_resources()->mutable_mesh()->set_tensor(kAuto);
+  NormalizeJobSpec(&spec);
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  return spec;
+}
+
+// Slow enough that every link counts beside computation.
+DeviceProfile Device() {
+  DeviceProfile device = *BuiltInProfile("h100");
+  device.matmul["BF16"] = {2e13, 4e13};
+  device.memory_bandwidth = 3e11;
+  device.host_bandwidth = 2e10;
+  device.network_bandwidth = 1e9;
+  device.ranks_per_host = 4;
+  return device;
+}
+
+RankPlace MeshPlace(int64_t bytes, const DeviceProfile& device = Device()) {
+  return {.memory_bytes = bytes,
+          .memory_of = "the test",
+          .host_memory = false,
+          .profile = device,
+          .threads = 1};
+}
+
+std::string InShort(const Setting& s) {
+  return absl::StrCat(s.tensor, "/", s.micro, "/", s.stage, "/", s.group, "/", Name(s.recompute),
+                      s.offload ? "/host" : "");
+}
+
+// Every candidate, planned as a whole.
+std::vector<Setting> Exhausted(const v1::JobSpec& spec, const MeshSpace& space,
+                               const RankPlace& place) {
+  std::vector<Setting> all;
+  for (Setting setting : Candidates(spec, space, place)) {
+    EXPECT_EQ(Assess(spec, place, /*exact=*/true, &setting), absl::OkStatus());
+    if (Fits(setting, place)) all.push_back(setting);
+  }
+  return all;
+}
+
+TEST(MeshSearch, CandidatesAreValidAndHaveTheBatch) {
+  const v1::JobSpec spec = OpenSpec();
+  const RankPlace place = MeshPlace(int64_t{1} << 40);
+  const std::vector<Setting> all = Candidates(spec, WholeSpace(spec, place), place);
+  EXPECT_GT(all.size(), 100u);
+  std::set<int> tensors, groups;
+  for (const Setting& s : all) {
+    SCOPED_TRACE(InShort(s));
+    const v1::JobSpec with = WithSetting(spec, s);
+    ASSERT_EQ(ValidateJobSpec(with), absl::OkStatus());
+    EXPECT_EQ(with.train().batch().global(), 32);
+    EXPECT_FALSE(HasAutoFields(with));
+    EXPECT_FALSE(s.offload && s.tensor > 1);
+    tensors.insert(s.tensor);
+    groups.insert(s.group);
+  }
+  EXPECT_THAT(tensors, ElementsAre(1, 2, 4));
+  EXPECT_THAT(groups, ElementsAre(0, 2, 4, 8));  // of 4 ranks: 2 of a host where tensor is 2
+}
+
+// Nothing is passed over that is better: against every candidate, with memory that lets all fit,
+// that the fastest fills, and that lets few fit.
+TEST(MeshSearch, FindsWhatPlanningEverythingFinds) {
+  const v1::JobSpec spec = OpenSpec();
+  MeshSpace space = WholeSpace(spec, MeshPlace(1));
+  space.recomputes = {Recompute::kNone, Recompute::kFull};
+  const std::vector<Setting> all = Exhausted(spec, space, MeshPlace(int64_t{1} << 40));
+  std::vector<int64_t> sizes;
+  for (const Setting& s : all) sizes.push_back(s.bytes);
+  std::sort(sizes.begin(), sizes.end());
+  const auto sooner = [](const Setting& a, const Setting& b) { return a.seconds < b.seconds; };
+  const Setting fastest = *std::min_element(all.begin(), all.end(), sooner);
+  for (const int64_t bytes :
+       {sizes.back(), fastest.bytes, sizes[sizes.size() / 3], sizes[sizes.size() / 20]}) {
+    SCOPED_TRACE(bytes);
+    const RankPlace place = MeshPlace(bytes);
+    std::vector<Setting> fit;
+    for (const Setting& s : all) {
+      if (s.bytes <= bytes) fit.push_back(s);
+    }
+    std::sort(fit.begin(), fit.end(), sooner);
+    MeshSearch search(spec, space, place);
+    const auto best = search.Best(5);
+    ASSERT_TRUE(best.ok()) << best.status();
+    ASSERT_EQ(best->size(), std::min<size_t>(5, fit.size()));
+    EXPECT_LE(best->front().setting.seconds, 1.01 * fit[0].seconds);
+    std::vector<Setting> found;
+    for (const RankedSetting& ranked : *best) found.push_back(ranked.setting);
+    std::sort(found.begin(), found.end(), sooner);
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_LE(found[i].seconds, 1.01 * fit[i].seconds) << i << " " << InShort(fit[i]);
+    }
+    for (const RankedSetting& ranked : *best) {
+      EXPECT_LE(ranked.setting.bytes, bytes);
+      const auto same = std::find_if(all.begin(), all.end(), [&](const Setting& s) {
+        return InShort(s) == InShort(ranked.setting);
+      });
+      ASSERT_NE(same, all.end());
+      EXPECT_EQ(same->bytes, ranked.setting.bytes);
+      EXPECT_DOUBLE_EQ(same->seconds, ranked.setting.seconds);
+      EXPECT_DOUBLE_EQ(same->seconds, ranked.estimate.seconds);
+    }
+    EXPECT_LT(search.drafts(), all.size());
+  }
+}
+
+TEST(MeshSearch, TheLinksDecide) {
+  const v1::JobSpec spec = OpenSpec();
+  const auto chosen = [&](const DeviceProfile& device) {
+    const RankPlace place = MeshPlace(int64_t{1} << 40, device);
+    const auto best = MeshSearch(spec, WholeSpace(spec, place), place).Best(1);
+    EXPECT_TRUE(best.ok()) << best.status();
+    return best.ok() && !best->empty() ? best->front().setting : Setting();
+  };
+  DeviceProfile fast = Device();
+  fast.network_bandwidth = fast.host_bandwidth = 1e13;
+  fast.collective_seconds = 0;
+  EXPECT_EQ(chosen(fast).tensor, 1);  // no activations are sent
+  EXPECT_EQ(chosen(fast).recompute, Recompute::kNone);
+  DeviceProfile slow = Device();
+  slow.host_bandwidth = 1e13;
+  slow.collective_seconds = 0;
+  slow.network_bandwidth = 1e6;
+  // With four tensor ranks a host is one data rank: a quarter of the gradients leave it from each.
+  EXPECT_EQ(chosen(slow).tensor, 4);
+}
+
+TEST(MeshSearch, SaysWhatTheChoiceRestsOn) {
+  const v1::JobSpec spec = OpenSpec();
+  DeviceProfile device = Device();
+  device.host_bandwidth = 1e12;
+  device.collective_seconds = 0;
+  const RankPlace place = MeshPlace(int64_t{1} << 40, device);
+  MeshSearch search(spec, WholeSpace(spec, place), place);
+  const auto best = search.Best(1);
+  ASSERT_TRUE(best.ok() && !best->empty());
+  const auto rests_on = search.RestsOn(best->front());
+  ASSERT_TRUE(rests_on.ok()) << rests_on.status();
+  EXPECT_EQ(rests_on->size(), 2 * 7u);  // no collective_seconds: nothing to be halved
+  for (const Sensitivity& s : *rests_on) {
+    SCOPED_TRACE(absl::StrCat(s.rate, " x ", s.factor));
+    DeviceProfile changed = device;
+    if (s.rate == "network_bandwidth") changed.network_bandwidth *= s.factor;
+    if (s.rate == "memory_bandwidth") changed.memory_bandwidth *= s.factor;
+    if (s.rate == "matmul") {
+      for (auto& [dtype, rate] : changed.matmul) rate.achieved *= s.factor;
+    }
+    if (changed.network_bandwidth == device.network_bandwidth && s.rate != "matmul" &&
+        s.rate != "memory_bandwidth") {
+      continue;
+    }
+    // The same as a search of its own on that device.
+    const RankPlace there = MeshPlace(place.memory_bytes, changed);
+    const auto own = MeshSearch(spec, WholeSpace(spec, there), there).Best(1);
+    ASSERT_TRUE(own.ok() && !own->empty());
+    Setting here = best->front().setting;
+    ASSERT_EQ(Assess(spec, there, /*exact=*/true, &here), absl::OkStatus());
+    const double ratio = here.seconds / own->front().setting.seconds;
+    if (s.instead.has_value()) {
+      EXPECT_GT(s.ratio, 1.01);
+      EXPECT_NEAR(s.ratio, ratio, 0.02);
+    } else {
+      EXPECT_LT(ratio, 1.03);
+    }
+  }
+}
+
+TEST(MeshAuto, IsSettledWithReasons) {
+  const v1::JobSpec spec = OpenSpec();
+  const RankPlace place = MeshPlace(int64_t{1} << 40);
+  const auto resolved = ResolveAuto(spec, place);
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_FALSE(HasAutoFields(resolved->spec));
+  EXPECT_EQ(ValidateJobSpec(resolved->spec), absl::OkStatus());
+  EXPECT_EQ(resolved->spec.train().batch().global(), 32);
+  ASSERT_EQ(resolved->choices.size(), 4u);
+  EXPECT_EQ(resolved->choices[0].field(), "resources.mesh.tensor");
+  EXPECT_EQ(resolved->choices[0].value(), absl::StrCat(TensorRanks(resolved->spec.resources())));
+  EXPECT_THAT(resolved->choices[0].reason(),
+              AllOf(HasSubstr("4 "), HasSubstr("; expected "), HasSubstr(" a step, ")));
+  const auto again = ResolveAuto(spec, place);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(SpecDigest(again->spec), SpecDigest(resolved->spec));
+}
+
+// Fields that are given stay as they are.
+TEST(MeshAuto, ChoosesTheTensorRanksAlone) {
+  v1::JobSpec spec = OpenSpec();
+  spec.mutable_train()->mutable_batch()->set_micro(2);
+  spec.mutable_train()->mutable_zero()->set_stage(2);
+  spec.mutable_train()->mutable_zero()->set_group(2);
+  spec.mutable_train()->set_recompute(v1::RECOMPUTE_FULL);
+  ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  const auto resolved = ResolveAuto(spec, MeshPlace(int64_t{1} << 40));
+  ASSERT_TRUE(resolved.ok()) << resolved.status();
+  ASSERT_EQ(resolved->choices.size(), 1u);
+  EXPECT_EQ(resolved->spec.train().batch().micro(), 2);
+  EXPECT_EQ(resolved->spec.train().zero().stage(), 2);
+  EXPECT_EQ(resolved->spec.train().zero().group(), 2);
+  EXPECT_EQ(resolved->spec.train().recompute(), v1::RECOMPUTE_FULL);
+}
+
+TEST(MeshAuto, SaysWhyNothingWillDo) {
+  v1::JobSpec spec = OpenSpec();
+  EXPECT_THAT(ResolveAuto(spec, MeshPlace(1 << 20)).status().message(),
+              AllOf(HasSubstr("does not fit whatever is chosen"),
+                    HasSubstr("even with resources.mesh.tensor: 4")));
+  EXPECT_THAT(ResolveAuto(spec, MeshPlace(0)).status().message(),
+              HasSubstr("resources.mesh.tensor: auto needs to know the memory"));
+  spec.mutable_train()->mutable_batch()->set_global(2);  // and at least four data ranks
+  EXPECT_THAT(ResolveAuto(spec, MeshPlace(int64_t{1} << 40)).status().message(),
+              AllOf(HasSubstr("train.batch.global (2)"), HasSubstr("(1, 2, 4)")));
+}
+
+TEST(MeshAuto, IsBoundedLikeEveryRequest) {
+  v1::JobSpec spec = OpenSpec();
+  spec.mutable_model()->mutable_gpt2()->set_layers(96);
+  Planning planning(kLimitsOfRequest);
+  RankPlace place = MeshPlace(int64_t{1} << 40);
+  place.planning = &planning;
+  const auto resolved = ResolveAuto(spec, place);
+  EXPECT_TRUE(resolved.ok()) << resolved.status();
+  EXPECT_LT(planning.spent(), kLimitsOfRequest.work);
+  Planning little({.work = 3000});
+  place.planning = &little;
+  EXPECT_TRUE(absl::IsResourceExhausted(ResolveAuto(spec, place).status()));
+}
+
+}  // namespace
+}  // namespace milepost::plan
