@@ -46,8 +46,8 @@ class Coordinators {
   // Says that the coordinator at `address` does not serve. Moves on to the next one, unless that
   // has already happened.
   void Failed(const std::string& address);
-  // A new connection to `target`, which Target has returned. With several coordinators, a connection that goes
-  // silent is detected within five seconds.
+  // A new connection to `target`, which Target has returned. With several coordinators, a
+  // connection that goes silent is detected within five seconds.
   std::shared_ptr<grpc::Channel> Connect(const Endpoint& target) const;
 
  private:

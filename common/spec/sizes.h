@@ -18,8 +18,8 @@ namespace milepost {
 int LeastRanks(const v1::ResourceSpec& resources);
 int MostRanks(const v1::ResourceSpec& resources);
 
-// At least 1: neighbouring ranks that divide each layer among them (resources.mesh.tensor); stages of
-// such groups, which divide the blocks (resources.mesh.pipeline); ranks that train on the same
+// At least 1: neighbouring ranks that divide each layer among them (resources.mesh.tensor); stages
+// of such groups, which divide the blocks (resources.mesh.pipeline); ranks that train on the same
 // samples together, which are both; and groups of these, each of which has samples of its own.
 int TensorRanks(const v1::ResourceSpec& resources);
 int PipelineStages(const v1::ResourceSpec& resources);

@@ -326,8 +326,8 @@ class CheckpointStore {
   ChunkDeleter deleter_;
 };
 
-// One stream of one open checkpoint. Append checks the checksum while it copies the bytes to where a
-// thread of the file's writes them from, so that receiving and writing overlap. Not thread-safe.
+// One stream of one open checkpoint. Append checks the checksum while it copies the bytes to where
+// a thread of the file's writes them from, so that receiving and writing overlap. Not thread-safe.
 // Destroyed without Finish: its file is removed.
 class StreamWriter {
  public:

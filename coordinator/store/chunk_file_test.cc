@@ -184,8 +184,8 @@ TEST_F(ChunkFileTest, AFlippedByteIsFoundWhereverItIs) {
                                                 {ChunkKey(7, 1, 2), std::string(90, 'b')}};
   const std::string path = Write(records);
   const std::string whole = ReadFile(path);
-  // What says nothing: the padding of the file's end, and what RocksDB itself once wrote into tables
-  // that it took in, and leaves out of their checksums.
+  // What says nothing: the padding of the file's end, and what RocksDB itself once wrote into
+  // tables that it took in, and leaves out of their checksums.
   const size_t number = whole.find("global_seqno") + std::string("global_seqno").size();
   for (size_t at = 0; at < whole.size(); ++at) {
     const bool in_padding = at + 53 > whole.size() && at + 12 < whole.size();

@@ -99,8 +99,9 @@ class Communicator {
   absl::Status Broadcast(void* buffer, size_t bytes, int root);
 
   // An all-to-all of any sizes: what this rank sends to each peer, and what it receives from each.
-  // There is at most one piece per peer and direction. Peers are ranks of the world, and in the set.
-  // Every rank of it makes the call, even with nothing to move. Sender and receiver of a piece must agree on its size.
+  // There is at most one piece per peer and direction. Peers are ranks of the world, and in the
+  // set. Every rank of it makes the call, even with nothing to move. Sender and receiver of a piece
+  // must agree on its size.
   struct Transfer {
     int peer = 0;
     const char* send = nullptr;

@@ -1,7 +1,7 @@
 // Adds the backward ops of a training graph.
 //
-//   MP_RETURN_IF_ERROR(ops::AddBackward(graph));  // graph: forward only, ends in a loss, or in what
-//                                                 // a pipeline's stage sends to the next one
+//   MP_RETURN_IF_ERROR(ops::AddBackward(graph));  // graph: forward only, ends in a loss, or in
+//                                                 // what a pipeline's stage sends to the next one
 //
 // Afterwards kLmHeadLoss has become kLmHeadLossBackward (loss and its gradient in one op), each
 // other forward op has its backward ops after it in reverse order, and every parameter that takes

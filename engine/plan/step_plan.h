@@ -128,7 +128,8 @@ struct FlatGroup {
   bool base = false;
   // Tensor ranks divide its parameters; else all have the same.
   bool divided = false;
-  // Another pipeline stage has the same parameters; both update them, by the sum of their gradients.
+  // Another pipeline stage has the same parameters; both update them, by the sum of their
+  // gradients.
   bool shared = false;
   // One that an earlier stage has too, which is the one that counts and saves it.
   bool IsCopy(const PlanOptions& options) const;

@@ -46,7 +46,8 @@ ALLOWED = {
                               "engine/plan/planner"} | GRAPH,
     "engine/plan/fit": {"engine/plan", "engine/plan/passes", "engine/plan/planner",
                         "engine/plan/estimates"} | GRAPH,
-    "engine/plan/printing": {"engine/plan", "engine/plan/estimates", "engine/plan/fit"} | GRAPH,
+    "engine/plan/printing": {"engine/plan", "engine/plan/pipeline", "engine/plan/estimates",
+                             "engine/plan/fit"} | GRAPH,
     "engine/plan/testing": {"engine/plan", "engine/plan/planner", "engine/plan/verification"}
                            | GRAPH,
     "engine/kernels/cpu": {"common", "engine/ops/contract"},

@@ -1,5 +1,5 @@
-// Pipeline parallelism: stages that divide the blocks train as one rank does, by any schedule, at every
-// ZeRO stage, and their state goes on at any other mesh.
+// Pipeline parallelism: stages that divide the blocks train as one rank does, by any schedule, at
+// every ZeRO stage, and their state goes on at any other mesh.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -201,7 +201,9 @@ class Scatter {
 
 CheckpointReader::CheckpointReader(const Endpoint& coordinator, absl::Duration patience,
                                    std::function<bool()> give_up)
-    : coordinators_(coordinator, Way::kShortest), patience_(patience), give_up_(std::move(give_up)) {}
+    : coordinators_(coordinator, Way::kShortest),
+      patience_(patience),
+      give_up_(std::move(give_up)) {}
 
 absl::Status CheckpointReader::Retry(
     const std::function<absl::Status(v1::CheckpointService::Stub*)>& call) {

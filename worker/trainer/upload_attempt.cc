@@ -67,7 +67,8 @@ class Uploader::Call {
   grpc::ClientContext context_;
 };
 
-Uploader::Uploader(const Endpoint& coordinator, int streams_of_rank) : coordinators_(coordinator, Way::kShortest) {
+Uploader::Uploader(const Endpoint& coordinator, int streams_of_rank)
+    : coordinators_(coordinator, Way::kShortest) {
   channels_.resize(static_cast<size_t>(streams_of_rank));
   Connect();
 }

@@ -11,9 +11,9 @@
 //
 // kZeroBubble (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): the backward of a micro-batch
 // is in two parts. The first makes the gradient that the stage before waits for; the second those
-// of the weights, which fills what would be waiting. A stage does what it can begin first, and keeps
-// at most stages + 1 micro-batches: one more than the first stage does otherwise. With one less the
-// bubble is twice as large.
+// of the weights, which fills what would be waiting. A stage does what it can begin first, and
+// keeps at most stages + 1 micro-batches: one more than the first stage does otherwise. With one
+// less the bubble is twice as large.
 //
 // Pure.
 #ifndef MILEPOST_ENGINE_PLAN_PIPELINE_SCHEDULE_H_

@@ -42,8 +42,9 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 // "per_rank_host": as per_rank?, "offload_bytes_per_step"?, "disk_bytes"?, "disk_bytes_per_step"?,
 // "snapshot_bytes", "host_memory_bytes", "required_bytes"?, "expected": {"device", "seconds",
 // "tokens_per_second", "mfu", "bound", "flop_seconds", "memory_seconds", "start_seconds",
-// "exposed_seconds", "bubble_seconds", "communication_seconds", "offload_seconds"?, "disk_seconds"?}?, "parameters",
-// "flops_per_step", "recompute_flops_per_step", "wire_bytes_per_step", "groups":
+// "exposed_seconds", "bubble_seconds", "communication_seconds", "offload_seconds"?,
+// "disk_seconds"?}?, "parameters", "flops_per_step",
+// "recompute_flops_per_step", "wire_bytes_per_step", "groups":
 // [{"name", "elements": bytes where "dtype" is "U8", "padded_elements", "shard_elements", "dtype",
 // "frozen"}], "ops": [{"op", "block", "phase",
 // "stream", "when", "wait_for", "flops", "bytes", "wire_bytes"}]?}. `indent` < 0: on one line.
