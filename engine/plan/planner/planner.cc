@@ -343,8 +343,8 @@ absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const 
   std::vector<Recompute>& known = planning->recomputes()[{
       options.recompute_budget, options.micro_batch, options.zero_stage, options.offload_optimizer,
       options.offload_disk, options.offload_activations, options.world > 1, options.Shards() > 1,
-      options.Replicas() > 1, options.MicroSteps() > 1, options.RoundsGradients(),
-      options.nf4_base}];
+      options.Replicas() > 1, options.MicroSteps() > 1, options.RoundsGradients(), options.nf4_base,
+      options.tensor}];
   if (known.empty()) {
     MP_ASSIGN_OR_RETURN(known, ChooseRecompute(options.recompute_budget, blocks, draft));
   }
