@@ -68,58 +68,96 @@ struct DataPlace {
   int size = 0;
 };
 
+// The fields of a message one after another. Tags and sizes in more than five bytes are refused, as
+// protobuf's parser does and CodedInputStream does not.
+class Fields {
+ public:
+  Fields(const absl::Cord& bytes, CodedInputStream* in) : bytes_(bytes), in_(*in) {}
+
+  // The tag of the next field; 0 at the end of the message, and where it is bad.
+  uint32_t Next() {
+    begin_ = in_.CurrentPosition();
+    const uint32_t tag = in_.ReadTag();
+    good_ = tag == 0 ? in_.ConsumedEntireMessage() : in_.CurrentPosition() - begin_ <= kMostBytes;
+    return good_ ? tag : 0;
+  }
+  bool good() const { return good_; }
+  // Of the field that has begun.
+  bool ReadSize(int* size) {
+    const int at = in_.CurrentPosition();
+    return in_.ReadVarintSizeAsInt(size) && in_.CurrentPosition() - at <= kMostBytes;
+  }
+  // The field as it came goes to `rest`.
+  bool Keep(uint32_t tag, std::string* rest) {
+    if (!WireFormatLite::SkipField(&in_, tag)) return false;
+    const auto begin = static_cast<size_t>(begin_);
+    const auto end = static_cast<size_t>(in_.CurrentPosition());
+    const absl::Cord field = bytes_.Subcord(begin, end - begin);
+    for (const absl::string_view piece : field.Chunks()) rest->append(piece.data(), piece.size());
+    return true;
+  }
+
+ private:
+  static constexpr int kMostBytes = 5;
+  const absl::Cord& bytes_;
+  CodedInputStream& in_;
+  int begin_ = 0;
+  bool good_ = true;
+};
+
 // One chunk field: all its fields but `data` go to `rest`.
-bool SplitChunk(CodedInputStream* in, CodedOutputStream* rest, DataPlace* data) {
-  while (const uint32_t tag = in->ReadTag()) {
+bool SplitChunk(const absl::Cord& bytes, CodedInputStream* in, std::string* rest, DataPlace* data) {
+  Fields fields(bytes, in);
+  while (const uint32_t tag = fields.Next()) {
     if (tag != kDataTag) {
-      if (!WireFormatLite::SkipField(in, tag, rest)) return false;
+      if (!fields.Keep(tag, rest)) return false;
       continue;
     }
-    if (!in->ReadVarintSizeAsInt(&data->size)) return false;
+    if (!fields.ReadSize(&data->size)) return false;
     data->at = in->CurrentPosition();
     if (!in->Skip(data->size)) return false;
   }
-  return in->ConsumedEntireMessage();
+  return fields.good() && in->BytesUntilLimit() == 0;
 }
 
-// Several chunk fields are one message in parts, of which a later part replaces what came before.
-bool Split(CodedInputStream* in, CodedOutputStream* request, std::string* chunk, bool* has_chunk,
-           DataPlace* data) {
-  while (const uint32_t tag = in->ReadTag()) {
+// The message without `data`. Several chunk fields are one message in parts, of which a later part
+// replaces what came before.
+bool Split(const absl::Cord& bytes, CodedInputStream* in, std::string* rest, DataPlace* data) {
+  std::string chunk;
+  bool has_chunk = false;
+  Fields fields(bytes, in);
+  while (const uint32_t tag = fields.Next()) {
     if (tag != kChunkTag) {
-      if (!WireFormatLite::SkipField(in, tag, request)) return false;
+      if (!fields.Keep(tag, rest)) return false;
       continue;
     }
-    *has_chunk = true;
-    StringOutputStream end(chunk);
-    CodedOutputStream rest(&end);
+    has_chunk = true;
     int size = 0;
-    if (!in->ReadVarintSizeAsInt(&size)) return false;
+    if (!fields.ReadSize(&size)) return false;
     const CodedInputStream::Limit before = in->PushLimit(size);
-    if (!SplitChunk(in, &rest, data) || in->BytesUntilLimit() != 0) return false;
+    if (!SplitChunk(bytes, in, &chunk, data)) return false;
     in->PopLimit(before);
   }
-  return in->ConsumedEntireMessage();
+  if (has_chunk) {
+    StringOutputStream end(rest);
+    CodedOutputStream out(&end);
+    out.WriteTag(kChunkTag);
+    out.WriteVarint32(static_cast<uint32_t>(chunk.size()));
+    out.WriteString(chunk);
+  }
+  return fields.good();
 }
 
 }  // namespace
 
 absl::Status ParseChunkMessage(const absl::Cord& bytes, ChunkMessage* message) {
-  std::string request;
-  std::string chunk;
-  bool has_chunk = false;
+  std::string rest;
   DataPlace data;
-  bool good = false;
-  {
-    CordStream stream(bytes);
-    CodedInputStream in(&stream);
-    StringOutputStream end(&request);
-    CodedOutputStream out(&end);
-    good = Split(&in, &out, &chunk, &has_chunk, &data);
+  CordStream stream(bytes);
+  CodedInputStream in(&stream);
+  if (!Split(bytes, &in, &rest, &data) || !message->request.ParseFromString(rest)) {
+    return absl::InvalidArgumentError("this is no WriteChunksRequest");
   }
-  good = good && message->request.ParseFromString(request) &&
-         (!has_chunk || message->request.mutable_chunk()->ParseFromString(chunk));
-  if (!good) return absl::InvalidArgumentError("this is no WriteChunksRequest");
   message->data = bytes.Subcord(static_cast<size_t>(data.at), static_cast<size_t>(data.size));
   return absl::OkStatus();
 }

@@ -84,10 +84,30 @@ TEST(ChunkMessageTest, PartsOfAMessageAreOne) {
 }
 
 TEST(ChunkMessageTest, UnknownFieldsAreKept) {
-  const std::string unknown = "\xa2\x06\x03" "abc" "\x98\x06\x07";
+  const std::string unknown =
+      "\xa2\x06\x03"
+      "abc"
+      "\x98\x06\x07";
   std::string chunk = Whole(20).chunk().SerializeAsString() + unknown;
   const std::string bytes = unknown + "\x22" + static_cast<char>(chunk.size()) + chunk;
   ExpectAsProtobuf(bytes);
+}
+
+// Numbers may be written in more bytes than they need; tags and sizes in five at most.
+TEST(ChunkMessageTest, LongNumbersAreTakenAsByProtobuf) {
+  const std::string chunk = Whole(3).chunk().SerializeAsString();
+  const char size = static_cast<char>(chunk.size());
+  for (size_t more = 0; more < 11; ++more) {
+    const std::string zeros = more == 0 ? "" : std::string(more - 1, '\x80') + std::string(1, '\0');
+    const char mark = more == 0 ? '\0' : '\x80';
+    const auto number = [&](char value) { return static_cast<char>(value | mark) + zeros; };
+    ExpectAsProtobuf(number('\x22') + size + chunk);
+    ExpectAsProtobuf(std::string("\x22") + number(size) + chunk);
+    ExpectAsProtobuf(number('\x10') + "\x07");
+    ExpectAsProtobuf("\x10" + number('\x07'));
+    const std::string data = number('\x22') + number('\x03') + "abc";
+    ExpectAsProtobuf(std::string("\x22") + static_cast<char>(data.size()) + data);
+  }
 }
 
 TEST(ChunkMessageTest, WhatIsCutOffAnywhereIsRefusedAsByProtobuf) {

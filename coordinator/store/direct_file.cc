@@ -100,9 +100,8 @@ void DirectFile::Close() {
 }
 
 void DirectFile::Run() {
-  const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return closed_ || !full_.empty();
-  };
+  const auto work = [this]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_ || !full_.empty(); };
   absl::MutexLock lock(&mutex_);
   while (true) {
     mutex_.Await(absl::Condition(&work));

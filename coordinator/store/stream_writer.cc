@@ -86,8 +86,8 @@ absl::Status StreamWriter::Impl::Put(const v1::Chunk& chunk, const absl::Cord& d
   stored.set_end(chunk.end());
   stored.set_xxh3(chunk.xxh3());
   if (sst->Put(ChunkKey(open->number, stream, stored.sequence()), data) != chunk.xxh3()) {
-    return absl::DataLossError(absl::StrCat(
-        Describe(chunk), " was damaged on its way here: its checksum does not hold"));
+    return absl::DataLossError(
+        absl::StrCat(Describe(chunk), " was damaged on its way here: its checksum does not hold"));
   }
   bytes += static_cast<int64_t>(data.size());
   chunks.push_back(std::move(stored));
