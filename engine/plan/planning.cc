@@ -31,9 +31,10 @@ absl::Status Planning::Spend(int64_t work) {
 absl::Status Planning::Make(int64_t ops) {
   if (status_.ok() && limits_.ops > 0 && ops > limits_.ops) {
     exhausted_ = true;
-    status_ = absl::ResourceExhaustedError(absl::StrCat("a step of this job has ", ops,
-                                                        " operations, and a plan may have ",
-                                                        limits_.ops, ": use fewer layers"));
+    status_ = absl::ResourceExhaustedError(absl::StrCat(
+        "a step of this job has ", ops, " operations, and a plan may have ", limits_.ops,
+        ": use fewer layers or, in a pipeline, a "
+        "larger train.batch.micro"));
   }
   return Spend(ops);
 }

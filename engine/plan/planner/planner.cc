@@ -460,7 +460,8 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   }
   MP_RETURN_IF_ERROR(ops::AddBackward(parts.train));
   if (planning != nullptr) {
-    MP_RETURN_IF_ERROR(planning->Make(WorkOf(parts.train)));
+    const int64_t in_program = options.accumulation / options.MicroSteps();  // micro-batches
+    MP_RETURN_IF_ERROR(planning->Make(WorkOf(parts.train) * in_program));
   }
   MP_ASSIGN_OR_RETURN(parts.updates,
                       UpdatesOf(spec.train().optimizer(), parts.train, options.optimizer));
