@@ -4,13 +4,10 @@
 
 #include "common/check.h"
 
-// Debian's library has functions that choose by the CPU. Those that do not are for SSE2 there.
-#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
-#include <xxh_x86dispatch.h>
-#endif
-
 namespace milepost {
 
+// Not the library's functions that choose by the CPU (xxh_x86dispatch.h): those with AVX-512 leave
+// the registers' upper halves in use, and all SSE code of the thread is several times slower then.
 uint64_t Xxh3(const void* data, size_t size) { return XXH3_64bits(data, size); }
 
 Xxh3Sum::Xxh3Sum() : state_(XXH3_createState()) {

@@ -7,7 +7,7 @@
 //   sum.value();
 //
 // It detects damage, not forgery. Every machine computes the same value (canonical XXH3 64-bit,
-// seed 0), with the widest registers that it has. Functions are thread-safe, a sum is not.
+// seed 0). Functions are thread-safe, a sum is not.
 #ifndef MILEPOST_COMMON_CHECKSUM_H_
 #define MILEPOST_COMMON_CHECKSUM_H_
 

@@ -296,7 +296,10 @@ void NormalizeTraining(v1::JobSpec* spec) {
 void NormalizeMesh(v1::ResourceSpec* resources) {
   if (!resources->has_mesh()) return;
   v1::MeshSpec* mesh = resources->mutable_mesh();
-  if (mesh->has_pipeline() && mesh->pipeline() == 1) mesh->clear_pipeline();
+  if (mesh->has_pipeline() && mesh->pipeline() == 1) {
+    mesh->clear_pipeline();
+    mesh->clear_schedule();
+  }
   if (mesh->has_pipeline()) {
     MP_DEFAULT(mesh, tensor, 1);
     MP_DEFAULT_ENUM(mesh, schedule, v1::PIPELINE_SCHEDULE_1F1B);

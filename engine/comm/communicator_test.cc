@@ -592,7 +592,7 @@ TEST_P(FailureTest, ASilentPeerEndsATransfer) {
   const absl::Status late = ranks[0]->Receive(1, &value, sizeof(value));
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
   EXPECT_THAT(late.message(), HasSubstr("rank 1"));
-  EXPECT_FALSE(ranks[1]->Send(0, &value, sizeof(value)).ok());
+  EXPECT_FALSE(ranks[1]->Receive(0, &value, sizeof(value)).ok());
 }
 
 TEST_P(FailureTest, TransfersOfOtherSizesAreAnError) {

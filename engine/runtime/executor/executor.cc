@@ -229,17 +229,17 @@ void Executor::Fail(Thread thread, const absl::Status& status) {
 StreamTimes Executor::stream_times() const {
   using graph::Phase;
   const auto& compute = threads_[kCaller].seconds;
-  std::vector<double> communication;
+  double communication = 0;
   for (const Thread thread : {kCommunication, kActivations, kGradients}) {
     const auto& seconds = threads_[thread].seconds;
-    communication.insert(communication.end(), seconds.begin(), seconds.end());
+    communication = std::accumulate(seconds.begin(), seconds.end(), communication);
   }
   const auto in = [&](Phase phase) { return compute[static_cast<int>(phase)]; };
   return {.forward = in(Phase::kForward),
           .backward = in(Phase::kBackward) + in(Phase::kRecompute),
           .update = in(Phase::kUpdate),
           .exposed = wait_seconds_,
-          .communication = std::accumulate(communication.begin(), communication.end(), 0.0)};
+          .communication = communication};
 }
 
 std::vector<OpKindTime> Executor::Times() const {
