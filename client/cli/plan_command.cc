@@ -109,6 +109,10 @@ absl::StatusOr<v1::JobSpec> OpenSpec(v1::JobSpec spec, const PlanOptions& option
     return absl::InvalidArgumentError(
         "train.memory: low is not for --search, which does not change what is stored; take exact");
   }
+  if (PipelineStages(spec.resources()) > 1) {
+    return absl::InvalidArgumentError(
+        "resources.mesh.pipeline is not for --search, which knows no pipelines; remove it");
+  }
   if (options.ranks) spec.mutable_resources()->set_ranks(*options.ranks);
   spec.mutable_resources()->clear_mesh();
   v1::TrainSpec* train = spec.mutable_train();

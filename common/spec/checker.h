@@ -19,6 +19,7 @@
 namespace milepost {
 
 inline constexpr int64_t kMaxRanks = 16384;
+inline constexpr int64_t kMaxStages = 64;  // of a pipeline
 
 class Checker {
  public:

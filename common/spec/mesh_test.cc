@@ -142,6 +142,12 @@ TEST(MeshTest, SaysWhatAPipelineBreaks) {
       HasSubstr("resources.mesh.pipeline: must divide resources.ranks (6), got 4; nearest"));
   EXPECT_THAT(message(stages(6)), HasSubstr("has more stages (6) than the model has layers"));
   EXPECT_THAT(message(stages(65)), HasSubstr("resources.mesh.pipeline"));
+  EXPECT_THAT(message([](JobSpec* s) {  // whose product is no int
+                s->mutable_resources()->mutable_mesh()->set_tensor(65536);
+                s->mutable_resources()->mutable_mesh()->set_pipeline(65536);
+                s->mutable_resources()->set_min_ranks(1);
+              }),
+              HasSubstr("resources.mesh.tensor"));
   EXPECT_THAT(message([](JobSpec* s) { s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA); }),
               HasSubstr("is not for resources.device: cuda"));
   EXPECT_THAT(message([](JobSpec* s) {

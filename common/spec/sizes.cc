@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "common/spec/checker.h"
+
 namespace milepost {
 
 int LeastRanks(const v1::ResourceSpec& resources) {
@@ -15,11 +17,11 @@ int MostRanks(const v1::ResourceSpec& resources) {
 }
 
 int TensorRanks(const v1::ResourceSpec& resources) {
-  return resources.mesh().has_tensor() ? std::max(1, resources.mesh().tensor()) : 1;
+  return std::clamp(resources.mesh().tensor(), 1, static_cast<int>(kMaxRanks));
 }
 
 int PipelineStages(const v1::ResourceSpec& resources) {
-  return std::max(1, resources.mesh().pipeline());
+  return std::clamp(resources.mesh().pipeline(), 1, static_cast<int>(kMaxStages));
 }
 
 int ModelRanks(const v1::ResourceSpec& resources) {

@@ -71,7 +71,6 @@ void CheckDivided(const v1::JobSpec& spec, Checker* check) {
   }
 }
 
-constexpr int kMaxStages = 64;
 // A stage's program has all micro-batches of a step in it.
 constexpr int64_t kMaxMicroBatches = 256;
 
@@ -109,6 +108,7 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
   if (train.recompute() == v1::RECOMPUTE_BUDGET) {
     return wrong("is not for train.recompute: budget; take none, selective or full");
   }
+  if (resources.ranks() % TensorRanks(resources) != 0) return true;  // said of tensor
   if (resources.ranks() % ModelRanks(resources) != 0) {
     return wrong(absl::StrCat(TensorRanks(resources) > 1 ? "times tensor " : "",
                               "must divide resources.ranks (", resources.ranks(), "), got ",

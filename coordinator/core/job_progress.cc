@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/proto_time.h"
+#include "common/spec/sizes.h"
 #include "coordinator/core/productive_steps.h"
 #include "coordinator/core/stragglers.h"
 #include "coordinator/core/transition.h"
@@ -87,8 +88,11 @@ void Transition::NoteProgress(const v1::Progress& progress, v1::JobRecord* recor
 bool Transition::NoteStragglers(int64_t number, v1::JobRecord* record) {
   std::vector<v1::Straggler> stragglers =
       state_.speeds().Stragglers(number, record->job().generation(), now_, config_.straggler_after);
+  // Stages of a pipeline have unlike shares of the work.
+  const bool unlike = PipelineStages(record->job().spec().resources()) > 1;
   std::erase_if(stragglers, [&](const v1::Straggler& straggler) {
-    return straggler.rank() >= record->ranks_size() || record->ranks(straggler.rank()).gone();
+    return unlike || straggler.rank() >= record->ranks_size() ||
+           record->ranks(straggler.rank()).gone();
   });
   for (v1::Straggler& straggler : stragglers) {
     straggler.set_worker(record->ranks(straggler.rank()).worker());

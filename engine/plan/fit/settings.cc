@@ -72,6 +72,9 @@ absl::StatusOr<std::optional<Setting>> LargestMicro(const v1::JobSpec& spec,
   return found;
 }
 
+// That a pipeline takes in a step; the spec's check says so of a number that is given.
+constexpr int64_t kMaxMicroBatches = 256;
+
 // Of what a layer multiplies, for each sample.
 int64_t RowsOfSample(const v1::JobSpec& spec) {
   if (!spec.model().has_vit()) return spec.data().sequence_length();
@@ -140,6 +143,9 @@ std::vector<int64_t> MicrosUpTo(const v1::JobSpec& spec, int64_t most) {
     return micro > most || !IsPossibleSize(with, LeastRanks(resources)) ||
            !IsPossibleSize(with, MostRanks(resources));
   });
+  if (PipelineStages(resources) > 1) {
+    std::erase_if(micros, [&](int64_t micro) { return per_rank / micro > kMaxMicroBatches; });
+  }
   if (spec.train().precision() != v1::PRECISION_FP8) return micros;
   // With others no layer has 8 bits. Where there are no others, that is what is said.
   std::vector<int64_t> in_8_bits = micros;

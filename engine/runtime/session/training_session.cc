@@ -39,13 +39,22 @@ double MeanLoss(const std::vector<graph::LossHead>& heads, const double* sums) {
   return loss;
 }
 
+// Whatever peers wait for.
+void Abort(const SessionOptions& options, comm::Communicator* communicator,
+           const absl::Status& status) {
+  for (comm::Communicator* each :
+       {communicator, options.transfers.activations, options.transfers.gradients}) {
+    if (each != nullptr) each->Abort(status.message());
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
     const v1::JobSpec& spec, const SessionOptions& options, comm::Communicator* communicator) {
   auto session = absl::WrapUnique(new TrainingSession(spec, options, communicator));
   if (absl::Status status = session->Open(); !status.ok()) {
-    communicator->Abort(status.message());
+    Abort(options, communicator, status);
     return status;
   }
   return session;
@@ -143,7 +152,7 @@ absl::Status TrainingSession::Ready(absl::string_view call) const {
 absl::Status TrainingSession::Fail(const absl::Status& status) {
   Enter(Activity::kOther);
   if (failure_.ok()) failure_ = status;
-  communicator_->Abort(status.message());
+  Abort(options_, communicator_, status);
   // So that the state is whole, if no parameters are.
   if (averages_taken_ && !exchanging_ && engine_->ExchangeAverages(false).ok()) {
     averages_taken_ = false;
