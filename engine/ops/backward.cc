@@ -116,8 +116,8 @@ absl::Status Backward::CannotAdd(const Op& op, ValueId value) const {
 }
 
 absl::Status AddBackward(graph::Graph& graph) {
-  const bool ends = !graph.ops.empty() && (IsLoss(graph.ops.back().kind) ||
-                                           graph.ops.back().kind == OpKind::kStageSend);
+  const bool ends = !graph.ops.empty() &&
+                    (IsLoss(graph.ops.back().kind) || graph.ops.back().kind == OpKind::kStageSend);
   if (!ends) {
     return absl::FailedPreconditionError("the graph does not end in a loss without a backward");
   }
