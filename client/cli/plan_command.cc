@@ -27,6 +27,7 @@
 #include "engine/plan/estimates/estimate.h"
 #include "engine/plan/fit/fit.h"
 #include "engine/plan/fit/mesh_search.h"
+#include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/human_units.h"
 #include "engine/plan/planner/planner.h"
 #include "engine/plan/planning.h"

@@ -169,7 +169,7 @@ TEST(MeshTest, SaysWhatAPipelineBreaks) {
         s->mutable_resources()->mutable_mesh()->clear_pipeline();
         s->mutable_resources()->mutable_mesh()->set_schedule(v1::PIPELINE_SCHEDULE_ZERO_BUBBLE);
       }),
-      HasSubstr("resources.mesh"));
+      HasSubstr("resources.mesh.schedule: is for resources.mesh.pipeline above 1"));
   EXPECT_THAT(message([](JobSpec* s) {
                 s->mutable_train()->mutable_batch()->set_micro(1);
                 s->mutable_train()->mutable_batch()->set_global(2 * 257);

@@ -10,7 +10,8 @@ ModelSizes Sizes(const char* name, const Family& family) {
   return {.family = name,
           .vocabulary = family.vocabulary(),
           .width = family.width(),
-          .context = family.context()};
+          .context = family.context(),
+          .layers = family.layers()};
 }
 
 }  // namespace
@@ -39,6 +40,7 @@ ModelSizes SizesOf(const v1::ModelSpec& model) {
               .vocabulary = model.vit().classes(),
               .width = model.vit().width(),
               .context = 1,
+              .layers = model.vit().layers(),
               .images = true,
               .image_size = model.vit().image_size()};
     case v1::ModelSpec::FAMILY_NOT_SET:

@@ -18,6 +18,7 @@ struct ModelSizes {
   int64_t vocabulary = 0;   // token ids are below it; for images: classes
   int64_t width = 0;        // of the residual stream; for images: features before the classifier
   int64_t context = 0;      // tokens of the longest sequence; for images: 1
+  int64_t layers = 0;       // that are alike; 0: a ResNet's
   bool images = false;      // samples are images with one class each, not tokens
   int64_t image_size = 0;   // pixels of a side
 };

@@ -7,6 +7,7 @@
 #ifndef MILEPOST_COMMON_SPEC_SIZES_H_
 #define MILEPOST_COMMON_SPEC_SIZES_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ int MostRanks(const v1::ResourceSpec& resources);
 // samples together, which are both; and groups of these, each of which has samples of its own.
 int TensorRanks(const v1::ResourceSpec& resources);
 int PipelineStages(const v1::ResourceSpec& resources);
+// That a pipeline takes in a step: a stage's program has all of them in it.
+inline constexpr int64_t kMaxMicroBatches = 256;
 int ModelRanks(const v1::ResourceSpec& resources);
 int DataRanks(const v1::ResourceSpec& resources);
 // As messages call ModelRanks: "resources.mesh.tensor", "resources.mesh.tensor * pipeline".

@@ -71,21 +71,11 @@ void CheckDivided(const v1::JobSpec& spec, Checker* check) {
   }
 }
 
-// A stage's program has all micro-batches of a step in it.
-constexpr int64_t kMaxMicroBatches = 256;
-
-int64_t LayersOf(const v1::ModelSpec& model) {
-  return model.has_gpt2()    ? model.gpt2().layers()
-         : model.has_llama() ? model.llama().layers()
-         : model.has_bert()  ? model.bert().layers()
-                             : model.vit().layers();
-}
-
 // The next smaller number of stages that the ranks and the layers allow; 1 does.
 int NearestPipeline(const v1::JobSpec& spec, int pipeline) {
   const int rest = spec.resources().ranks() / TensorRanks(spec.resources());
   for (--pipeline; pipeline > 1; --pipeline) {
-    if (rest % pipeline == 0 && pipeline <= LayersOf(spec.model())) break;
+    if (rest % pipeline == 0 && pipeline <= SizesOf(spec.model()).layers) break;
   }
   return std::max(pipeline, 1);
 }
@@ -115,9 +105,9 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
                               ModelRanks(resources),
                               "; nearest: ", NearestPipeline(spec, pipeline)));
   }
-  if (pipeline > LayersOf(spec.model())) {
+  if (pipeline > SizesOf(spec.model()).layers) {
     return wrong(absl::StrCat("has more stages (", pipeline, ") than the model has layers (",
-                              LayersOf(spec.model()),
+                              SizesOf(spec.model()).layers,
                               "); nearest: ", NearestPipeline(spec, pipeline)));
   }
   const int64_t micro_batches = train.batch().accumulation();
@@ -145,15 +135,15 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
   const v1::ResourceSpec& resources = spec.resources();
   if (!resources.has_mesh()) return;
   const v1::MeshSpec& mesh = resources.mesh();
+  if (!mesh.has_pipeline() && mesh.schedule() != v1::PIPELINE_SCHEDULE_UNSPECIFIED) {
+    return check->Add(kSchedule, "is for resources.mesh.pipeline above 1");
+  }
   const bool automatic = TensorIsAuto(spec);
   if (!automatic && !check->Int(kTensor, mesh.tensor(), 1, kMaxRanks)) return;
   if (automatic && mesh.has_pipeline()) {
     return check->Add(kTensor, "auto chooses no pipeline: give a number");
   }
   if (mesh.has_pipeline() && !check->Int(kPipeline, mesh.pipeline(), 1, kMaxStages)) return;
-  if (!mesh.has_pipeline() && mesh.schedule() != v1::PIPELINE_SCHEDULE_UNSPECIFIED) {
-    return check->Add(kSchedule, "is for resources.mesh.pipeline above 1");
-  }
   const char* field = mesh.has_pipeline() ? kPipeline : kTensor;
   const v1::TrainSpec& train = spec.train();
   const v1::LlamaSpec& llama = spec.model().llama();

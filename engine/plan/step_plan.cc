@@ -52,7 +52,7 @@ const char* Name(PipelineSchedule schedule) {
 }
 
 std::string InputName(absl::string_view name, int64_t micro_batch) {
-  return micro_batch == 0 ? std::string(name) : absl::StrCat(name, kMicroBatchOf, micro_batch);
+  return micro_batch == 0 ? std::string(name) : absl::StrCat(name, ", micro-batch ", micro_batch);
 }
 
 bool FlatGroup::IsCopy(const PlanOptions& options) const { return shared && options.stage > 0; }

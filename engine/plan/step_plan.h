@@ -271,9 +271,8 @@ inline constexpr int kStopScalar = 1;  // how many ranks ask to stop
 inline constexpr int kFixedScalars = 2;
 constexpr int LossScalar(int head) { return kFixedScalars + graph::kLossSums * head; }
 
-// Where a program has all micro-batches of a step: what a value of another one than the first is
-// called.
-inline constexpr char kMicroBatchOf[] = ", micro-batch ";
+// Where a program has all micro-batches of a step: what a micro-batch's own value is called. The
+// first has the names of the graph.
 std::string InputName(absl::string_view name, int64_t micro_batch);
 
 // A schedule of ops over one graph: for each micro-step, the kEveryMicroStep ops in order, on the

@@ -37,6 +37,34 @@ class ElasticTest : public testing::Test {
     });
   }
 
+  // Ends as one that was not disturbed: the same bits.
+  static void ExpectGoesOnAfter(Cluster& cluster, const v1::JobSpec& spec, const v1::Job& expected,
+                                int lost_trainer) {
+    const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
+    ASSERT_TRUE(cluster.KillTrainer(lost_trainer));
+    const v1::Job after = AwaitNextAttempt(cluster, before);
+    EXPECT_GE(after.progress().start_step(), 20);
+    const v1::Job end = cluster.Await(before.name(), IsTerminal);
+    EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+    EXPECT_EQ(end.attempts(), 2);
+    EXPECT_EQ(end.progress().train_loss(), expected.progress().train_loss());
+    EXPECT_EQ(end.progress().validation_loss(), expected.progress().validation_loss());
+  }
+
+  // One of two hosts is lost, and with it half of the data ranks.
+  static void ExpectGoesOnWithHalfTheHosts(Cluster& cluster, const v1::JobSpec& spec) {
+    const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
+    ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
+    const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
+    cluster.KillWorker(1);
+    const v1::Job after = AwaitNextAttempt(cluster, before);
+    EXPECT_EQ(after.placements_size(), 2);
+    const v1::Job end = cluster.Await(before.name(), IsTerminal);
+    EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+    EXPECT_NEAR(end.progress().train_loss(), expected.progress().train_loss(),
+                1e-5 * expected.progress().train_loss());
+  }
+
   const std::string folder_ = MakeFolder("elastic_test");
 };
 
@@ -115,15 +143,7 @@ TEST_F(ElasticTest, TensorRanksGoOnFromACheckpointAsIfNothingHadHappened) {
   spec.mutable_resources()->mutable_mesh()->set_tensor(2);
   const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
   ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
-  const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
-  ASSERT_TRUE(cluster.KillTrainer(3));
-  const v1::Job after = AwaitNextAttempt(cluster, before);
-  EXPECT_GE(after.progress().start_step(), 20);
-  const v1::Job end = cluster.Await(before.name(), IsTerminal);
-  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
-  EXPECT_EQ(end.attempts(), 2);
-  EXPECT_EQ(end.progress().train_loss(), expected.progress().train_loss());
-  EXPECT_EQ(end.progress().validation_loss(), expected.progress().validation_loss());
+  ExpectGoesOnAfter(cluster, spec, expected, /*lost_trainer=*/3);
 }
 
 // A stage of a pipeline is lost: the others, which wait for what it hands on, end too.
@@ -137,17 +157,7 @@ TEST_F(ElasticTest, StagesGoOnFromACheckpointAsIfNothingHadHappened) {
   spec.mutable_resources()->mutable_mesh()->set_schedule(v1::PIPELINE_SCHEDULE_ZERO_BUBBLE);
   const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
   ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
-  for (const int lost : {1, 2}) {
-    const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
-    ASSERT_TRUE(cluster.KillTrainer(lost));
-    const v1::Job after = AwaitNextAttempt(cluster, before);
-    EXPECT_GE(after.progress().start_step(), 20);
-    const v1::Job end = cluster.Await(before.name(), IsTerminal);
-    EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
-    EXPECT_EQ(end.attempts(), 2);
-    EXPECT_EQ(end.progress().train_loss(), expected.progress().train_loss());
-    EXPECT_EQ(end.progress().validation_loss(), expected.progress().validation_loss());
-  }
+  for (const int lost : {1, 2}) ExpectGoesOnAfter(cluster, spec, expected, lost);
 }
 
 // With half of the hosts a job has half of the data ranks: tensor ranks stay as many.
@@ -159,16 +169,7 @@ TEST_F(ElasticTest, TensorRanksGoOnWithFewerDataRanks) {
   spec.mutable_resources()->set_ranks(4);
   spec.mutable_resources()->set_min_ranks(2);
   spec.mutable_resources()->mutable_mesh()->set_tensor(2);
-  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
-  ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
-  const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
-  cluster.KillWorker(1);
-  const v1::Job after = AwaitNextAttempt(cluster, before);
-  EXPECT_EQ(after.placements_size(), 2);
-  const v1::Job end = cluster.Await(before.name(), IsTerminal);
-  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
-  EXPECT_NEAR(end.progress().train_loss(), expected.progress().train_loss(),
-              1e-5 * expected.progress().train_loss());
+  ExpectGoesOnWithHalfTheHosts(cluster, spec);
 }
 
 TEST_F(ElasticTest, StagesGoOnWithFewerDataRanks) {
@@ -179,16 +180,7 @@ TEST_F(ElasticTest, StagesGoOnWithFewerDataRanks) {
   spec.mutable_resources()->set_ranks(4);
   spec.mutable_resources()->set_min_ranks(2);
   spec.mutable_resources()->mutable_mesh()->set_pipeline(2);
-  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
-  ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
-  const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
-  cluster.KillWorker(1);
-  const v1::Job after = AwaitNextAttempt(cluster, before);
-  EXPECT_EQ(after.placements_size(), 2);
-  const v1::Job end = cluster.Await(before.name(), IsTerminal);
-  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
-  EXPECT_NEAR(end.progress().train_loss(), expected.progress().train_loss(),
-              1e-5 * expected.progress().train_loss());
+  ExpectGoesOnWithHalfTheHosts(cluster, spec);
 }
 
 TEST_F(ElasticTest, AJobGrowsOntoANewHost) {

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/runtime/testing/mesh_runs.h"
 #include "engine/runtime/testing/snapshot.h"
 #include "engine/runtime/testing/tiny_images.h"
 #include "engine/runtime/testing/tiny_job.h"
@@ -55,52 +56,6 @@ std::vector<TensorFamily> Families() {
           {"gemma3", {.llama = true, .tied = true, .gemma3 = true}},
           {"bert", {.dropout = 0.1, .bert = true, .documents = true}},
           {"heads", {.documents = true, .heads = true}}};
-}
-
-struct Trained {
-  std::vector<double> losses, norms;
-  EvaluationReport evaluation;
-  Snapshot snapshot;
-};
-
-// Until step `until`, from the begin or from a snapshot.
-Trained TrainUntil(const v1::JobSpec& spec, int64_t until, const Snapshot* from = nullptr) {
-  Trained trained;
-  std::mutex mutex;
-  RunRanks(spec, [&](int rank, TrainingSession& session) {
-    ASSERT_EQ(from == nullptr ? session.InitializeParameters() : Restore(session, *from),
-              absl::OkStatus());
-    EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
-    while (session.step() < until) {
-      auto report = session.Step(false);
-      ASSERT_TRUE(report.ok()) << report.status();
-      if (rank != 0) continue;
-      trained.losses.push_back(report->train_loss);
-      trained.norms.push_back(report->grad_norm);
-    }
-    auto evaluation = session.Evaluate();
-    ASSERT_TRUE(evaluation.ok()) << evaluation.status();
-    if (rank == 0) trained.evaluation = *std::move(evaluation);
-    Save(session, trained.snapshot, mutex);
-  });
-  return trained;
-}
-
-Trained Train(const v1::JobSpec& spec, const Snapshot* from = nullptr) {
-  return TrainUntil(spec, spec.train().steps(), from);
-}
-
-void ExpectAlike(const Trained& trained, const Trained& alone, double tolerance) {
-  EXPECT_LT(LargestRelativeDifference(trained.losses, alone.losses), tolerance);
-  EXPECT_LT(LargestRelativeDifference(trained.norms, alone.norms), 10 * tolerance);
-  EXPECT_NEAR(trained.evaluation.loss, alone.evaluation.loss,
-              tolerance * std::abs(alone.evaluation.loss));
-  ASSERT_EQ(trained.evaluation.heads.size(), alone.evaluation.heads.size());
-  for (size_t i = 0; i < alone.evaluation.heads.size(); ++i) {
-    EXPECT_EQ(trained.evaluation.heads[i].targets, alone.evaluation.heads[i].targets);
-    if (tolerance > 1e-5) continue;  // equal logits in fewer bits
-    EXPECT_EQ(trained.evaluation.heads[i].accuracy, alone.evaluation.heads[i].accuracy);
-  }
 }
 
 TEST(TensorParallel, TrainsAsOneRankDoes) {
@@ -230,37 +185,15 @@ TEST(TensorParallel, EverySavedElementIsSavedOnce) {
   }
 }
 
-// One step of SGD, as large as a gradient.
 TEST(TensorParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
   const TinyJob job;
-  for (TensorFamily family : Families()) {
-    family.options.steps = 1;
+  for (const TensorFamily& family : Families()) {
     const auto spec = [&](const Mesh& mesh) {
-      v1::JobSpec made = job.Spec(On(mesh, family.options));
-      v1::TrainSpec& train = *made.mutable_train();
-      train.clear_optimizer();
-      train.mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_SGD);
-      train.mutable_optimizer()->set_lr(1);
-      train.mutable_schedule()->set_warmup_steps(0);
-      NormalizeJobSpec(&made);
-      return made;
+      return WithOneStepOfSgd(job.Spec(On(mesh, family.options)));
     };
+    SCOPED_TRACE(family.name);
     const Snapshot start = TrainUntil(spec({}), 0).snapshot;
-    const Snapshot alone = Train(spec({})).snapshot;
-    const Snapshot divided = Train(spec({2, 2, 1})).snapshot;
-    ASSERT_EQ(alone.data.size(), divided.data.size());
-    for (size_t t = 0; t < alone.data.size(); ++t) {
-      if (alone.tensors[t].kind() != "master") continue;
-      SCOPED_TRACE(absl::StrCat(family.name, ": ", alone.tensors[t].name()));
-      double largest = 0, difference = 0;  // of the step
-      for (size_t i = 0; i < alone.data[t].size(); ++i) {
-        const double step = double{alone.data[t][i]} - start.data[t][i];
-        largest = std::max(largest, std::abs(step));
-        difference = std::max<double>(difference, std::abs(alone.data[t][i] - divided.data[t][i]));
-      }
-      EXPECT_GT(largest, 0);
-      EXPECT_LE(difference, 1e-4 * largest + 1e-7);
-    }
+    ExpectSameStep(start, Train(spec({})).snapshot, Train(spec({2, 2, 1})).snapshot);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/round_up.h"
+#include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/passes/memory_pass.h"
@@ -17,13 +18,6 @@ using graph::OpKind;
 // The first layers of a backward and the last ones of a forward are not like the others.
 constexpr int64_t kFewLayers = 4;
 constexpr int64_t kMoreLayers = 6;
-
-int64_t LayersOf(const v1::ModelSpec& model) {
-  if (model.has_gpt2()) return model.gpt2().layers();
-  if (model.has_llama()) return model.llama().layers();
-  if (model.has_bert()) return model.bert().layers();
-  return model.vit().layers();  // 0: it has none that are alike
-}
 
 v1::JobSpec WithLayers(v1::JobSpec spec, int64_t layers) {
   v1::ModelSpec* model = spec.mutable_model();
@@ -42,7 +36,7 @@ struct Lengths {
 };
 
 Lengths LengthsFor(const v1::JobSpec& spec) {
-  const int64_t all = LayersOf(spec.model());
+  const int64_t all = SizesOf(spec.model()).layers;
   const int64_t period = std::max<int64_t>(1, spec.model().llama().window().full_every());
   const int64_t ahead = std::max(0, spec.train().zero().prefetch() - 1);
   Lengths lengths = {.few = all, .more = all};

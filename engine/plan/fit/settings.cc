@@ -72,9 +72,6 @@ absl::StatusOr<std::optional<Setting>> LargestMicro(const v1::JobSpec& spec,
   return found;
 }
 
-// That a pipeline takes in a step; the spec's check says so of a number that is given.
-constexpr int64_t kMaxMicroBatches = 256;
-
 // Of what a layer multiplies, for each sample.
 int64_t RowsOfSample(const v1::JobSpec& spec) {
   if (!spec.model().has_vit()) return spec.data().sequence_length();

@@ -153,11 +153,10 @@ class Unroller {
                     kind == ValueKind::kStepAccumulator;
     }
     for (const Op& op : ops_) {
+      const bool reads = std::any_of(op.inputs.begin(), op.inputs.end(),
+                                     [](ValueId input) { return input != kNoValue; });
       const bool once =
-          op.phase == graph::Phase::kForward &&
-          op.inputs.end() == std::find_if(op.inputs.begin(), op.inputs.end(),
-                                          [&](ValueId input) { return input != kNoValue; }) &&
-          op.kind != OpKind::kStageReceive;
+          op.phase == graph::Phase::kForward && !reads && op.kind != OpKind::kStageReceive;
       if (!once) continue;
       once_.push_back(&op);
       for (const graph::Output& output : op.outputs) {
@@ -189,6 +188,7 @@ class Unroller {
         if (output.value != kNoValue) producer[output.value] = &op;
       }
     }
+    const bool sends = HasSends();
     std::set<const Op*> awaited;
     const auto add = [&](const auto& self, const Op& op) -> void {
       if (op.phase == graph::Phase::kForward || !awaited.insert(&op).second) return;
@@ -204,7 +204,7 @@ class Unroller {
             return output.value != kNoValue &&
                    graph_.values[output.value].kind == ValueKind::kActivation;
           });
-      if (transfer || (passes_on && !HasSends())) add(add, op);
+      if (transfer || (passes_on && !sends)) add(add, op);
       if (IsLossBackward(op)) add(add, op);
     }
     return awaited;

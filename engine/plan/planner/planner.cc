@@ -473,39 +473,6 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   return DraftOf(options, std::move(parts), by_block);
 }
 
-namespace {
-
-// With the copy of its state that a rank makes in the same memory to save a checkpoint.
-int64_t BytesOfStage(const StepPlan& plan) {
-  int64_t bytes = LeastBytes(plan);
-  if (plan.options.device != DeviceKind::kCpu) return bytes;
-  for (const FlatGroup& group : plan.groups) {
-    for (const GroupState& state : StatesOf(group)) {
-      const int64_t elements = group.padded_elements / plan.options.world;
-      bytes += elements / state.elements_per_item * ByteSize(state.dtype);
-    }
-  }
-  return bytes;
-}
-
-}  // namespace
-
-absl::StatusOr<PlanOptions> AtLargestStage(const v1::JobSpec& spec, PlanOptions options,
-                                           Planning* planning) {
-  if (options.pipeline == 1) return options;
-  int largest = 0;
-  int64_t most = -1;
-  for (options.stage = 0; options.stage < options.pipeline; ++options.stage) {
-    MP_ASSIGN_OR_RETURN(const StepPlan plan, DraftTraining(spec, options, planning));
-    const int64_t bytes = BytesOfStage(plan);
-    if (bytes <= most) continue;
-    most = bytes;
-    largest = options.stage;
-  }
-  options.stage = largest;
-  return options;
-}
-
 absl::StatusOr<StepPlan> MeasureTraining(const v1::JobSpec& spec, const PlanOptions& options,
                                          Planning* planning) {
   MP_ASSIGN_OR_RETURN(StepPlan plan, DraftTraining(spec, options, planning));

@@ -22,11 +22,6 @@ namespace milepost::plan {
 // Of a pipeline: those of its first stage.
 absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads);
 
-// The same options at the stage of a pipeline whose ranks need the most memory. The errors are
-// DraftTraining's.
-absl::StatusOr<PlanOptions> AtLargestStage(const v1::JobSpec& spec, PlanOptions options,
-                                           Planning* planning = nullptr);
-
 // Builds the graphs, runs autodiff and every pass, verifies. INTERNAL only for a bug of ours.
 // INVALID_ARGUMENT, naming the field, for a recomputation budget that cannot be kept.
 // The errors of `planning` where it is given and ends the work.

@@ -109,9 +109,7 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   const StageTransfers& transfers = arguments.transfers;
   backend_.Attach(arena_->data(), communicator, host_arena(), disk_.get(), transfers);
   auto abort = [communicator, transfers](const absl::Status& s) {
-    for (comm::Communicator* each : {communicator, transfers.activations, transfers.gradients}) {
-      if (each != nullptr) each->Abort(s.message());
-    }
+    AbortAll(communicator, transfers, s.message());
   };
   MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, &backend_, abort));
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));

@@ -1,10 +1,8 @@
 #include "engine/runtime/executor/host_inputs.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace milepost::runtime {
@@ -40,10 +38,9 @@ absl::StatusOr<HostInputs> HostInputs::Find(const plan::StepPlan& plan,
     inputs.places_.push_back({arena + plan.buffers[place.buffer].offset + place.offset,
                               field.sample_bytes, bytes, field.targets != 0});
   }
-  const auto expected =
-      std::count_if(graph.inputs.begin(), graph.inputs.end(), [&](graph::ValueId id) {
-        return !absl::StrContains(graph.values[id].name, plan::kMicroBatchOf);
-      });
+  const bool all = &program == &plan.train;  // it may have all micro-batches of a step
+  const int64_t times = all ? plan.options.accumulation / plan.options.MicroSteps() : 1;
+  const int64_t expected = static_cast<int64_t>(graph.inputs.size()) / times;
   if (static_cast<int64_t>(inputs.places_.size()) != expected) {
     return absl::InternalError(
         absl::StrCat("the model has ", expected, " inputs, a sample ", inputs.places_.size()));

@@ -4,9 +4,8 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_EXECUTOR_STAGE_TRANSFERS_H_
 #define MILEPOST_ENGINE_RUNTIME_EXECUTOR_STAGE_TRANSFERS_H_
 
-namespace milepost::comm {
-class Communicator;
-}
+#include "absl/strings/string_view.h"
+#include "engine/comm/communicator.h"
 
 namespace milepost::runtime {
 
@@ -14,6 +13,14 @@ struct StageTransfers {
   comm::Communicator* activations = nullptr;
   comm::Communicator* gradients = nullptr;
 };
+
+// Whatever peers wait for this rank in.
+inline void AbortAll(comm::Communicator* communicator, const StageTransfers& transfers,
+                     absl::string_view reason) {
+  for (comm::Communicator* each : {communicator, transfers.activations, transfers.gradients}) {
+    if (each != nullptr) each->Abort(reason);
+  }
+}
 
 }  // namespace milepost::runtime
 

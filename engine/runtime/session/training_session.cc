@@ -39,22 +39,13 @@ double MeanLoss(const std::vector<graph::LossHead>& heads, const double* sums) {
   return loss;
 }
 
-// Whatever peers wait for.
-void Abort(const SessionOptions& options, comm::Communicator* communicator,
-           const absl::Status& status) {
-  for (comm::Communicator* each :
-       {communicator, options.transfers.activations, options.transfers.gradients}) {
-    if (each != nullptr) each->Abort(status.message());
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
     const v1::JobSpec& spec, const SessionOptions& options, comm::Communicator* communicator) {
   auto session = absl::WrapUnique(new TrainingSession(spec, options, communicator));
   if (absl::Status status = session->Open(); !status.ok()) {
-    Abort(options, communicator, status);
+    AbortAll(communicator, options.transfers, status.message());
     return status;
   }
   return session;
@@ -152,7 +143,7 @@ absl::Status TrainingSession::Ready(absl::string_view call) const {
 absl::Status TrainingSession::Fail(const absl::Status& status) {
   Enter(Activity::kOther);
   if (failure_.ok()) failure_ = status;
-  Abort(options_, communicator_, status);
+  AbortAll(communicator_, options_.transfers, status.message());
   // So that the state is whole, if no parameters are.
   if (averages_taken_ && !exchanging_ && engine_->ExchangeAverages(false).ok()) {
     averages_taken_ = false;
