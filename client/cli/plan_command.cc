@@ -27,7 +27,7 @@
 #include "engine/plan/estimates/estimate.h"
 #include "engine/plan/fit/fit.h"
 #include "engine/plan/fit/mesh_search.h"
-#include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/fit/stage_drafts.h"
 #include "engine/plan/human_units.h"
 #include "engine/plan/planner/planner.h"
 #include "engine/plan/planning.h"
@@ -110,10 +110,6 @@ absl::StatusOr<v1::JobSpec> OpenSpec(v1::JobSpec spec, const PlanOptions& option
     return absl::InvalidArgumentError(
         "train.memory: low is not for --search, which does not change what is stored; take exact");
   }
-  if (PipelineStages(spec.resources()) > 1) {
-    return absl::InvalidArgumentError(
-        "resources.mesh.pipeline is not for --search, which knows no pipelines; remove it");
-  }
   if (options.ranks) spec.mutable_resources()->set_ranks(*options.ranks);
   spec.mutable_resources()->clear_mesh();
   v1::TrainSpec* train = spec.mutable_train();
@@ -170,7 +166,9 @@ absl::StatusOr<plan::SearchResult> SearchOn(const v1::JobSpec& given, const Plan
     spec.mutable_resources()->set_device(place.host_memory ? v1::DEVICE_KIND_CPU
                                                            : v1::DEVICE_KIND_CUDA);
   }
-  return SearchFor(spec, place);
+  MP_ASSIGN_OR_RETURN(plan::SearchResult result, SearchFor(spec, place));
+  result.had_pipeline = given.resources().mesh().has_pipeline();
+  return result;
 }
 
 int SearchCommand(const GlobalOptions& global, const v1::JobSpec& spec,
@@ -202,7 +200,6 @@ absl::StatusOr<plan::StepPlan> PlanFor(const v1::JobSpec& spec, const plan::Rank
   return plan::PlanTraining(spec, options);
 }
 
-// Every stage's plan, for how long its passes take.
 absl::Status DrawTo(const std::string& file, const v1::JobSpec& spec,
                     const plan::RankPlace& place) {
   MP_ASSIGN_OR_RETURN(plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
@@ -210,10 +207,10 @@ absl::Status DrawTo(const std::string& file, const v1::JobSpec& spec,
     return absl::InvalidArgumentError(
         "--draw: there is no pipeline whose schedule could be drawn; give resources.mesh.pipeline");
   }
+  MP_ASSIGN_OR_RETURN(const plan::PipelineDraft draft, plan::DraftPipeline(spec, options));
   std::vector<plan::PassTimes> times;
-  for (options.stage = 0; options.stage < options.pipeline; ++options.stage) {
-    MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, plan::DraftTraining(spec, options));
-    times.push_back(plan::SecondsOfPasses(plan, place.profile));
+  for (const plan::StageSeconds& stage : draft.Seconds(place.profile)) {
+    times.push_back(stage.passes);
   }
   const std::string title = absl::StrCat(spec.name(), " on ", place.profile.name);
   std::ofstream out(file);
@@ -241,9 +238,11 @@ absl::StatusOr<std::string> PlanJsonOn(const v1::JobSpec& given, const std::stri
   }
   MP_ASSIGN_OR_RETURN(const plan::Resolved resolved, plan::ResolveAuto(spec, place));
   MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanFor(resolved.spec, place));
+  MP_ASSIGN_OR_RETURN(const plan::StepEstimate estimate,
+                      plan::EstimateJob(resolved.spec, plan, place.profile, place.planning));
   auto json = nlohmann::ordered_json::parse(
       plan::PlanJson(plan, {.place = place,
-                            .estimate = plan::EstimateStep(plan, place.profile),
+                            .estimate = estimate,
                             .device = place.profile.name,
                             .choices = resolved.choices,
                             .unit = absl::StrCat(SampleUnit(spec), "s"),
@@ -273,8 +272,10 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   if (!resolved.ok()) return Fail(resolved.status());
   const auto plan = PlanFor(resolved->spec, *place);
   if (!plan.ok()) return Fail(plan.status());
+  const auto estimate = plan::EstimateJob(resolved->spec, *plan, place->profile);
+  if (!estimate.ok()) return Fail(estimate.status());
   const plan::PrintOptions print = {.place = *place,
-                                    .estimate = plan::EstimateStep(*plan, place->profile),
+                                    .estimate = *estimate,
                                     .device = place->profile.name,
                                     .choices = resolved->choices,
                                     .unit = absl::StrCat(SampleUnit(*spec), "s"),

@@ -81,7 +81,7 @@ TEST_F(PlanCommandTest, SearchesTheFastestSettings) {
   EXPECT_EQ(found["ranks_per_host"], 8);
   ASSERT_EQ(found["best"].size(), 5u);
   const auto& best = found["best"][0];
-  EXPECT_EQ(best["data"].get<int>() * best["tensor"].get<int>(), 64);
+  EXPECT_EQ(best["data"].get<int>() * best.value("pipeline", 1) * best["tensor"].get<int>(), 64);
   EXPECT_EQ(best["data"].get<int>() * best["micro"].get<int>() * best["accumulation"].get<int>(),
             128);
   EXPECT_LE(best["bytes"].get<double>(), 80 * 1073741824.0);

@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "engine/plan/fit/fit.h"
 #include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/fit/stage_drafts.h"
 #include "engine/plan/planner/planner.h"
 
 namespace milepost::coordinator {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "common/check.h"
@@ -264,16 +265,22 @@ StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile) {
   return EstimateStep(CostsOf(plan), profile);
 }
 
-StepEstimate EstimateStep(const StepCosts& step, const DeviceProfile& profile) {
+namespace {
+
+bool IsStageStream(Stream stream) {
+  return stream == Stream::kStageActivations || stream == Stream::kStageGradients;
+}
+
+// Of what runs, as if a pipeline's transfers took no time.
+StepEstimate EstimateAlone(const StepCosts& step, const DeviceProfile& profile) {
   StepEstimate estimate;
   const PlanOptions& o = step.options;
   std::vector<double> seconds(step.ops.size());
   double compute = 0;
-  double of_passes = 0;
   for (size_t i = 0; i < step.ops.size(); ++i) {
     const OpCosts& op = step.ops[i];
     const Duration duration = DurationOf(op, o, profile);
-    seconds[i] = duration.Seconds();
+    seconds[i] = IsStageStream(op.stream) ? 0 : duration.Seconds();
     const double runs = op.when == When::kEveryMicroStep ? static_cast<double>(o.MicroSteps()) : 1;
     if (SendsOrReceives(op.stream)) {
       estimate.communication_seconds += runs * duration.Seconds();
@@ -288,7 +295,6 @@ StepEstimate EstimateStep(const StepCosts& step, const DeviceProfile& profile) {
       continue;
     }
     compute += runs * duration.Seconds();
-    if (op.pass >= 0) of_passes += duration.Seconds();
     estimate.start_seconds += runs * duration.start;
     const bool by_flops = duration.flops >= duration.memory;
     (by_flops ? estimate.flop_seconds : estimate.memory_seconds) +=
@@ -296,28 +302,122 @@ StepEstimate EstimateStep(const StepCosts& step, const DeviceProfile& profile) {
   }
   estimate.seconds = StepSeconds(step, seconds, profile.overlap);
   estimate.exposed_seconds = std::max(0.0, estimate.seconds - compute);
-  if (o.pipeline > 1) {
-    const PipelineTime time = TimeOf(ShapeOf(o));
-    estimate.bubble_seconds = of_passes * (time.step / time.busy - 1);
-    estimate.seconds += estimate.bubble_seconds;
-  }
-  const auto tokens = static_cast<double>(o.world * o.micro_batch * o.accumulation * o.sequence);
-  estimate.tokens_per_second = tokens / estimate.seconds;
-  estimate.mfu = step.flops_per_step / (estimate.seconds * RateOf(profile, o.compute_dtype).peak);
-  estimate.bound = BoundOf(estimate);
   return estimate;
 }
 
-PassTimes SecondsOfPasses(const StepPlan& plan, const DeviceProfile& profile) {
-  PassTimes times = {};
-  const std::vector<Pass> passes = PassesOf(ShapeOf(plan.options), plan.options.stage);
-  for (const OpCosts& op : CostsOf(plan).ops) {
-    if (op.pass < 0 || op.stream != Stream::kCompute) continue;
-    times[static_cast<size_t>(passes[static_cast<size_t>(op.pass)].kind)] +=
-        DurationOf(op, plan.options, profile).Seconds();
+// What a pass runs.
+struct PassCosts {
+  double compute = 0;
+  double sums = 0;     // of tensor ranks, which the next op waits for
+  double gathers = 0;  // of parameters, beside the computation
+};
+
+double SecondsOf(const PassCosts& pass, double overlap) {
+  const double speed = 0.5 + 0.5 * overlap;  // while both are busy
+  const double both = std::min(pass.compute, pass.gathers);
+  return both / speed + std::max(pass.compute, pass.gathers) - both + pass.sums;
+}
+
+// By pass. What is gathered is gathered for the next one.
+std::vector<PassCosts> CostsOfPasses(const StepCosts& step, const DeviceProfile& profile,
+                                     size_t count) {
+  std::vector<PassCosts> passes(count);
+  int pass = -1;
+  for (auto op = step.ops.rbegin(); op != step.ops.rend(); ++op) {
+    if (op->pass >= 0) pass = op->pass;
+    if (pass < 0) continue;
+    PassCosts& costs = passes[static_cast<size_t>(pass)];
+    const double seconds = DurationOf(*op, step.options, profile).Seconds();
+    if (op->kind == OpKind::kGatherParameters) costs.gathers += seconds;
+    if (op->pass < 0) continue;
+    if (op->stream == Stream::kCommunication) costs.sums += seconds;
+    if (op->stream == Stream::kCompute) costs.compute += seconds;
   }
-  for (double& seconds : times) seconds /= static_cast<double>(plan.options.accumulation);
-  return times;
+  return passes;
+}
+
+// But for the first one, which may wait for what no other waits for.
+double MeanOfOthers(const std::vector<double>& values) {
+  if (values.size() < 2) return values.empty() ? 0 : values.front();
+  return std::accumulate(values.begin() + 1, values.end(), 0.0) /
+         static_cast<double>(values.size() - 1);
+}
+
+// Of a stage whose step takes `alone` without transfers.
+StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile, double alone) {
+  const std::vector<Pass> passes = PassesOf(ShapeOf(step.options), step.options.stage);
+  const std::vector<PassCosts> costs = CostsOfPasses(step, profile, passes.size());
+  std::array<std::vector<double>, 3> by_kind;
+  for (size_t i = 0; i < passes.size(); ++i) {
+    by_kind[static_cast<size_t>(passes[i].kind)].push_back(SecondsOf(costs[i], profile.overlap));
+  }
+  StageSeconds stage = {.rest = alone};
+  const auto micro_batches = static_cast<double>(step.options.accumulation);
+  for (size_t kind = 0; kind < by_kind.size(); ++kind) {
+    stage.passes[kind] = MeanOfOthers(by_kind[kind]);
+    stage.rest -= micro_batches * stage.passes[kind];
+  }
+  stage.rest = std::max(0.0, stage.rest);
+  double sent[2] = {0, 0};  // activations, gradients
+  for (const OpCosts& op : step.ops) {
+    if (op.kind != OpKind::kStageSend) continue;
+    sent[op.stream == Stream::kStageGradients] += DurationOf(op, step.options, profile).Seconds();
+  }
+  stage.transfer = std::max(sent[0], sent[1]) / micro_batches;
+  return stage;
+}
+
+// With the waiting for `stages`, if there are any.
+void Finish(const StepCosts& step, const DeviceProfile& profile,
+            const std::vector<StageSeconds>& stages, StepEstimate* estimate) {
+  const PlanOptions& o = step.options;
+  if (!stages.empty()) {
+    const double seconds = PipelineSeconds(ShapeOf(o), stages);
+    estimate->bubble_seconds = std::max(0.0, seconds - estimate->seconds);
+    estimate->seconds += estimate->bubble_seconds;
+  }
+  const auto tokens = static_cast<double>(o.world * o.micro_batch * o.accumulation * o.sequence);
+  estimate->tokens_per_second = tokens / estimate->seconds;
+  estimate->mfu = step.flops_per_step / (estimate->seconds * RateOf(profile, o.compute_dtype).peak);
+  estimate->bound = BoundOf(*estimate);
+}
+
+}  // namespace
+
+StepEstimate EstimateStep(const StepCosts& step, const DeviceProfile& profile) {
+  StepEstimate estimate = EstimateAlone(step, profile);
+  std::vector<StageSeconds> stages;
+  if (step.options.pipeline > 1) {
+    stages.assign(static_cast<size_t>(step.options.pipeline),
+                  SecondsOfStage(step, profile, estimate.seconds));
+  }
+  Finish(step, profile, stages, &estimate);
+  return estimate;
+}
+
+StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile) {
+  return SecondsOfStage(step, profile, EstimateAlone(step, profile).seconds);
+}
+
+double PipelineSeconds(const PipelineShape& shape, const std::vector<StageSeconds>& stages) {
+  std::vector<PassTimes> times;
+  double passes = 0, transfer = 0, rest = 0;
+  for (const StageSeconds& stage : stages) {
+    times.push_back(stage.passes);
+    transfer = std::max(transfer, stage.transfer);
+    rest = std::max(rest, stage.rest);
+  }
+  for (const auto& of_stage : TimelineOf(shape, times, transfer)) {
+    passes = std::max(passes, of_stage.back().end);
+  }
+  return passes + rest;
+}
+
+StepEstimate EstimateStage(const StepCosts& step, const DeviceProfile& profile,
+                           const std::vector<StageSeconds>& stages) {
+  StepEstimate estimate = EstimateAlone(step, profile);
+  Finish(step, profile, stages, &estimate);
+  return estimate;
 }
 
 }  // namespace milepost::plan

@@ -34,7 +34,7 @@ struct StepEstimate {
   double memory_seconds = 0;
   double start_seconds = 0;
   double exposed_seconds = 0;
-  double bubble_seconds = 0;         // a pipeline's stage waits for others, all stages being alike
+  double bubble_seconds = 0;         // a pipeline's stage waits for others
   double communication_seconds = 0;  // of collectives, as if they ran alone
   double offload_seconds = 0;        // of copies and the host's updates, likewise
   double disk_seconds = 0;           // of what is read from the disk and written to it, likewise
@@ -67,11 +67,24 @@ struct StepCosts {
 
 StepCosts CostsOf(const StepPlan& plan);
 
+// Of a pipeline's stage: as if all stages were like it.
 StepEstimate EstimateStep(const StepCosts& step, const DeviceProfile& profile);
 StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile);
 
-// Seconds of a pass of each kind, of a pipeline's stage: what it computes, not what it waits for.
-PassTimes SecondsOfPasses(const StepPlan& plan, const DeviceProfile& profile);
+// What a step of a pipeline's stage takes, but for waiting for the other stages.
+struct StageSeconds {
+  PassTimes passes = {};  // of a micro-batch, by kind, with what most of them wait for
+  double transfer = 0;    // of what it hands on of a micro-batch, in one direction
+  double rest = 0;        // all else: updates, and what the first pass waits for
+};
+StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile);
+
+// Of a step in which each stage takes what `stages` says of it: the slowest one counts.
+double PipelineSeconds(const PipelineShape& shape, const std::vector<StageSeconds>& stages);
+
+// EstimateStep for a stage, where `stages` are all of them; none: there is no pipeline.
+StepEstimate EstimateStage(const StepCosts& step, const DeviceProfile& profile,
+                           const std::vector<StageSeconds>& stages);
 
 }  // namespace milepost::plan
 

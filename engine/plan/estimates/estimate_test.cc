@@ -174,6 +174,19 @@ TEST(Estimate, ShortSequencesAndNarrowHeadsSlowDownAGpusAttention) {
   EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 6 / (0.5 * 3000 / 3500));
 }
 
+// Two stages of one micro-batch: 3 and 5 forwards, 6 and 10 backwards, 2 on the way in each
+// direction; 7 at the end of the slower one.
+TEST(Estimate, ThePipelineTakesAsLongAsItsStagesTogether) {
+  const PipelineShape shape = {.stages = 2, .micro_batches = 1};
+  const std::vector<StageSeconds> stages = {{.passes = {3, 6, 0}, .transfer = 2, .rest = 1},
+                                            {.passes = {5, 10, 0}, .transfer = 1, .rest = 7}};
+  EXPECT_DOUBLE_EQ(PipelineSeconds(shape, stages), 3 + 2 + 5 + 10 + 2 + 6 + 7);
+  // With many micro-batches as long as the slower one computes, and a little more.
+  const double many = PipelineSeconds({.stages = 2, .micro_batches = 100}, stages);
+  EXPECT_GT(many, 100 * 15);
+  EXPECT_LT(many, 100 * 15 + 30);
+}
+
 // What rounds gradients stands on the communication stream, and takes the memory's time.
 TEST(Estimate, WhatFollowsACollectiveTakesItsBytes) {
   StepPlan plan = PlanOf({{.flops = 1},

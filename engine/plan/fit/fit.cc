@@ -13,6 +13,7 @@
 #include "common/status_macros.h"
 #include "engine/plan/fit/mesh_choice.h"
 #include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/fit/stage_drafts.h"
 #include "engine/plan/human_units.h"
 #include "engine/plan/planner/planner.h"
 

@@ -20,59 +20,62 @@ constexpr double kBoundPart = 0.98;
 // Drafts need a little less than what is packed: some more are measured than are asked for.
 constexpr size_t kSpare = 3;
 
-PlanOptions OptionsWith(const Setting& setting, const ScaledDraft& alike) {
-  PlanOptions options = alike.more.options;
-  options.zero_stage = setting.stage;
-  options.shard_ranks = setting.group;
-  options.offload_optimizer = setting.offload;
-  return options;
-}
-
-// What lives through the whole run, and the activations at their fullest moment.
-double LeastBytesOf(const Setting& setting, const ScaledDraft& alike) {
-  const PlanOptions o = OptionsWith(setting, alike);
+// Of what lives through the whole run, and the activations at their fullest moment. A pipeline's
+// stages have equal parts at best; the first one keeps as many micro-batches as there are stages.
+double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike) {
   const auto shards = static_cast<double>(o.Shards());
-  return alike.parameter_bytes / (o.ShardsParameters() ? shards : 1) +
-         alike.gradient_bytes / (o.ShardsGradients() ? shards : 1) +
-         (setting.offload ? 0 : alike.optimizer_bytes / shards) + alike.activation_bytes;
+  const double stages = o.pipeline;
+  const bool sharded = o.ShardsGradients() && o.pipeline == 1;
+  const double kept = std::min<double>(stages, static_cast<double>(o.accumulation));
+  const double activations =
+      o.pipeline == 1 ? alike.activation_bytes : alike.layer_bytes * kept / stages;
+  return (alike.parameter_bytes / (o.ShardsParameters() ? shards : 1) +
+          alike.gradient_bytes / (sharded ? shards : 1) +
+          (o.offload_optimizer ? 0 : alike.optimizer_bytes / shards)) /
+             stages +
+         activations;
 }
 
-// Of gradients and parameters alone, as a ring sends them.
+// Of gradients and parameters alone, as a ring sends them. `elements`: of a stage.
 double LeastDataSeconds(const PlanOptions& o, double elements, const DeviceProfile& profile) {
   if (o.world == 1) return 0;
-  const auto accumulation = static_cast<double>(o.accumulation);
   const double others = 1 - 1.0 / o.Shards();
   const double gradients = elements * static_cast<double>(ByteSize(o.grad_reduce));
   const double parameters = elements * static_cast<double>(ByteSize(o.compute_dtype));
   const double reduced = o.Shards() == 1 ? 2 * (1 - 1.0 / o.world) * gradients : others * gradients;
-  double seconds = (o.GradientsPass() ? accumulation : 1) *
+  double seconds = static_cast<double>(o.GradientsPass() ? o.MicroSteps() : 1) *
                    CollectiveSeconds(OpKind::kReduceGradients, reduced, o, profile);
   if (o.Replicas() > 1) {
     const double across = 2 * (1 - 1.0 / o.Replicas()) * gradients / o.Shards();
     seconds += CollectiveSeconds(OpKind::kReduceReplicas, across, o, profile);
   }
   return seconds +
-         (o.ShardsParameters() ? accumulation : 1) *
+         static_cast<double>(o.ShardsParameters() ? o.accumulation : 1) *
              CollectiveSeconds(OpKind::kGatherParameters, others * parameters, o, profile);
 }
 
-double UpdateSeconds(const Setting& setting, const PlanOptions& o, const ScaledDraft& alike,
-                     const DeviceProfile& profile) {
-  const double rate = setting.offload ? profile.host_memory_bandwidth : profile.memory_bandwidth;
-  return rate > 0 ? 2 * alike.optimizer_bytes / o.Shards() / rate : 0;
+// `bytes`: of the optimizer's states of a stage.
+double UpdateSeconds(const PlanOptions& o, double bytes, const DeviceProfile& profile) {
+  const double rate =
+      o.offload_optimizer ? profile.host_memory_bandwidth : profile.memory_bandwidth;
+  return rate > 0 ? 2 * bytes / o.Shards() / rate : 0;
 }
 
-// What computes alike takes on a device.
+// What a micro-batch that computes alike takes on a device.
 struct AlikeSeconds {
   double compute = 0;
   double sums = 0;  // of tensor ranks
 };
 
-double BoundOf(const Setting& setting, const ScaledDraft& alike, const AlikeSeconds& seconds,
-               const DeviceProfile& profile) {
-  const PlanOptions o = OptionsWith(setting, alike);
-  const double compute = seconds.compute + UpdateSeconds(setting, o, alike, profile);
-  const double sent = seconds.sums + LeastDataSeconds(o, alike.trained_elements, profile);
+// `waiting`: how many times as long as they compute stages take.
+double BoundOf(const PlanOptions& o, const ScaledDraft& alike, const AlikeSeconds& seconds,
+               double waiting, const DeviceProfile& profile) {
+  const double stages = o.pipeline;
+  const double micro_batches = static_cast<double>(o.accumulation) / stages;  // of a whole model
+  const double compute = micro_batches * waiting * seconds.compute +
+                         UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
+  const double sent =
+      micro_batches * seconds.sums + LeastDataSeconds(o, alike.trained_elements / stages, profile);
   return kBoundPart * std::max(compute, sent);
 }
 
@@ -133,10 +136,37 @@ absl::StatusOr<const ScaledDraft*> MeshSearch::DraftOf(const Setting& setting) {
 }
 
 absl::StatusOr<const ScaledDraft*> MeshSearch::AlikeOf(const Setting& setting) {
-  const auto [found, added] = alike_.try_emplace(ComputeKeyOf(setting), KeyOf(setting));
-  if (added) return DraftOf(setting);
+  Setting alike = setting;
+  alike.pipeline = 1;
+  alike.schedule = PipelineSchedule::kOneForwardOneBackward;
+  const auto [found, added] = alike_.try_emplace(ComputeKeyOf(setting), KeyOf(alike));
+  if (added) return DraftOf(alike);
   const auto& draft = drafts_.at(found->second);
   return draft.has_value() ? &*draft : nullptr;
+}
+
+PlanOptions MeshSearch::OptionsWith(const Setting& setting, const ScaledDraft& alike) const {
+  PlanOptions options = alike.more.options;
+  options.pipeline = setting.pipeline;
+  options.schedule = setting.schedule;
+  options.world = spec_.resources().ranks() / (setting.tensor * setting.pipeline);
+  options.accumulation = setting.accumulation;
+  options.zero_stage = setting.stage;
+  options.shard_ranks = setting.group;
+  options.offload_optimizer = setting.offload;
+  return options;
+}
+
+double MeshSearch::WaitingOf(const Setting& setting) {
+  if (setting.pipeline == 1) return 1;
+  const auto [found, added] =
+      waiting_.try_emplace({PipelineKeyOf(setting), setting.accumulation}, 1);
+  if (added) {
+    const PipelineTime time =
+        TimeOf({setting.schedule, setting.pipeline, static_cast<int>(setting.accumulation)});
+    found->second = time.step / time.busy;
+  }
+  return found->second;
 }
 
 // Those with larger micro-batches stand behind those with smaller ones, and need no less.
@@ -144,17 +174,21 @@ absl::Status MeshSearch::Sieve() {
   if (sieved_) return absl::OkStatus();
   const double most = static_cast<double>(place_.memory_bytes) / kBoundPart;
   std::vector<Setting> fit;
-  std::optional<std::pair<int, Recompute>> too_large;
+  const auto same_batch = [](const Setting& a, const Setting& b) {
+    return ComputeKeyOf(a) == ComputeKeyOf(b) && PipelineKeyOf(a) == PipelineKeyOf(b);
+  };
+  std::optional<std::tuple<int, PipelineKey, Recompute>> too_large;
   size_t end = 0;
   for (size_t begin = 0; begin < candidates_.size(); begin = end) {
     const Setting& first = candidates_[begin];
-    while (end < candidates_.size() && ComputeKeyOf(candidates_[end]) == ComputeKeyOf(first)) ++end;
-    const std::pair row(first.tensor, first.recompute);
+    while (end < candidates_.size() && same_batch(candidates_[end], first)) ++end;
+    const std::tuple row(first.tensor, PipelineKeyOf(first), first.recompute);
     if (too_large == row) continue;
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const alike, AlikeOf(first));
     const size_t before = fit.size();
     for (size_t i = begin; alike != nullptr && i < end; ++i) {
-      if (LeastBytesOf(candidates_[i], *alike) <= most) fit.push_back(candidates_[i]);
+      const PlanOptions options = OptionsWith(candidates_[i], *alike);
+      if (LeastBytesOf(options, *alike) <= most) fit.push_back(candidates_[i]);
     }
     if (fit.size() == before) too_large = row;
   }
@@ -163,11 +197,10 @@ absl::Status MeshSearch::Sieve() {
   return absl::OkStatus();
 }
 
-std::tuple<int, bool, Recompute, size_t, bool, int64_t> MeshSearch::RankOf(
-    const Setting& setting) const {
+MeshSearch::Preference MeshSearch::RankOf(const Setting& setting) const {
   const auto stage = std::find(space_.stages.begin(), space_.stages.end(), setting.stage);
-  return {setting.tensor,    setting.offload,
-          setting.recompute, static_cast<size_t>(stage - space_.stages.begin()),
+  return {setting.pipeline,  setting.tensor,    setting.schedule,
+          setting.offload,   setting.recompute, static_cast<size_t>(stage - space_.stages.begin()),
           setting.group > 0, setting.bytes};
 }
 
@@ -183,7 +216,8 @@ absl::StatusOr<std::vector<MeshSearch::Seen>> MeshSearch::Rank(const DeviceProfi
     if (added) {
       seconds->second = {alike->MicroStepSeconds(profile), alike->TensorSeconds(profile)};
     }
-    open.push_back({setting, BoundOf(setting, *alike, seconds->second, profile)});
+    open.push_back({setting, BoundOf(OptionsWith(setting, *alike), *alike, seconds->second,
+                                     WaitingOf(setting), profile)});
   }
   const auto sooner = [](const Seen& a, const Seen& b) { return a.seconds < b.seconds; };
   std::stable_sort(open.begin(), open.end(), sooner);
@@ -200,7 +234,7 @@ absl::StatusOr<std::vector<MeshSearch::Seen>> MeshSearch::Rank(const DeviceProfi
     seen.setting.bytes = draft->bytes;
     seen.setting.host_bytes = draft->host_bytes;
     if (!Fits(seen.setting, place_)) continue;
-    seen.seconds = std::max(next.seconds, draft->Estimate(profile).seconds);
+    seen.seconds = std::max(next.seconds, draft->Seconds(profile));
     ranked.insert(std::upper_bound(ranked.begin(), ranked.end(), seen, sooner), seen);
   }
   const auto slower = std::find_if(ranked.begin(), ranked.end(), [&](const Seen& seen) {
@@ -216,13 +250,19 @@ absl::StatusOr<const RankedSetting*> MeshSearch::ExactOf(const Setting& setting)
   const auto known = exact_.find(KeyOf(setting));
   if (known != exact_.end()) return &known->second;
   const v1::JobSpec spec = WithSetting(spec_, setting);
-  MP_ASSIGN_OR_RETURN(const PlanOptions options, OptionsFromSpec(spec, place_.threads));
+  MP_ASSIGN_OR_RETURN(PlanOptions options, OptionsFromSpec(spec, place_.threads));
+  PipelineDraft stages;
+  if (setting.pipeline > 1) {
+    MP_ASSIGN_OR_RETURN(const ScaledDraft* const draft, DraftOf(setting));
+    stages = draft->stages;
+    options.stage = stages.largest;
+  }
   MP_ASSIGN_OR_RETURN(const StepPlan plan, MeasureTraining(spec, options, place_.planning));
   RankedSetting& exact = exact_[KeyOf(setting)];
   exact.setting = setting;
   exact.setting.bytes = RequiredBytes(plan, plan.arena_bytes, place_.host_memory);
   exact.setting.host_bytes = HostBytes(plan);
-  exact.estimate = EstimateStep(plan, place_.profile);
+  exact.estimate = EstimateStage(CostsOf(plan), place_.profile, stages.Seconds(place_.profile));
   exact.setting.seconds = exact.estimate.seconds;
   return &exact;
 }
@@ -272,7 +312,7 @@ absl::StatusOr<std::vector<Sensitivity>> MeshSearch::RestsOn(const RankedSetting
     MP_ASSIGN_OR_RETURN(const std::vector<Seen> ranked, Rank(profile, 1, nullptr));
     if (ranked.empty() || draft == nullptr) continue;
     const Seen& best = ranked.front();
-    const double seconds = draft->Estimate(profile).seconds;
+    const double seconds = draft->Seconds(profile);
     if (seconds > kAsFast * best.seconds && KeyOf(best.setting) != KeyOf(chosen.setting)) {
       sensitivity.instead = best.setting;
       sensitivity.ratio = seconds / best.seconds;
@@ -286,7 +326,9 @@ absl::StatusOr<std::optional<Setting>> MeshSearch::Smallest() {
   std::optional<Setting> least;
   for (const Setting& setting : Candidates(spec_, space_, place_)) {
     if (setting.recompute != space_.recomputes.back() || setting.group != 0) continue;
-    if (least.has_value() && least->tensor == setting.tensor && setting.micro > least->micro) {
+    if (setting.schedule != PipelineSchedule::kOneForwardOneBackward) continue;  // needs no less
+    if (least.has_value() && least->tensor == setting.tensor &&
+        least->pipeline == setting.pipeline && setting.micro > least->micro) {
       continue;
     }
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const draft, DraftOf(setting));
@@ -299,7 +341,10 @@ absl::StatusOr<std::optional<Setting>> MeshSearch::Smallest() {
 }
 
 std::string MeshText(int ranks, const Setting& setting) {
-  return absl::StrCat(ranks / setting.tensor, " data x ", setting.tensor, " tensor");
+  const std::string stages =
+      setting.pipeline > 1 ? absl::StrCat(setting.pipeline, " stages x ") : "";
+  return absl::StrCat(ranks / (setting.tensor * setting.pipeline), " data x ", stages,
+                      setting.tensor, " tensor");
 }
 
 }  // namespace milepost::plan

@@ -1,5 +1,6 @@
-// The fastest settings of a job that fit, over all that may be chosen at once: tensor ranks, ZeRO's
-// stage and group, recomputation, micro-batch and offloading. Before anything runs.
+// The fastest settings of a job that fit, over all that may be chosen at once: tensor ranks, stages
+// of a pipeline and their schedule, ZeRO's stage and group, recomputation, micro-batch and
+// offloading. Before anything runs.
 //
 //   MeshSearch search(spec, WholeSpace(spec, place), place);
 //   MP_ASSIGN_OR_RETURN(const std::vector<RankedSetting> best, search.Best(5));
@@ -7,7 +8,8 @@
 //
 // Settings are passed over by bounds: what a rank keeps through the whole run, the computation of
 // the micro-steps, the bytes that the communication stream sends. The rest are ranked by drafts of
-// fewer layers (scaled_draft.h), and the best of them measured as PlanTraining packs them.
+// fewer layers or micro-batches (scaled_draft.h), and the best of them measured as PlanTraining
+// packs them.
 // Deterministic; pure but for what it remembers. For one thread.
 #ifndef MILEPOST_ENGINE_PLAN_FIT_MESH_SEARCH_H_
 #define MILEPOST_ENGINE_PLAN_FIT_MESH_SEARCH_H_
@@ -28,10 +30,16 @@
 
 namespace milepost::plan {
 
+struct PipelineChoice {
+  int stages = 1;
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+};
+
 // What may be chosen; a further axis is a field here, in Setting, in Candidates() and in the keys
 // of mesh_search.cc.
 struct MeshSpace {
   std::vector<int> tensors;
+  std::vector<PipelineChoice> pipelines = {{}};
   std::vector<int> stages;  // the preferred ones first
   bool groups = false;      // those within a host and of several hosts; else the spec's
   std::vector<Recompute> recomputes;
@@ -69,8 +77,9 @@ class MeshSearch {
   using Wanted = std::function<bool(const Setting&)>;
 
   // At most `count` that fit, the best first: the fastest, or among those within 1% of it the first
-  // in order of preference (fewer tensor ranks, no offloading, less recomputation, the space's
-  // order of stages, no group, fewer bytes); then by seconds. Empty: none fits. Errors of planning.
+  // in order of preference (fewer stages of a pipeline, fewer tensor ranks, 1F1B, no offloading,
+  // less recomputation, the space's order of ZeRO stages, no group, fewer bytes); then by seconds.
+  // Empty: none fits. Errors of planning.
   absl::StatusOr<std::vector<RankedSetting>> Best(size_t count, const Wanted& wanted = nullptr);
 
   // By drafts alone: the seconds of the fastest; nullopt: none fits.
@@ -86,9 +95,12 @@ class MeshSearch {
   size_t drafts() const { return drafts_.size(); }  // how many have been made so far
 
  private:
-  // Of what computes alike: tensor ranks, recomputation, micro-batch.
+  // Of what computes a micro-batch alike: tensor ranks, recomputation, micro-batch.
   using ComputeKey = std::tuple<int, Recompute, int64_t>;
-  using Key = std::tuple<ComputeKey, int, int, bool>;  // and stage, group, offload
+  // Stages of a pipeline, and their schedule.
+  using PipelineKey = std::pair<int, PipelineSchedule>;
+  // And ZeRO's stage, group, offload.
+  using Key = std::tuple<ComputeKey, PipelineKey, int, int, bool>;
 
   struct Seen {
     Setting setting;
@@ -96,16 +108,24 @@ class MeshSearch {
   };
 
   static ComputeKey ComputeKeyOf(const Setting& s) { return {s.tensor, s.recompute, s.micro}; }
-  static Key KeyOf(const Setting& s) { return {ComputeKeyOf(s), s.stage, s.group, s.offload}; }
+  static PipelineKey PipelineKeyOf(const Setting& s) { return {s.pipeline, s.schedule}; }
+  static Key KeyOf(const Setting& s) {
+    return {ComputeKeyOf(s), PipelineKeyOf(s), s.stage, s.group, s.offload};
+  }
 
   // nullptr: it cannot be planned.
   absl::StatusOr<const ScaledDraft*> DraftOf(const Setting& setting);
-  // Any draft that computes alike.
+  // A draft without a pipeline whose micro-batches compute alike.
   absl::StatusOr<const ScaledDraft*> AlikeOf(const Setting& setting);
+  PlanOptions OptionsWith(const Setting& setting, const ScaledDraft& alike) const;
+  // How many times as long as it computes a pipeline takes at least.
+  double WaitingOf(const Setting& setting);
   // Those of the candidates whose bounds say that they may fit. Once.
   absl::Status Sieve();
   absl::StatusOr<const RankedSetting*> ExactOf(const Setting& setting);
-  std::tuple<int, bool, Recompute, size_t, bool, int64_t> RankOf(const Setting& setting) const;
+  // In order of preference.
+  using Preference = std::tuple<int, int, PipelineSchedule, bool, Recompute, size_t, bool, int64_t>;
+  Preference RankOf(const Setting& setting) const;
   // By drafts: those that fit, at least `count` and all within 1% of the fastest, if there are.
   absl::StatusOr<std::vector<Seen>> Rank(const DeviceProfile& profile, size_t count,
                                          const Wanted& wanted);
@@ -119,10 +139,11 @@ class MeshSearch {
   std::map<Key, std::optional<ScaledDraft>> drafts_;  // nullopt: it cannot be planned
   std::map<ComputeKey, Key> alike_;
   std::map<Key, RankedSetting> exact_;
+  std::map<std::pair<PipelineKey, int64_t>, double> waiting_;  // and micro-batches
   absl::Status refusal_;  // of the first that cannot be planned
 };
 
-// How a setting cuts up so many ranks: "8 data x 4 tensor".
+// How a setting cuts up so many ranks: "8 data x 4 tensor", "2 data x 4 stages x 4 tensor".
 std::string MeshText(int ranks, const Setting& setting);
 
 }  // namespace milepost::plan

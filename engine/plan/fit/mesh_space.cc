@@ -3,6 +3,8 @@
 #include <vector>
 
 #include "common/spec/auto_fields.h"
+#include "common/spec/checker.h"
+#include "common/spec/model_sizes.h"
 #include "common/spec/sizes.h"
 #include "common/spec/validate.h"
 #include "engine/plan/fit/mesh_search.h"
@@ -12,8 +14,10 @@ namespace {
 
 constexpr int64_t kMostSequencesOfAMicroStep = 4096;
 
-v1::JobSpec WithTensor(v1::JobSpec spec, int tensor) {
-  spec.mutable_resources()->mutable_mesh()->set_tensor(tensor);
+v1::JobSpec WithMesh(v1::JobSpec spec, int tensor, const PipelineChoice& pipeline) {
+  v1::MeshSpec* mesh = spec.mutable_resources()->mutable_mesh();
+  mesh->set_tensor(tensor);
+  mesh->set_pipeline(pipeline.stages);
   spec.mutable_train()->mutable_batch()->clear_accumulation();
   NormalizeJobSpec(&spec);
   return spec;
@@ -34,7 +38,7 @@ std::vector<int> GroupsOf(const v1::JobSpec& spec, bool open, int stage, int ran
   const int data = DataRanks(spec.resources());
   if (!open) return {spec.train().zero().group()};
   std::vector<int> groups = {0};
-  const int host = std::max(1, ranks_per_host / TensorRanks(spec.resources()));
+  const int host = std::max(1, ranks_per_host / ModelRanks(spec.resources()));
   for (int group = host; stage > 0 && group < data; group *= 2) {
     if (group > 1 && data % group == 0) groups.push_back(group);
   }
@@ -44,6 +48,18 @@ std::vector<int> GroupsOf(const v1::JobSpec& spec, bool open, int stage, int ran
 std::vector<int> StagesFor(const std::vector<int>& stages, int data) {
   if (data > 1) return stages;
   return {stages.front()};  // all the same
+}
+
+// Whether every rank could be in one is not looked at.
+std::vector<PipelineChoice> EveryPipeline(const v1::JobSpec& spec) {
+  std::vector<PipelineChoice> pipelines = {{}};
+  const int ranks = spec.resources().ranks();
+  for (int stages = 2; stages <= std::min<int64_t>(kMaxStages, ranks); ++stages) {
+    if (ranks % stages != 0 || stages > SizesOf(spec.model()).layers) continue;
+    pipelines.push_back({stages, PipelineSchedule::kOneForwardOneBackward});
+    pipelines.push_back({stages, PipelineSchedule::kZeroBubble});
+  }
+  return pipelines;
 }
 
 std::vector<Recompute> EveryRecompute() {
@@ -60,6 +76,7 @@ bool MayOffload(const v1::JobSpec& spec, const RankPlace& place) {
 MeshSpace OpenSpace(const v1::JobSpec& spec) {
   const Setting given = SettingOf(spec);
   MeshSpace space = {.tensors = {given.tensor},
+                     .pipelines = {{given.pipeline, given.schedule}},
                      .stages = {given.stage},
                      .recomputes = {given.recompute},
                      .offloads = {given.offload},
@@ -74,6 +91,7 @@ MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place) {
   v1::JobSpec without = spec;
   if (MayOffload(spec, place)) without.mutable_train()->clear_offload();
   MeshSpace space = {.tensors = PossibleTensors(without),
+                     .pipelines = EveryPipeline(spec),
                      .stages = {1, 0, 2, 3},
                      .groups = true,
                      .recomputes = EveryRecompute(),
@@ -83,42 +101,55 @@ MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place) {
   return space;
 }
 
+namespace {
+
+// Those of one mesh, of which the spec is; by recomputation, then by micro-batch.
+void AddCandidates(const v1::JobSpec& spec, const MeshSpace& space, const RankPlace& place,
+                   Setting setting, std::vector<Setting>* settings) {
+  const int data = DataRanks(spec.resources());
+  if (spec.train().batch().global() % data != 0) return;
+  const int64_t per_rank = spec.train().batch().global() / data;
+  const std::vector<int64_t> micros = MicrosOf(spec, space.micros);
+  if (micros.empty()) return;
+  setting.micro = micros.front();
+  setting.accumulation = per_rank / setting.micro;
+  setting.recompute = space.recomputes.front();
+  std::vector<Setting> valid;  // with the first micro-batch; that of the others is so too
+  for (const bool offload : space.offloads) {
+    setting.offload = offload;
+    for (const int stage : StagesFor(space.stages, data)) {
+      setting.stage = stage;
+      for (const int group : GroupsOf(spec, space.groups, stage, place.profile.ranks_per_host)) {
+        setting.group = group;
+        if (ValidateJobSpec(WithSetting(spec, setting)).ok()) valid.push_back(setting);
+      }
+    }
+  }
+  for (const Recompute recompute : space.recomputes) {
+    for (const int64_t micro : micros) {
+      for (Setting one : valid) {
+        one.recompute = recompute;
+        one.micro = micro;
+        one.accumulation = per_rank / micro;
+        settings->push_back(one);
+      }
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
                                 const RankPlace& place) {
   std::vector<Setting> settings;
   for (const int tensor : space.tensors) {
-    const v1::JobSpec divided = WithTensor(spec, tensor);
-    const int data = DataRanks(divided.resources());
-    if (divided.train().batch().global() % data != 0) continue;
-    const int64_t per_rank = divided.train().batch().global() / data;
-    const std::vector<int64_t> micros = MicrosOf(divided, space.micros);
-    if (micros.empty()) continue;
-    std::vector<Setting> valid;  // with the first micro-batch; that of the others is so too
-    for (const bool offload : space.offloads) {
-      for (const int stage : StagesFor(space.stages, data)) {
-        for (const int group :
-             GroupsOf(divided, space.groups, stage, place.profile.ranks_per_host)) {
-          Setting setting = SettingOf(spec);
-          setting.tensor = tensor;
-          setting.micro = micros.front();
-          setting.accumulation = per_rank / setting.micro;
-          setting.stage = stage;
-          setting.group = group;
-          setting.recompute = space.recomputes.front();
-          setting.offload = offload;
-          if (ValidateJobSpec(WithSetting(spec, setting)).ok()) valid.push_back(setting);
-        }
-      }
-    }
-    for (const Recompute recompute : space.recomputes) {
-      for (const int64_t micro : micros) {
-        for (Setting setting : valid) {
-          setting.recompute = recompute;
-          setting.micro = micro;
-          setting.accumulation = per_rank / micro;
-          settings.push_back(setting);
-        }
-      }
+    for (const PipelineChoice& pipeline : space.pipelines) {
+      if (spec.resources().ranks() % (tensor * pipeline.stages) != 0) continue;
+      Setting setting = SettingOf(spec);
+      setting.tensor = tensor;
+      setting.pipeline = pipeline.stages;
+      setting.schedule = pipeline.schedule;
+      AddCandidates(WithMesh(spec, tensor, pipeline), space, place, setting, &settings);
     }
   }
   return settings;

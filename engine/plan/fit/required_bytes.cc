@@ -2,10 +2,8 @@
 
 #include <algorithm>
 
-#include "common/status_macros.h"
 #include "engine/plan/cuda_beside.h"
 #include "engine/plan/passes/memory_pass.h"
-#include "engine/plan/planner/planner.h"
 
 namespace milepost::plan {
 
@@ -131,23 +129,6 @@ int64_t DiskBytesNeeded(const StepPlan& plan) {
 
 int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory) {
   return arena_bytes + CudaBesideBytes(plan) + (arena_in_host_memory ? HostBytes(plan) : 0);
-}
-
-absl::StatusOr<PlanOptions> AtLargestStage(const v1::JobSpec& spec, PlanOptions options,
-                                           Planning* planning) {
-  if (options.pipeline == 1) return options;
-  int largest = 0;
-  int64_t most = -1;
-  for (options.stage = 0; options.stage < options.pipeline; ++options.stage) {
-    MP_ASSIGN_OR_RETURN(const StepPlan plan, DraftTraining(spec, options, planning));
-    const bool host = options.device == DeviceKind::kCpu;
-    const int64_t bytes = RequiredBytes(plan, LeastBytes(plan), host);
-    if (bytes <= most) continue;
-    most = bytes;
-    largest = options.stage;
-  }
-  options.stage = largest;
-  return options;
 }
 
 }  // namespace milepost::plan

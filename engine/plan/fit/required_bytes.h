@@ -8,10 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "engine/plan/planning.h"
 #include "engine/plan/step_plan.h"
-#include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::plan {
 
@@ -41,11 +38,6 @@ int64_t DiskBytesNeeded(const StepPlan& plan);
 // `arena_bytes`, on a GPU what lies beside it (cuda_beside.h), and HostBytes where the arena lies
 // in the same memory.
 int64_t RequiredBytes(const StepPlan& plan, int64_t arena_bytes, bool arena_in_host_memory);
-
-// The same options at the stage of a pipeline whose ranks need the most memory. The errors are
-// DraftTraining's.
-absl::StatusOr<PlanOptions> AtLargestStage(const v1::JobSpec& spec, PlanOptions options,
-                                           Planning* planning = nullptr);
 
 }  // namespace milepost::plan
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/round_up.h"
 #include "common/spec/model_sizes.h"
+#include "common/spec/sizes.h"
 #include "common/status_macros.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/passes/memory_pass.h"
@@ -85,6 +87,7 @@ Number Extended(Number few, Number more, double times) {
 template <typename Runs>
 double SumOf(const StepCosts& step, const Runs& runs, const DeviceProfile& profile) {
   StepCosts part = {.options = step.options};
+  part.options.accumulation = 1;
   for (const OpCosts& op : step.ops) {
     if (op.when != When::kEveryMicroStep || !runs(op)) continue;
     part.ops.push_back(op);
@@ -93,25 +96,34 @@ double SumOf(const StepCosts& step, const Runs& runs, const DeviceProfile& profi
   return part.ops.empty() ? 0 : EstimateStep(part, profile).seconds;
 }
 
+// With one micro-batch more than a stage ever keeps, so that the first and the last passes are
+// among others as they are in a longer step.
+absl::StatusOr<ScaledDraft> DraftStages(const v1::JobSpec& spec, const RankPlace& place) {
+  MP_ASSIGN_OR_RETURN(PlanOptions options, OptionsFromSpec(spec, place.threads));
+  ScaledDraft draft = {.shape = ShapeOf(options)};
+  options.accumulation = std::min<int64_t>(options.accumulation, options.pipeline + 2);
+  draft.drafted = static_cast<int>(options.accumulation);
+  MP_ASSIGN_OR_RETURN(draft.stages, DraftPipeline(spec, options, place.planning));
+  size_t ops = 0;
+  for (const StepCosts& stage : draft.stages.costs) ops = std::max(ops, stage.ops.size());
+  const double all = static_cast<double>(ops) * draft.shape.micro_batches / draft.drafted;
+  if (all > static_cast<double>(kLimitsOfRequest.ops)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.mesh.pipeline: a stage's step has more than ", kLimitsOfRequest.ops,
+                     " operations with ", draft.shape.micro_batches, " micro-batches"));
+  }
+  draft.bytes = draft.stages.bytes;
+  draft.host_bytes = draft.stages.host_bytes;
+  return draft;
+}
+
 }  // namespace
 
-StepEstimate ScaledDraft::Estimate(const DeviceProfile& profile) const {
-  StepEstimate estimate = EstimateStep(more, profile);
-  if (times == 0) return estimate;
-  const StepEstimate least = EstimateStep(few, profile);
-  for (double StepEstimate::*const part :
-       {&StepEstimate::seconds, &StepEstimate::flop_seconds, &StepEstimate::memory_seconds,
-        &StepEstimate::start_seconds, &StepEstimate::exposed_seconds,
-        &StepEstimate::communication_seconds, &StepEstimate::offload_seconds,
-        &StepEstimate::disk_seconds}) {
-    estimate.*part = std::max(0.0, Extended(least.*part, estimate.*part, times));
-  }
-  const PlanOptions& o = more.options;
-  const auto tokens = static_cast<double>(o.world * o.micro_batch * o.accumulation * o.sequence);
-  estimate.tokens_per_second = tokens / estimate.seconds;
-  estimate.mfu = Extended(few.flops_per_step, more.flops_per_step, times) /
-                 (estimate.seconds * RateOf(profile, o.compute_dtype).peak);
-  return estimate;
+double ScaledDraft::Seconds(const DeviceProfile& profile) const {
+  if (shape.stages > 1) return PipelineSeconds(shape, stages.Seconds(profile));
+  const double all = EstimateStep(more, profile).seconds;
+  if (times == 0) return all;
+  return std::max(0.0, Extended(EstimateStep(few, profile).seconds, all, times));
 }
 
 double ScaledDraft::MicroStepSeconds(const DeviceProfile& profile) const {
@@ -125,6 +137,7 @@ double ScaledDraft::TensorSeconds(const DeviceProfile& profile) const {
 }
 
 absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace& place) {
+  if (PipelineStages(spec.resources()) > 1) return DraftStages(spec, place);
   const Lengths lengths = LengthsFor(spec);
   const bool whole = lengths.times == 0;
   MP_ASSIGN_OR_RETURN(ScaledDraft draft,
@@ -135,6 +148,9 @@ absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace
   }
   MP_ASSIGN_OR_RETURN(ScaledDraft least, DraftOne(WithLayers(spec, lengths.few), place));
   const double times = draft.times = lengths.times;
+  const double of_layer = (draft.activation_bytes - least.activation_bytes) /
+                          static_cast<double>(lengths.more - lengths.few);
+  draft.layer_bytes = of_layer * static_cast<double>(SizesOf(spec.model()).layers);
   draft.bytes = Extended(least.bytes, draft.bytes, times);
   draft.host_bytes = Extended(least.host_bytes, draft.host_bytes, times);
   for (double ScaledDraft::*const part :

@@ -1,9 +1,11 @@
 // What a setting needs and takes, from drafts of fewer layers: a model's layers are alike, so two
 // short drafts say what the rest adds, in a fraction of the time that a draft of all of them takes.
+// Of a pipeline, whose stages have few layers, from drafts of fewer micro-batches: a stage keeps no
+// more of them however many there are.
 //
 //   MP_ASSIGN_OR_RETURN(const ScaledDraft draft, DraftScaled(WithSetting(spec, setting), place));
-//   draft.bytes;                        // nearly LeastBytes of the whole plan
-//   draft.Estimate(profile).seconds;    // nearly that of the whole plan
+//   draft.bytes;             // nearly LeastBytes of the whole plan
+//   draft.Seconds(profile);  // nearly that of the whole plan
 //
 // Bytes are exact where each layer adds as many as the one before. Seconds are those of the whole
 // plan, or a little less: a step takes as long as its longest chain of ops, and another chain may
@@ -16,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "engine/plan/estimates/estimate.h"
 #include "engine/plan/fit/settings.h"
+#include "engine/plan/fit/stage_drafts.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost::plan {
@@ -23,16 +26,18 @@ namespace milepost::plan {
 struct ScaledDraft {
   int64_t bytes = 0;       // that a rank needs (required_bytes.h)
   int64_t host_bytes = 0;  // of its host's memory
-  // Of a rank's tensor rank, before anything is sharded: elements that are trained, and bytes that
-  // live through the whole run.
+  // Without a pipeline. Of a rank's tensor rank, before anything is sharded: elements that are
+  // trained, and bytes that live through the whole run.
   double trained_elements = 0;
   double parameter_bytes = 0;
   double gradient_bytes = 0;
   double optimizer_bytes = 0;
   double activation_bytes = 0;  // at the fullest moment of those
+  double layer_bytes = 0;       // of them, what all layers keep; 0: not known
 
-  StepEstimate Estimate(const DeviceProfile& profile) const;
-  // Of both estimates: the computation's part of every micro-step, together.
+  // Of a step.
+  double Seconds(const DeviceProfile& profile) const;
+  // Without a pipeline: the computation's part of a micro-step.
   double MicroStepSeconds(const DeviceProfile& profile) const;
   // The same of what tensor ranks send each other.
   double TensorSeconds(const DeviceProfile& profile) const;
@@ -41,6 +46,10 @@ struct ScaledDraft {
   StepCosts few;
   StepCosts more;
   double times = 0;  // the difference of both is to be added to `more`
+  // Of a pipeline instead: with `drafted` micro-batches in place of all.
+  PipelineDraft stages;
+  PipelineShape shape;
+  int drafted = 0;
 };
 
 // `spec` has nothing that is `auto`. The errors are DraftTraining's.

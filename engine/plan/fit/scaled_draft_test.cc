@@ -63,7 +63,7 @@ Off OffOf(v1::JobSpec spec, const Setting& setting, const DeviceProfile& profile
   const auto needed = [&](int64_t arena) {
     return static_cast<double>(RequiredBytes(*plan, arena, place.host_memory));
   };
-  return {part(draft->Estimate(profile).seconds, EstimateStep(*plan, profile).seconds),
+  return {part(draft->Seconds(profile), EstimateStep(*plan, profile).seconds),
           part(bytes, needed(LeastBytes(*plan))), part(bytes, needed(plan->arena_bytes))};
 }
 
@@ -121,6 +121,42 @@ TEST(ScaledDraft, KnowsLayersThatComeAgain) {
   const Off off = OffOf(spec, {.micro = 2, .accumulation = 2, .stage = 3}, *BuiltInProfile("h100"));
   EXPECT_NEAR(off.seconds, 0, 0.005);
   EXPECT_NEAR(off.bytes, 0, 0.005);
+}
+
+// Of 32 micro-batches as many are drafted as there are stages, and two.
+TEST(ScaledDraft, OfPipelinesFewerMicroBatchesAreDrafted) {
+  v1::JobSpec spec = ScaledLlama(9);
+  spec.mutable_resources()->set_device(v1::DEVICE_KIND_CPU);
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::kOneForwardOneBackward, PipelineSchedule::kZeroBubble}) {
+    for (const int tensor : {1, 2}) {
+      for (const int stage : {1, 3}) {
+        // At stage 3 micro-batches share gathers, in a short step fewer of them. Over a slow network
+        // these would decide.
+        const DeviceProfile profile = OnHosts(*BuiltInProfile("h100"), 4, stage == 3 ? 3200 : 100);
+        RankPlace place = Gpu(profile);
+        place.host_memory = true;
+        const Setting setting = {.tensor = tensor,
+                                 .pipeline = 4,
+                                 .schedule = schedule,
+                                 .micro = 1,
+                                 .accumulation = 16 * tensor,
+                                 .stage = stage};
+        SCOPED_TRACE(absl::StrCat(InWords(setting), " ", Name(schedule)));
+        NormalizeJobSpec(&spec);
+        const v1::JobSpec with = WithSetting(spec, setting);
+        ASSERT_EQ(ValidateJobSpec(with), absl::OkStatus());
+        const auto draft = DraftScaled(with, place);
+        ASSERT_TRUE(draft.ok()) << draft.status();
+        EXPECT_EQ(draft->drafted, 6);
+        Setting whole = setting;
+        ASSERT_EQ(Assess(with, place, /*exact=*/false, &whole), absl::OkStatus());
+        const auto part = [](double of, double all) { return of / all - 1; };
+        EXPECT_NEAR(part(draft->Seconds(profile), whole.seconds), 0, stage == 3 ? 0.06 : 0.01);
+        EXPECT_NEAR(part(double(draft->bytes), double(whole.bytes)), 0, 0.005);
+      }
+    }
+  }
 }
 
 TEST(ScaledDraft, OfOtherModelsAllLayersAreDrafted) {

@@ -13,6 +13,7 @@
 #include "common/status_macros.h"
 #include "engine/plan/estimates/estimate.h"
 #include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/fit/stage_drafts.h"
 #include "engine/plan/passes/fp8_pass.h"
 #include "engine/plan/passes/memory_pass.h"
 #include "engine/plan/planner/planner.h"
@@ -155,6 +156,10 @@ Setting SettingOf(const v1::JobSpec& spec) {
   const v1::TrainSpec& train = spec.train();
   Setting setting;
   setting.tensor = TensorRanks(spec.resources());
+  setting.pipeline = PipelineStages(spec.resources());
+  setting.schedule = spec.resources().mesh().schedule() == v1::PIPELINE_SCHEDULE_ZERO_BUBBLE
+                         ? PipelineSchedule::kZeroBubble
+                         : PipelineSchedule::kOneForwardOneBackward;
   setting.group = train.zero().group();
   setting.micro = MicroIsAuto(spec) ? 1 : train.batch().micro();
   setting.accumulation =
@@ -167,8 +172,17 @@ Setting SettingOf(const v1::JobSpec& spec) {
 }
 
 v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
-  if (setting.tensor > 1 || spec.resources().has_mesh()) {
-    spec.mutable_resources()->mutable_mesh()->set_tensor(setting.tensor);
+  if (setting.tensor > 1 || setting.pipeline > 1 || spec.resources().has_mesh()) {
+    v1::MeshSpec* mesh = spec.mutable_resources()->mutable_mesh();
+    mesh->set_tensor(setting.tensor);
+    mesh->clear_pipeline();
+    mesh->clear_schedule();
+    if (setting.pipeline > 1) {
+      mesh->set_pipeline(setting.pipeline);
+      mesh->set_schedule(setting.schedule == PipelineSchedule::kZeroBubble
+                             ? v1::PIPELINE_SCHEDULE_ZERO_BUBBLE
+                             : v1::PIPELINE_SCHEDULE_1F1B);
+    }
   }
   v1::TrainSpec* train = spec.mutable_train();
   train->mutable_batch()->set_micro(setting.micro);
@@ -194,13 +208,18 @@ v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
 absl::Status Assess(const v1::JobSpec& spec, const RankPlace& place, bool exact, Setting* setting) {
   const v1::JobSpec changed = WithSetting(spec, *setting);
   MP_ASSIGN_OR_RETURN(PlanOptions options, OptionsFromSpec(changed, place.threads));
-  MP_ASSIGN_OR_RETURN(options, AtLargestStage(changed, options, place.planning));
+  PipelineDraft stages;
+  if (options.pipeline > 1) {
+    MP_ASSIGN_OR_RETURN(stages, DraftPipeline(changed, options, place.planning));
+    options.stage = stages.largest;
+  }
   MP_ASSIGN_OR_RETURN(const StepPlan plan, exact ? MeasureTraining(changed, options, place.planning)
                                                  : DraftTraining(changed, options, place.planning));
   setting->bytes =
       RequiredBytes(plan, exact ? plan.arena_bytes : LeastBytes(plan), place.host_memory);
   setting->host_bytes = HostBytes(plan);
-  setting->seconds = EstimateStep(plan, place.profile).seconds;
+  setting->seconds =
+      EstimateStage(CostsOf(plan), place.profile, stages.Seconds(place.profile)).seconds;
   return absl::OkStatus();
 }
 
@@ -232,6 +251,12 @@ std::string Difference(const Setting& before, const Setting& after) {
   std::vector<std::string> parts;
   if (after.tensor != before.tensor) {
     parts.push_back(absl::StrCat("resources.mesh.tensor: ", after.tensor));
+  }
+  if (after.pipeline != before.pipeline) {
+    parts.push_back(absl::StrCat("resources.mesh.pipeline: ", after.pipeline));
+  }
+  if (after.pipeline > 1 && after.schedule != before.schedule) {
+    parts.push_back(absl::StrCat("resources.mesh.schedule: ", Name(after.schedule)));
   }
   if (after.micro != before.micro) {
     parts.push_back(absl::StrCat("train.batch.micro: ", after.micro, " (accumulation ",

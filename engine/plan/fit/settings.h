@@ -35,7 +35,9 @@ struct RankPlace {
 
 // What can be changed about a job's memory and time without changing what it computes.
 struct Setting {
-  int tensor = 1;  // resources.mesh.tensor
+  int tensor = 1;    // resources.mesh.tensor
+  int pipeline = 1;  // resources.mesh.pipeline
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   int64_t micro = 1;
   int64_t accumulation = 1;
   int stage = 0;

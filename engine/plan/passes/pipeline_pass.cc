@@ -297,7 +297,7 @@ void LimitTransfers(Program& program) {
     const int pass = planned.op.attributes.pass;
     if (pass < 0 || planned.op.attributes.group >= 0) continue;
     if (planned.op.kind == OpKind::kStageReceive) {
-      if (pass >= 2) planned.after = at(ends, pass - 2);
+      if (pass >= kPassesReceivedAhead) planned.after = at(ends, pass - kPassesReceivedAhead);
     } else if (planned.op.kind == OpKind::kStageSend) {
       at(sends, pass) = static_cast<int32_t>(i);
     } else {
@@ -305,7 +305,7 @@ void LimitTransfers(Program& program) {
       // Beside another one that it has already, it comes to the pass's next op.
       if (begun < pass && planned.after < 0) {
         begun = pass;
-        if (pass >= 2) planned.after = at(sends, pass - 2);
+        if (pass >= kPassesUnsent) planned.after = at(sends, pass - kPassesUnsent);
       }
     }
   }

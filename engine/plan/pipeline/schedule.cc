@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/check.h"
 
 namespace milepost::plan {
 namespace {
@@ -109,13 +109,19 @@ class Timetable {
   std::vector<std::vector<int64_t>> ends_[3];
 };
 
-// Passes of stages that hand on to each other, with what the streams of each have still to do.
+// Passes of stages that hand on to each other, with what the streams of each have still to do. They
+// begin as early as they can, whatever the order in which this takes them.
 class Handover {
  public:
-  explicit Handover(const std::vector<std::vector<Pass>>& passes) : stages_(passes.size()) {
+  explicit Handover(const std::vector<std::vector<Pass>>& passes, std::vector<PassTimes> times = {},
+                    double transfer = 0)
+      : times_(std::move(times)), transfer_(transfer), stages_(passes.size()) {
+    times_.resize(passes.size(), PassTimes{});
     for (size_t s = 0; s < passes.size(); ++s) {
       Stage& stage = stages_[s];
       stage.passes = passes[s];
+      stage.received_at.resize(passes[s].size());
+      stage.sent_at.resize(passes[s].size());
       stage.received.resize(passes[s].size());
       stage.sent.resize(passes[s].size());
       for (size_t i = 0; i < passes[s].size(); ++i) {
@@ -151,7 +157,16 @@ class Handover {
         absl::StrCat("pipeline stages wait for each other: ", absl::StrJoin(stuck, ", ")));
   }
 
+  // Of a run that came to its end: by stage.
+  std::vector<std::vector<TimedPass>> Timeline() && {
+    std::vector<std::vector<TimedPass>> timeline;
+    for (Stage& stage : stages_) timeline.push_back(std::move(stage.timed));
+    return timeline;
+  }
+
  private:
+  static constexpr size_t kUnsent = kPassesUnsent;
+
   struct Event {
     bool send = false;
     size_t pass = 0;
@@ -162,6 +177,9 @@ class Handover {
     size_t at[2] = {0, 0};
     size_t computed = 0;
     std::vector<bool> received, sent;
+    std::vector<double> received_at, sent_at;
+    double stream_free[2] = {0, 0};
+    std::vector<TimedPass> timed;  // those that are computed
   };
 
   static int StreamOf(const Pass& pass) { return pass.kind == PassKind::kForward ? 0 : 1; }
@@ -187,11 +205,21 @@ class Handover {
   bool Compute(size_t s) {
     Stage& stage = stages_[s];
     const size_t i = stage.computed;
-    if (i == stage.passes.size() || !stage.received[i] || (i >= 2 && !stage.sent[i - 2])) {
+    if (i == stage.passes.size() || !stage.received[i] ||
+        (i >= kUnsent && !stage.sent[i - kUnsent])) {
       return false;
     }
+    const Pass& pass = stage.passes[i];
+    double begin = std::max(EndOf(stage, i), stage.received_at[i]);
+    if (i >= kUnsent) begin = std::max(begin, stage.sent_at[i - kUnsent]);
+    stage.timed.push_back({pass, begin, begin + times_[s][static_cast<size_t>(pass.kind)]});
     ++stage.computed;
     return true;
+  }
+
+  // When the first `passes` are computed.
+  static double EndOf(const Stage& stage, size_t passes) {
+    return passes == 0 ? 0 : stage.timed[passes - 1].end;
   }
 
   // The event that a stream has come to, if it could take place now.
@@ -199,10 +227,13 @@ class Handover {
     const Stage& stage = stages_[s];
     if (stage.at[stream] == stage.streams[stream].size()) return nullptr;
     const Event& event = stage.streams[stream][stage.at[stream]];
-    // What is received takes the place of what the pass before the last one has read.
-    const size_t needed =
-        event.send ? event.pass + 1 : event.pass - std::min<size_t>(event.pass, 1);
-    return stage.computed >= needed ? &event : nullptr;
+    return stage.computed >= PassesBefore(event) ? &event : nullptr;
+  }
+
+  // How many passes have ended when it can take place.
+  static size_t PassesBefore(const Event& event) {
+    constexpr size_t kRunning = kPassesReceivedAhead - 1;
+    return event.send ? event.pass + 1 : event.pass - std::min(event.pass, kRunning);
   }
 
   bool Transfer(size_t s, int stream) {
@@ -215,13 +246,23 @@ class Handover {
         stages_[to].passes[receive->pass].micro_batch) {
       return false;
     }
-    stages_[s].sent[send->pass] = true;
-    stages_[to].received[receive->pass] = true;
-    ++stages_[s].at[stream];
-    ++stages_[to].at[stream];
+    Stage& sender = stages_[s];
+    Stage& receiver = stages_[to];
+    const double there =
+        transfer_ +
+        std::max({sender.stream_free[stream], receiver.stream_free[stream],
+                  EndOf(sender, PassesBefore(*send)), EndOf(receiver, PassesBefore(*receive))});
+    sender.stream_free[stream] = receiver.stream_free[stream] = there;
+    sender.sent_at[send->pass] = receiver.received_at[receive->pass] = there;
+    sender.sent[send->pass] = true;
+    receiver.received[receive->pass] = true;
+    ++sender.at[stream];
+    ++receiver.at[stream];
     return true;
   }
 
+  std::vector<PassTimes> times_;  // by stage
+  const double transfer_;
   std::vector<Stage> stages_;
 };
 
@@ -250,6 +291,21 @@ std::vector<Pass> PassesOf(const PipelineShape& shape, int stage) {
   return OneForwardOneBackward(shape, stage);
 }
 
+std::vector<int> MostInFlight(const PipelineShape& shape) {
+  const bool split = shape.schedule == PipelineSchedule::kZeroBubble;
+  const PassKind last = split ? PassKind::kWeights : PassKind::kBackward;
+  std::vector<int> most;
+  for (const std::vector<Pass>& passes : AllPasses(shape)) {
+    int kept = 0, of_stage = 0;
+    for (const Pass& pass : passes) {
+      kept += pass.kind == PassKind::kForward ? 1 : pass.kind == last ? -1 : 0;
+      of_stage = std::max(of_stage, kept);
+    }
+    most.push_back(of_stage);
+  }
+  return most;
+}
+
 absl::Status CheckPasses(const std::vector<std::vector<Pass>>& passes) {
   return Handover(passes).Run();
 }
@@ -257,33 +313,12 @@ absl::Status CheckPasses(const std::vector<std::vector<Pass>>& passes) {
 absl::Status CheckSchedule(const PipelineShape& shape) { return CheckPasses(AllPasses(shape)); }
 
 std::vector<std::vector<TimedPass>> TimelineOf(const PipelineShape& shape,
-                                               const std::vector<PassTimes>& times) {
-  const std::vector<std::vector<Pass>> passes = AllPasses(shape);
-  const size_t stages = passes.size();
-  std::vector<std::vector<TimedPass>> timeline(stages);
-  std::vector<double> free(stages, 0);
-  std::map<std::pair<size_t, int>, double> ends[2];  // by stage and micro-batch
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t s = 0; s < stages; ++s) {
-      while (timeline[s].size() < passes[s].size()) {
-        const Pass& pass = passes[s][timeline[s].size()];
-        const bool forward = pass.kind == PassKind::kForward;
-        auto& of_direction = ends[forward ? 0 : 1];
-        double begin = free[s];
-        if (pass.kind != PassKind::kWeights && (forward ? s > 0 : s + 1 < stages)) {
-          const auto before = of_direction.find({forward ? s - 1 : s + 1, pass.micro_batch});
-          if (before == of_direction.end()) break;
-          begin = std::max(begin, before->second);
-        }
-        free[s] = begin + times[s][static_cast<size_t>(pass.kind)];
-        timeline[s].push_back({pass, begin, free[s]});
-        if (pass.kind != PassKind::kWeights) of_direction[{s, pass.micro_batch}] = free[s];
-        moved = true;
-      }
-    }
-  }
-  return timeline;
+                                               const std::vector<PassTimes>& times,
+                                               double transfer) {
+  Handover handover(AllPasses(shape), times, transfer);
+  const absl::Status status = handover.Run();
+  MP_CHECK(status.ok()) << status;
+  return std::move(handover).Timeline();
 }
 
 PipelineTime TimeOf(const PipelineShape& shape) {

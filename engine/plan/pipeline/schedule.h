@@ -51,13 +51,22 @@ PipelineShape ShapeOf(const PlanOptions& options);
 
 std::vector<Pass> PassesOf(const PipelineShape& shape, int stage);
 
+// By stage: of how many micro-batches it keeps something for the backward, at its fullest.
+std::vector<int> MostInFlight(const PipelineShape& shape);
+
 // That every stage gets to its end. INTERNAL with what waits for what otherwise.
 absl::Status CheckSchedule(const PipelineShape& shape);
 // The same of any passes, by stage. A stage computes pass after pass; beside that, on a stream for
 // each direction, it sends what a pass has made and receives what the next one needs. A transfer
 // takes place when both ends have come to it, and a pass begins when what it needs has come, and
-// what the pass before the last one made has gone.
+// what the pass kPassesUnsent before it made has gone.
 absl::Status CheckPasses(const std::vector<std::vector<Pass>>& passes);
+
+// How many passes may have begun whose results are not all handed on, the one that begins included.
+// With fewer a zero-bubble stage waits for its peers more often; with more it keeps more results.
+inline constexpr int kPassesUnsent = 3;
+// What a pass receives comes when the pass so many before it has ended.
+inline constexpr int kPassesReceivedAhead = 2;
 
 // How long each kind of pass takes, in any unit: by PassKind.
 using PassTimes = std::array<double, 3>;
@@ -67,10 +76,11 @@ struct TimedPass {
   double begin = 0;
   double end = 0;
 };
-// Of every stage, where all begin as early as they can and transfers take no time. `times`: by
-// stage.
+// Of every stage, where all begin as early as they can. `times`: by stage. `transfer`: for how long
+// what one stage hands to another is on its way.
 std::vector<std::vector<TimedPass>> TimelineOf(const PipelineShape& shape,
-                                               const std::vector<PassTimes>& times);
+                                               const std::vector<PassTimes>& times,
+                                               double transfer = 0);
 
 // How long a step takes, and how long a stage computes in it, where a forward takes as long as
 // either half of a backward and transfers take no time.

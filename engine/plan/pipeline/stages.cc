@@ -9,17 +9,21 @@
 
 namespace milepost::plan {
 
+std::vector<double> BlockCosts(const graph::Graph& graph) {
+  std::vector<double> costs(graph.blocks.size(), 0);
+  for (const graph::Op& op : graph.ops) {
+    if (op.block >= 0) costs[op.block] += ops::OpCost(graph, op).flops;
+  }
+  return costs;
+}
+
 absl::StatusOr<std::vector<int>> StagesOfBlocks(const graph::Graph& graph, int stages) {
   if (graph.blocks.size() < static_cast<size_t>(stages)) {
     return absl::InvalidArgumentError(absl::StrCat("resources.mesh.pipeline: ", stages,
                                                    " stages, but the model has only ",
                                                    graph.blocks.size(), " blocks"));
   }
-  std::vector<double> costs(graph.blocks.size(), 0);
-  for (const graph::Op& op : graph.ops) {
-    if (op.block >= 0) costs[op.block] += ops::OpCost(graph, op).flops;
-  }
-  return CutEvenly(costs, stages);
+  return CutEvenly(BlockCosts(graph), stages);
 }
 
 std::vector<int> CutEvenly(const std::vector<double>& costs, int stages) {

@@ -14,7 +14,10 @@
 
 namespace milepost::plan {
 
-// By block of a graph without a backward. INVALID_ARGUMENT: there are fewer blocks than stages.
+// By block of a graph without a backward: its FLOPs.
+std::vector<double> BlockCosts(const graph::Graph& graph);
+
+// The stage of each of them. INVALID_ARGUMENT: there are fewer blocks than stages.
 absl::StatusOr<std::vector<int>> StagesOfBlocks(const graph::Graph& graph, int stages);
 
 // The same of anything that has a cost: by item, in order; every stage has one. `costs` has at

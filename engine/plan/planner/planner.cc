@@ -434,6 +434,18 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   return options;
 }
 
+absl::StatusOr<std::vector<std::vector<double>>> CostsOfStages(const v1::JobSpec& spec,
+                                                               const PlanOptions& options) {
+  MP_RETURN_IF_ERROR(CheckOptions(options));
+  MP_ASSIGN_OR_RETURN(graph::Graph graph, Build(spec.model(), models::Mode::kTraining, options));
+  MP_RETURN_IF_ERROR(DivideLayers(graph, options.tensor));
+  MP_ASSIGN_OR_RETURN(const std::vector<int> stages, StagesOfBlocks(graph, options.pipeline));
+  const std::vector<double> blocks = BlockCosts(graph);
+  std::vector<std::vector<double>> costs(static_cast<size_t>(options.pipeline));
+  for (size_t i = 0; i < blocks.size(); ++i) costs[stages[i]].push_back(blocks[i]);
+  return costs;
+}
+
 absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
                                        Planning* planning) {
   MP_RETURN_IF_ERROR(CheckOptions(options));

@@ -37,6 +37,11 @@ absl::StatusOr<StepPlan> MeasureTraining(const v1::JobSpec& spec, const PlanOpti
 absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
                                        Planning* planning = nullptr);
 
+// By stage of the options' pipeline: what its blocks multiply, in order. Stages with the same
+// entries have the same ops, but for their first and last transfers.
+absl::StatusOr<std::vector<std::vector<double>>> CostsOfStages(const v1::JobSpec& spec,
+                                                               const PlanOptions& options);
+
 // Inference alone: parameters, caches of keys and values for options.sequence positions of each of
 // options.texts texts, and the programs `prompt` (of PromptChunk tokens of one), `next` (of one
 // token of each) and, with options.scores, `score`. No gradients or optimizer state; what the

@@ -1,5 +1,6 @@
 #include "engine/plan/printing/search_printer.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -29,21 +30,28 @@ std::string Figure(double value) {
 
 // What differs from the choice alone.
 std::string SettingText(int ranks, const Setting& setting) {
-  return absl::StrCat(MeshText(ranks, setting), ", stage ", setting.stage, ", group ",
-                      GroupText(setting.group), ", recompute ", Name(setting.recompute),
+  const std::string schedule =
+      setting.pipeline > 1 ? absl::StrCat(" (", Name(setting.schedule), ")") : "";
+  return absl::StrCat(MeshText(ranks, setting), schedule, ", ZeRO stage ", setting.stage,
+                      ", group ", GroupText(setting.group), ", recompute ", Name(setting.recompute),
                       ", micro-batch ", setting.micro, ", accumulation ", setting.accumulation,
                       setting.offload ? ", optimizer on the host" : "");
 }
 
 Json SettingJson(int ranks, const Setting& setting) {
-  return {{"data", ranks / setting.tensor},
-          {"tensor", setting.tensor},
-          {"stage", setting.stage},
-          {"group", setting.group},
-          {"recompute", Name(setting.recompute)},
-          {"micro", setting.micro},
-          {"accumulation", setting.accumulation},
-          {"offload_optimizer", OffloadText(setting.offload)}};
+  Json json = {{"data", ranks / (setting.tensor * setting.pipeline)}};
+  if (setting.pipeline > 1) {
+    json["pipeline"] = setting.pipeline;
+    json["schedule"] = Name(setting.schedule);
+  }
+  json["tensor"] = setting.tensor;
+  json["stage"] = setting.stage;
+  json["group"] = setting.group;
+  json["recompute"] = Name(setting.recompute);
+  json["micro"] = setting.micro;
+  json["accumulation"] = setting.accumulation;
+  json["offload_optimizer"] = OffloadText(setting.offload);
+  return json;
 }
 
 struct RateText {
@@ -75,20 +83,36 @@ std::vector<RateText> RatesOf(const RankPlace& place) {
   return rates;
 }
 
+// Of the columns that only pipelines have.
+std::string PipelineColumns(const std::string& schedule, const std::string& bubble, bool shown) {
+  return shown ? absl::StrFormat(" %-11s %9s", schedule, bubble) : "";
+}
+
 void AppendBest(const SearchResult& result, std::string* text) {
-  absl::StrAppendFormat(text, "   %-20s %5s %5s %-9s %5s %5s %-7s %10s %9s %9s %10s %9s %6s\n",
-                        "mesh", "stage", "group", "recompute", "micro", "accum", "offload",
-                        "a rank", "step", "exposed", absl::StrCat(result.unit, "/s"), "of a rank",
-                        "MFU");
+  size_t width = 20;
+  bool pipelines = false;
+  for (const RankedSetting& ranked : result.best) {
+    width = std::max(width, MeshText(result.ranks, ranked.setting).size());
+    pipelines = pipelines || ranked.setting.pipeline > 1;
+  }
+  const int mesh = static_cast<int>(width);
+  absl::StrAppendFormat(text, "   %-*s%s %5s %5s %-9s %5s %5s %-7s %10s %9s %9s %10s %9s %6s\n",
+                        mesh, "mesh", PipelineColumns("schedule", "bubble", pipelines), "stage",
+                        "group", "recompute", "micro", "accum", "offload", "a rank", "step",
+                        "exposed", absl::StrCat(result.unit, "/s"), "of a rank", "MFU");
   size_t number = 0;
   for (const RankedSetting& ranked : result.best) {
     const Setting& s = ranked.setting;
     const StepEstimate& e = ranked.estimate;
+    const std::string of_pipeline =
+        PipelineColumns(s.pipeline > 1 ? Name(s.schedule) : "-",
+                        s.pipeline > 1 ? HumanSeconds(e.bubble_seconds) : "-", pipelines);
     absl::StrAppendFormat(
-        text, "%2d %-20s %5d %5s %-9s %5d %5d %-7s %10s %9s %9s %10s %9s %5.1f%%\n", ++number,
-        MeshText(result.ranks, s), s.stage, GroupText(s.group), Name(s.recompute), s.micro,
-        s.accumulation, OffloadText(s.offload), HumanBytes(static_cast<double>(s.bytes)),
-        HumanSeconds(e.seconds), HumanSeconds(e.exposed_seconds), Figure(e.tokens_per_second),
+        text, "%2d %-*s%s %5d %5s %-9s %5d %5d %-7s %10s %9s %9s %10s %9s %5.1f%%\n", ++number,
+        mesh, MeshText(result.ranks, s), of_pipeline, s.stage, GroupText(s.group),
+        Name(s.recompute), s.micro, s.accumulation, OffloadText(s.offload),
+        HumanBytes(static_cast<double>(s.bytes)), HumanSeconds(e.seconds),
+        HumanSeconds(e.exposed_seconds), Figure(e.tokens_per_second),
         Figure(e.tokens_per_second / result.ranks), 100 * e.mfu);
   }
   for (size_t i = 0; i < result.best.size(); ++i) {
@@ -143,6 +167,7 @@ std::string SearchJson(const SearchResult& result, int indent) {
     one["host_bytes"] = ranked.setting.host_bytes;
     one["seconds"] = e.seconds;
     one["exposed_seconds"] = e.exposed_seconds;
+    one["bubble_seconds"] = e.bubble_seconds;
     one["communication_seconds"] = e.communication_seconds;
     one["bound"] = Name(e.bound);
     one["tokens_per_second"] = e.tokens_per_second;
@@ -169,13 +194,21 @@ std::string SearchJson(const SearchResult& result, int indent) {
 
 std::vector<std::string> OverridesFor(const SearchResult& result) {
   const Setting& s = result.best.front().setting;
-  return {absl::StrCat("resources.ranks=", result.ranks),
-          absl::StrCat("resources.mesh.tensor=", s.tensor),
-          absl::StrCat("train.batch.micro=", s.micro),
-          absl::StrCat("train.zero.stage=", s.stage),
-          absl::StrCat("train.zero.group=", s.group),
-          absl::StrCat("train.recompute=", Name(s.recompute)),
-          absl::StrCat("train.offload.optimizer=", OffloadText(s.offload))};
+  std::vector<std::string> overrides = {absl::StrCat("resources.ranks=", result.ranks),
+                                        absl::StrCat("resources.mesh.tensor=", s.tensor)};
+  if (s.pipeline > 1 || result.had_pipeline) {
+    overrides.push_back(absl::StrCat("resources.mesh.pipeline=", s.pipeline));
+  }
+  if (s.pipeline > 1) {
+    overrides.push_back(absl::StrCat("resources.mesh.schedule=", Name(s.schedule)));
+  }
+  overrides.insert(
+      overrides.end(),
+      {absl::StrCat("train.batch.micro=", s.micro), absl::StrCat("train.zero.stage=", s.stage),
+       absl::StrCat("train.zero.group=", s.group),
+       absl::StrCat("train.recompute=", Name(s.recompute)),
+       absl::StrCat("train.offload.optimizer=", OffloadText(s.offload))});
+  return overrides;
 }
 
 }  // namespace milepost::plan

@@ -22,6 +22,7 @@ struct SearchResult {
   size_t candidates = 0;
   size_t drafts = 0;
   std::string unit = "tokens";
+  bool had_pipeline = false;  // the spec whose fields the choice is to replace
 };
 
 // Several lines, each ended.
@@ -29,10 +30,10 @@ std::string SearchTable(const SearchResult& result);
 
 // One JSON object: {"ranks", "ranks_per_host", "device", "source", "candidates", "drafts",
 // "best": [SETTING and "bytes" of a rank, "host_bytes" of its host's memory, "seconds",
-// "exposed_seconds", "communication_seconds", "bound", "tokens_per_second",
+// "exposed_seconds", "bubble_seconds", "communication_seconds", "bound", "tokens_per_second",
 // "tokens_per_second_per_rank", "mfu"], "rates": {"matmul": FLOP/s of products in the job's type,
 // "memory_bandwidth", ...}, "rests_on": [{"rate", "factor", "instead": SETTING?, "ratio": of the
-// choice's seconds over those of `instead`}]}. SETTING: {"data", "tensor", "stage", "group": 0 is
+// choice's seconds over those of `instead`}]}. SETTING: {"data", "pipeline"?, "schedule"?, "tensor", "stage", "group": 0 is
 // all data ranks, "recompute", "micro", "accumulation", "offload_optimizer": "none" or "host"}.
 std::string SearchJson(const SearchResult& result, int indent = 2);
 
