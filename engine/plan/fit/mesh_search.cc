@@ -21,14 +21,19 @@ constexpr double kBoundPart = 0.98;
 constexpr size_t kSpare = 3;
 
 // Of what lives through the whole run, and the activations at their fullest moment. A pipeline's
-// stages have equal parts at best; the first one keeps as many micro-batches as there are stages.
-double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike) {
+// stages have equal parts at best. The first one keeps `in_flight` micro-batches; where gradients of
+// weights are made later, one of these has what `alike_none`, without recomputation, keeps.
+double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike, const ScaledDraft& alike_none,
+                    int in_flight) {
   const auto shards = static_cast<double>(o.Shards());
   const double stages = o.pipeline;
   const bool sharded = o.ShardsGradients() && o.pipeline == 1;
-  const double kept = std::min<double>(stages, static_cast<double>(o.accumulation));
-  const double activations =
-      o.pipeline == 1 ? alike.activation_bytes : alike.layer_bytes * kept / stages;
+  const double last = o.schedule == PipelineSchedule::kZeroBubble
+                          ? std::max(alike.layer_bytes, alike_none.layer_bytes)
+                          : alike.layer_bytes;
+  const double activations = o.pipeline == 1
+                                 ? alike.activation_bytes
+                                 : (alike.layer_bytes * (in_flight - 1) + last) / stages;
   return (alike.parameter_bytes / (o.ShardsParameters() ? shards : 1) +
           alike.gradient_bytes / (sharded ? shards : 1) +
           (o.offload_optimizer ? 0 : alike.optimizer_bytes / shards)) /
@@ -49,9 +54,11 @@ double LeastDataSeconds(const PlanOptions& o, double elements, const DeviceProfi
     const double across = 2 * (1 - 1.0 / o.Replicas()) * gradients / o.Shards();
     seconds += CollectiveSeconds(OpKind::kReduceReplicas, across, o, profile);
   }
-  return seconds +
-         static_cast<double>(o.ShardsParameters() ? o.accumulation : 1) *
-             CollectiveSeconds(OpKind::kGatherParameters, others * parameters, o, profile);
+  // A stage's forward and backward of a micro-batch are far apart: each gathers.
+  const int64_t gathers = o.ShardsParameters() ? o.accumulation * (o.pipeline > 1 ? 2 : 1) : 1;
+  return seconds + static_cast<double>(gathers) * CollectiveSeconds(OpKind::kGatherParameters,
+                                                                    others * parameters, o,
+                                                                    profile);
 }
 
 // `bytes`: of the optimizer's states of a stage.
@@ -72,11 +79,20 @@ double BoundOf(const PlanOptions& o, const ScaledDraft& alike, const AlikeSecond
                double waiting, const DeviceProfile& profile) {
   const double stages = o.pipeline;
   const double micro_batches = static_cast<double>(o.accumulation) / stages;  // of a whole model
-  const double compute = micro_batches * waiting * seconds.compute +
-                         UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
-  const double sent =
-      micro_batches * seconds.sums + LeastDataSeconds(o, alike.trained_elements / stages, profile);
-  return kBoundPart * std::max(compute, sent);
+  const double computed = micro_batches * waiting * seconds.compute;
+  const double summed = micro_batches * waiting * seconds.sums;
+  const double update = UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
+  const double data = LeastDataSeconds(o, alike.trained_elements / stages, profile);
+  if (o.pipeline == 1) return kBoundPart * std::max(computed + update, summed + data);
+  // A stage waits for sums, and what it sends of gradients goes beside its last pass alone.
+  const double hidden = o.ShardsParameters() ? computed : seconds.compute / stages;
+  return kBoundPart * (computed + summed + update + std::max(0.0, data - hidden));
+}
+
+// Whether a coordinator would plan it: all micro-batches are in a stage's program.
+bool FewOps(const PlanOptions& o, const ScaledDraft& alike) {
+  const double ops = alike.layer_ops / o.pipeline * static_cast<double>(o.accumulation);
+  return o.pipeline == 1 || ops <= static_cast<double>(kLimitsOfRequest.ops);
 }
 
 struct Rate {
@@ -157,14 +173,14 @@ PlanOptions MeshSearch::OptionsWith(const Setting& setting, const ScaledDraft& a
   return options;
 }
 
-double MeshSearch::WaitingOf(const Setting& setting) {
-  if (setting.pipeline == 1) return 1;
+const MeshSearch::Passes& MeshSearch::PassesOf(const Setting& setting) {
   const auto [found, added] =
-      waiting_.try_emplace({PipelineKeyOf(setting), setting.accumulation}, 1);
-  if (added) {
-    const PipelineTime time =
-        TimeOf({setting.schedule, setting.pipeline, static_cast<int>(setting.accumulation)});
-    found->second = time.step / time.busy;
+      passes_.try_emplace({PipelineKeyOf(setting), setting.accumulation}, Passes{});
+  if (added && setting.pipeline > 1) {
+    const PipelineShape shape = {setting.schedule, setting.pipeline,
+                                 static_cast<int>(setting.accumulation)};
+    const PipelineTime time = TimeOf(shape);
+    found->second = {time.step / time.busy, MostInFlight(shape).front()};
   }
   return found->second;
 }
@@ -185,12 +201,21 @@ absl::Status MeshSearch::Sieve() {
     const std::tuple row(first.tensor, PipelineKeyOf(first), first.recompute);
     if (too_large == row) continue;
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const alike, AlikeOf(first));
+    Setting keeps_all = first;
+    keeps_all.recompute = Recompute::kNone;
+    MP_ASSIGN_OR_RETURN(const ScaledDraft* const none, AlikeOf(keeps_all));
     const size_t before = fit.size();
+    bool many_ops = false;
     for (size_t i = begin; alike != nullptr && i < end; ++i) {
       const PlanOptions options = OptionsWith(candidates_[i], *alike);
-      if (LeastBytesOf(options, *alike) <= most) fit.push_back(candidates_[i]);
+      if (!FewOps(options, *alike)) {
+        many_ops = true;
+      } else if (LeastBytesOf(options, *alike, none == nullptr ? *alike : *none,
+                              PassesOf(candidates_[i]).in_flight) <= most) {
+        fit.push_back(candidates_[i]);
+      }
     }
-    if (fit.size() == before) too_large = row;
+    if (fit.size() == before && !many_ops) too_large = row;
   }
   candidates_ = std::move(fit);
   sieved_ = true;
@@ -217,7 +242,7 @@ absl::StatusOr<std::vector<MeshSearch::Seen>> MeshSearch::Rank(const DeviceProfi
       seconds->second = {alike->MicroStepSeconds(profile), alike->TensorSeconds(profile)};
     }
     open.push_back({setting, BoundOf(OptionsWith(setting, *alike), *alike, seconds->second,
-                                     WaitingOf(setting), profile)});
+                                     PassesOf(setting).waiting, profile)});
   }
   const auto sooner = [](const Seen& a, const Seen& b) { return a.seconds < b.seconds; };
   std::stable_sort(open.begin(), open.end(), sooner);

@@ -102,6 +102,12 @@ class MeshSearch {
   // And ZeRO's stage, group, offload.
   using Key = std::tuple<ComputeKey, PipelineKey, int, int, bool>;
 
+  // Of a pipeline whose stages are alike.
+  struct Passes {
+    double waiting = 1;  // how many times as long as it computes it takes
+    int in_flight = 1;   // micro-batches that the first stage keeps
+  };
+
   struct Seen {
     Setting setting;
     double seconds = 0;
@@ -118,8 +124,7 @@ class MeshSearch {
   // A draft without a pipeline whose micro-batches compute alike.
   absl::StatusOr<const ScaledDraft*> AlikeOf(const Setting& setting);
   PlanOptions OptionsWith(const Setting& setting, const ScaledDraft& alike) const;
-  // How many times as long as it computes a pipeline takes at least.
-  double WaitingOf(const Setting& setting);
+  const Passes& PassesOf(const Setting& setting);
   // Those of the candidates whose bounds say that they may fit. Once.
   absl::Status Sieve();
   absl::StatusOr<const RankedSetting*> ExactOf(const Setting& setting);
@@ -139,8 +144,8 @@ class MeshSearch {
   std::map<Key, std::optional<ScaledDraft>> drafts_;  // nullopt: it cannot be planned
   std::map<ComputeKey, Key> alike_;
   std::map<Key, RankedSetting> exact_;
-  std::map<std::pair<PipelineKey, int64_t>, double> waiting_;  // and micro-batches
-  absl::Status refusal_;  // of the first that cannot be planned
+  std::map<std::pair<PipelineKey, int64_t>, Passes> passes_;  // and micro-batches
+  absl::Status refusal_;                                      // of the first that cannot be planned
 };
 
 // How a setting cuts up so many ranks: "8 data x 4 tensor", "2 data x 4 stages x 4 tensor".

@@ -38,6 +38,8 @@ std::vector<int> GroupsOf(const v1::JobSpec& spec, bool open, int stage, int ran
   const int data = DataRanks(spec.resources());
   if (!open) return {spec.train().zero().group()};
   std::vector<int> groups = {0};
+  // A pipeline's gradients are all-reduced once, whatever the group.
+  if (PipelineStages(spec.resources()) > 1 && stage < 3) return groups;
   const int host = std::max(1, ranks_per_host / ModelRanks(spec.resources()));
   for (int group = host; stage > 0 && group < data; group *= 2) {
     if (group > 1 && data % group == 0) groups.push_back(group);
@@ -45,9 +47,12 @@ std::vector<int> GroupsOf(const v1::JobSpec& spec, bool open, int stage, int ran
   return groups;
 }
 
-std::vector<int> StagesFor(const std::vector<int>& stages, int data) {
-  if (data > 1) return stages;
-  return {stages.front()};  // all the same
+// Stages of ZeRO that differ. Those of a pipeline have a gradient of all micro-batches whole, so
+// that stage 2 is no other than 1.
+std::vector<int> StagesFor(std::vector<int> stages, int data, int pipeline) {
+  if (data == 1) stages.resize(1);
+  if (pipeline > 1 && stages.size() > 1) std::erase(stages, 2);
+  return stages;
 }
 
 // Whether every rank could be in one is not looked at.
@@ -117,7 +122,7 @@ void AddCandidates(const v1::JobSpec& spec, const MeshSpace& space, const RankPl
   std::vector<Setting> valid;  // with the first micro-batch; that of the others is so too
   for (const bool offload : space.offloads) {
     setting.offload = offload;
-    for (const int stage : StagesFor(space.stages, data)) {
+    for (const int stage : StagesFor(space.stages, data, setting.pipeline)) {
       setting.stage = stage;
       for (const int group : GroupsOf(spec, space.groups, stage, place.profile.ranks_per_host)) {
         setting.group = group;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/round_up.h"
 #include "common/spec/model_sizes.h"
@@ -75,6 +76,9 @@ absl::StatusOr<ScaledDraft> DraftOne(const v1::JobSpec& spec, const RankPlace& p
   draft.host_bytes = HostBytes(plan);
   for (const FlatGroup& group : plan.groups) AddGroup(group, options.accumulation > 1, &draft);
   draft.activation_bytes = static_cast<double>(PeakActivationBytes(plan));
+  draft.layer_ops = static_cast<double>(absl::c_count_if(plan.train.ops, [](const PlannedOp& op) {
+    return op.op.phase == graph::Phase::kForward || op.op.phase == graph::Phase::kBackward;
+  }));
   draft.more = CostsOf(plan);
   return draft;
 }
@@ -144,13 +148,15 @@ absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace
                       DraftOne(whole ? spec : WithLayers(spec, lengths.more), place));
   if (whole) {
     draft.few = draft.more;
+    draft.layer_ops = 0;
     return draft;
   }
   MP_ASSIGN_OR_RETURN(ScaledDraft least, DraftOne(WithLayers(spec, lengths.few), place));
   const double times = draft.times = lengths.times;
-  const double of_layer = (draft.activation_bytes - least.activation_bytes) /
-                          static_cast<double>(lengths.more - lengths.few);
-  draft.layer_bytes = of_layer * static_cast<double>(SizesOf(spec.model()).layers);
+  const double layers = static_cast<double>(SizesOf(spec.model()).layers) /
+                        static_cast<double>(lengths.more - lengths.few);
+  draft.layer_bytes = layers * (draft.activation_bytes - least.activation_bytes);
+  draft.layer_ops = layers * (draft.layer_ops - least.layer_ops);
   draft.bytes = Extended(least.bytes, draft.bytes, times);
   draft.host_bytes = Extended(least.host_bytes, draft.host_bytes, times);
   for (double ScaledDraft::*const part :

@@ -33,7 +33,9 @@ struct ScaledDraft {
   double gradient_bytes = 0;
   double optimizer_bytes = 0;
   double activation_bytes = 0;  // at the fullest moment of those
-  double layer_bytes = 0;       // of them, what all layers keep; 0: not known
+  // What all layers keep of them, and how many ops their forward and backward have; 0: not known.
+  double layer_bytes = 0;
+  double layer_ops = 0;
 
   // Of a step.
   double Seconds(const DeviceProfile& profile) const;
