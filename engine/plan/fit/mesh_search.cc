@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
 #include "engine/plan/estimates/links.h"
 #include "engine/plan/fit/required_bytes.h"
@@ -23,8 +24,9 @@ constexpr size_t kSpare = 3;
 // Of what lives through the whole run, and the activations at their fullest moment. A pipeline's
 // stages have equal parts at best. The first one keeps `in_flight` micro-batches; where gradients of
 // weights are made later, one of these has what `alike_none`, without recomputation, keeps.
+// `layer`: what one layer keeps while it is computed again.
 double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike, const ScaledDraft& alike_none,
-                    int in_flight) {
+                    int in_flight, double layer) {
   const auto shards = static_cast<double>(o.Shards());
   const double stages = o.pipeline;
   const bool sharded = o.ShardsGradients() && o.pipeline == 1;
@@ -33,7 +35,7 @@ double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike, const Scaled
                           : alike.layer_bytes;
   const double activations = o.pipeline == 1
                                  ? alike.activation_bytes
-                                 : (alike.layer_bytes * (in_flight - 1) + last) / stages;
+                                 : (alike.layer_bytes * (in_flight - 1) + last) / stages + layer;
   return (alike.parameter_bytes / (o.ShardsParameters() ? shards : 1) +
           alike.gradient_bytes / (sharded ? shards : 1) +
           (o.offload_optimizer ? 0 : alike.optimizer_bytes / shards)) /
@@ -204,6 +206,9 @@ absl::Status MeshSearch::Sieve() {
     Setting keeps_all = first;
     keeps_all.recompute = Recompute::kNone;
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const none, AlikeOf(keeps_all));
+    const double layer = first.recompute == Recompute::kFull && none != nullptr
+                             ? none->layer_bytes / SizesOf(spec_.model()).layers
+                             : 0;
     const size_t before = fit.size();
     bool many_ops = false;
     for (size_t i = begin; alike != nullptr && i < end; ++i) {
@@ -211,7 +216,7 @@ absl::Status MeshSearch::Sieve() {
       if (!FewOps(options, *alike)) {
         many_ops = true;
       } else if (LeastBytesOf(options, *alike, none == nullptr ? *alike : *none,
-                              PassesOf(candidates_[i]).in_flight) <= most) {
+                              PassesOf(candidates_[i]).in_flight, layer) <= most) {
         fit.push_back(candidates_[i]);
       }
     }
@@ -362,6 +367,8 @@ absl::StatusOr<std::optional<Setting>> MeshSearch::Smallest() {
     least->bytes = draft->bytes;
     least->host_bytes = draft->host_bytes;
   }
+  // Of a pipeline another stage may need more.
+  if (least.has_value()) MP_RETURN_IF_ERROR(Assess(spec_, place_, /*exact=*/false, &*least));
   return least;
 }
 

@@ -186,6 +186,22 @@ TEST(MeshSearch, TheLinksDecide) {
   EXPECT_EQ(chosen(slow).tensor, 4);
 }
 
+// Ranks on hosts of their own: stages send activations of 256 wide, data ranks all gradients.
+TEST(MeshSearch, ASlowNetworkMakesStages) {
+  v1::JobSpec spec = OpenSpec();
+  spec.mutable_resources()->set_device(v1::DEVICE_KIND_CPU);
+  RankPlace place = PlaceOf(spec, int64_t{1} << 40);
+  place.profile.ranks_per_host = 1;
+  place.profile.network_bandwidth = 1e8;
+  const auto best = MeshSearch(spec, WholeSpace(spec, place), place).Best(1);
+  ASSERT_TRUE(best.ok() && !best->empty()) << best.status();
+  const Setting& chosen = best->front().setting;
+  EXPECT_GT(chosen.pipeline, 1);
+  EXPECT_EQ(chosen.tensor, 1);
+  EXPECT_EQ(MeshText(16, chosen),
+            absl::StrCat(16 / chosen.pipeline, " data x ", chosen.pipeline, " stages x 1 tensor"));
+}
+
 TEST(MeshSearch, SaysWhatTheChoiceRestsOn) {
   const v1::JobSpec spec = OpenSpec();
   DeviceProfile device = Device();

@@ -1,6 +1,7 @@
 #include "engine/plan/fit/scaled_draft.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -107,7 +108,9 @@ absl::StatusOr<ScaledDraft> DraftStages(const v1::JobSpec& spec, const RankPlace
   ScaledDraft draft = {.shape = ShapeOf(options)};
   options.accumulation = std::min<int64_t>(options.accumulation, options.pipeline + 2);
   draft.drafted = static_cast<int>(options.accumulation);
-  MP_ASSIGN_OR_RETURN(draft.stages, DraftPipeline(spec, options, place.planning));
+  const int64_t most =
+      place.memory_bytes > 0 ? place.memory_bytes : std::numeric_limits<int64_t>::max();
+  MP_ASSIGN_OR_RETURN(draft.stages, DraftPipeline(spec, options, place.planning, most));
   size_t ops = 0;
   for (const StepCosts& stage : draft.stages.costs) ops = std::max(ops, stage.ops.size());
   const double all = static_cast<double>(ops) * draft.shape.micro_batches / draft.drafted;

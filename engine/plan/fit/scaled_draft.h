@@ -54,7 +54,8 @@ struct ScaledDraft {
   int drafted = 0;
 };
 
-// `spec` has nothing that is `auto`. The errors are DraftTraining's.
+// `spec` has nothing that is `auto`. Of a pipeline that needs more memory than the place has, the
+// bytes are those of one stage that does, and there are no seconds. The errors are DraftTraining's.
 absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace& place);
 
 }  // namespace milepost::plan

@@ -49,7 +49,7 @@ std::vector<StageSeconds> PipelineDraft::Seconds(const DeviceProfile& profile) c
 }
 
 absl::StatusOr<PipelineDraft> DraftPipeline(const v1::JobSpec& spec, PlanOptions options,
-                                            Planning* planning) {
+                                            Planning* planning, int64_t most_bytes) {
   MP_ASSIGN_OR_RETURN(const std::vector<int> drafted, DraftedStages(spec, options));
   PipelineDraft pipeline = {.bytes = -1};
   std::map<int, size_t> index;
@@ -66,6 +66,9 @@ absl::StatusOr<PipelineDraft> DraftPipeline(const v1::JobSpec& spec, PlanOptions
     pipeline.bytes = bytes;
     pipeline.host_bytes = HostBytes(plan);
     pipeline.largest = stage;
+    if (bytes <= most_bytes) continue;
+    pipeline.like.clear();
+    break;
   }
   return pipeline;
 }

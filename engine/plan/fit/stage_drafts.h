@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -32,10 +33,12 @@ struct PipelineDraft {
   std::vector<StageSeconds> Seconds(const DeviceProfile& profile) const;
 };
 
-// For options of more than one stage; options.stage is not looked at. The errors are
-// DraftTraining's.
-absl::StatusOr<PipelineDraft> DraftPipeline(const v1::JobSpec& spec, PlanOptions options,
-                                            Planning* planning = nullptr);
+// For options of more than one stage; options.stage is not looked at. With a stage that needs more
+// than `most_bytes` the work ends: `largest` and the bytes are that one's, and there are no seconds.
+// The errors are DraftTraining's.
+absl::StatusOr<PipelineDraft> DraftPipeline(
+    const v1::JobSpec& spec, PlanOptions options, Planning* planning = nullptr,
+    int64_t most_bytes = std::numeric_limits<int64_t>::max());
 
 // The same options at the stage whose ranks need the most memory; without stages as they are.
 absl::StatusOr<PlanOptions> AtLargestStage(const v1::JobSpec& spec, PlanOptions options,
