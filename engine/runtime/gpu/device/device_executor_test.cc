@@ -173,7 +173,7 @@ Result RunRank(const v1::JobSpec& spec, How how, uint64_t seed, comm::Communicat
         [&](const absl::Status& status) { communicator->Abort(status.message()); }));
   } else {
     auto executor = *DeviceExecutor::Create(
-        plan, plan.train, &backend, &device, *DeviceStreams::Add(device, plan.options.Offloads()),
+        plan, plan.train, &backend, &device, *DeviceStreams::Add(device, plan.options),
         arena.data(), {.host_arena = host.data(), .rank = communicator->rank()});
     executor->SetHostContext(ContextOfSteps());  // the same in all of them
     runner = how == How::kDevice ? std::make_unique<OnADevice>(std::move(executor))

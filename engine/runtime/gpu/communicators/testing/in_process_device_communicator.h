@@ -10,11 +10,30 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "engine/comm/communicator.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/executor/stage_transfers.h"
 #include "engine/runtime/gpu/backend/device_communicator.h"
 
 namespace milepost::runtime {
+
+// Whether what the device executor calls so may wait for peers (FakeDevice::SetBeside).
+inline bool MeetsPeers(absl::string_view name) {
+  for (const char* kind : {"(stage_", "(tensor_", "(reduce_", "(gather_"}) {
+    if (absl::StrContains(name, kind)) return true;
+  }
+  return false;
+}
+
+// Among whom the calls of a stream are made, of the in-process groups that there are.
+inline comm::Communicator& RanksOf(plan::Stream stream, comm::Communicator& collectives,
+                                   const StageTransfers& transfers) {
+  return stream == plan::Stream::kStageActivations ? *transfers.activations
+         : stream == plan::Stream::kStageGradients ? *transfers.gradients
+                                                   : collectives;
+}
 
 class InProcessDeviceCommunicator : public DeviceCommunicator {
  public:
