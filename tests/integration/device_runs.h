@@ -66,13 +66,14 @@ inline void ExpectClose(double got, double want, double bar, const std::string& 
 
 // `exact`: of the same run in fp32, where rounding alone moves a norm by more than the bar: then
 // the device's must be as near to it as the CPU's, within a factor of two.
-inline void ExpectNorm(double got, double want, const double* exact, double bar, const std::string& what) {
+inline void ExpectNorm(double got, double want, const double* exact, double bar,
+                       const std::string& what) {
   if (exact != nullptr && std::abs(got - *exact) <= 2 * std::abs(want - *exact)) return;
   ExpectClose(got, want, bar, what);
 }
 
 inline void ExpectSame(const Trained& device, const Trained& cpu, double bar,
-                const Trained* exact = nullptr) {
+                       const Trained* exact = nullptr) {
   ASSERT_FALSE(cpu.reports.empty());
   ASSERT_EQ(device.reports.size(), cpu.reports.size());
   for (size_t i = 0; i < cpu.reports.size(); ++i) {

@@ -216,13 +216,12 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
   MP_RETURN_IF_ERROR(communicators_.Open(plan_, parts_.communicator));
   parts_.capture &= communicators_.capturable();
   tables_ = std::make_unique<TablesOnDevice>(&device(), streams_.compute, parts_.timeout);
-  backend_.emplace(
-      CudaServices{.products = parts_.products.get(),
-                   .graphs = parts_.graphs.get(),
-                   .tables = tables_.get(),
-                   .communicator = communicators_.Of(plan::Stream::kCommunication),
-                   .activations = communicators_.Of(plan::Stream::kStageActivations),
-                   .gradients = communicators_.Of(plan::Stream::kStageGradients)});
+  backend_.emplace(CudaServices{.products = parts_.products.get(),
+                                .graphs = parts_.graphs.get(),
+                                .tables = tables_.get(),
+                                .communicator = communicators_.Of(plan::Stream::kCommunication),
+                                .activations = communicators_.Of(plan::Stream::kStageActivations),
+                                .gradients = communicators_.Of(plan::Stream::kStageGradients)});
   memory_.seed = arguments.spec.train().seed();
   memory_.host_threads = std::max(1, arguments.threads);
   MP_RETURN_IF_ERROR(AllocateOnDevice(arguments.state_folder));

@@ -71,9 +71,10 @@ absl::Status DeviceCommunicators::ConnectStages(const plan::StepPlan& plan, int 
     const char* byte = arena + call.offset;
     const StreamId id = streams.Of(stream);
     return device->Enqueue(
-        id, {.issue = [this, call, arena, stream,
-                       native = device->native_stream(
-                           id)] { return Of(stream)->Enqueue(call, arena, nullptr, native); },
+        id, {.issue =
+                 [this, call, arena, stream, native = device->native_stream(id)] {
+                   return Of(stream)->Enqueue(call, arena, nullptr, native);
+                 },
              .name = absl::StrCat("connect (stage_",
                                   kind == Collective::Kind::kSend ? "send)" : "receive)"),
              .accesses = {{byte, byte + 1, kind == Collective::Kind::kReceive}}});

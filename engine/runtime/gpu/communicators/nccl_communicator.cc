@@ -65,7 +65,7 @@ std::vector<comm::RankSet> RankSetsOfStages(const plan::PlanOptions& options, in
   const comm::RankSet outer = OuterStages(options, data_rank, tensor_rank);
   if (outer.count == options.Ranks()) return sets;
   const bool in_it = options.stage == 0 || options.IsLastStage();
-  sets.push_back(in_it ? outer : comm::RankSet{rank, 1, 1});
+  sets.push_back(in_it ? outer : comm::RankSet{});
   return sets;
 }
 
@@ -125,7 +125,7 @@ absl::Status NcclCommunicator::Connect(comm::Communicator& ranks) {
 // The parent is in progress until the child is there; then the child connects. Every rank of the
 // parent takes part, also one that is not in the set.
 absl::Status NcclCommunicator::SplitOff(const comm::RankSet& set, absl::Time deadline) {
-  const bool in_it = set.count > 1;
+  const bool in_it = set.count > 0;
   const int color = in_it ? set.first : kNcclNoColor;
   auto link = std::make_unique<Link>(Link{.set = set});
   NcclComm* parent = &links_[0]->comm;
@@ -135,9 +135,8 @@ absl::Status NcclCommunicator::SplitOff(const comm::RankSet& set, absl::Time dea
     links_.push_back(std::move(link));
   }
   const char* what = "connecting a set of ranks";
-  MP_RETURN_IF_ERROR(Do(parent, what, deadline, [&] {
-    return nccl_.Split(*parent, color, set.IndexOf(rank_), child);
-  }));
+  MP_RETURN_IF_ERROR(Do(parent, what, deadline,
+                        [&] { return nccl_.Split(*parent, color, set.IndexOf(rank_), child); }));
   if (in_it) return Settle(child, what, deadline);
   const std::lock_guard lock(mutex_);
   links_.pop_back();

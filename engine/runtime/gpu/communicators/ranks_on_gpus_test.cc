@@ -213,47 +213,44 @@ TEST(RanksOnGpus, AllTakeTheAlgorithmsOfRankZero) {
   EXPECT_NE(train({Order::kBackward, Order::kForward}), forward);
 }
 
-// Two stages of two ranks each, tied: every rank hands on, and both ends have the embedding.
+// Three micro-batches through stages of a layer each. The embedding is tied: both ends have it.
 v1::JobSpec PipelineSpec(const TinyJob& job, TinyOptions tiny) {
-  tiny.pipeline = 2;
-  tiny.layers = 2;
+  tiny.layers = tiny.pipeline;
   tiny.steps = 3;
   tiny.micro_batch = 1;
-  tiny.global_batch = 3 * (tiny.ranks / 2 / tiny.tensor);
+  tiny.global_batch = 3 * (tiny.ranks / tiny.pipeline / tiny.tensor);
   return job.Spec(tiny);
 }
 
 TEST(RanksOnGpus, TrainAlikeInStagesOfTensorRanks) {
   const TinyJob job;
   for (const auto schedule : {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
-    ExpectAlike(PipelineSpec(job, {.ranks = 4, .tensor = 2, .schedule = schedule}), 1e-5);
+    ExpectAlike(PipelineSpec(job, {.ranks = 4, .tensor = 2, .pipeline = 2, .schedule = schedule}),
+                1e-5);
   }
 }
 
 TEST(RanksOnGpus, TrainAlikeInStagesThatShardEverything) {
   const TinyJob job;
-  ExpectAlike(PipelineSpec(job, {.ranks = 4, .stage = 3, .llama = true, .tied = true}), 1e-5);
+  ExpectAlike(
+      PipelineSpec(job, {.ranks = 4, .pipeline = 2, .stage = 3, .llama = true, .tied = true}),
+      1e-5);
 }
 
 // The middle one has no part of the embedding that the others share.
 TEST(RanksOnGpus, TrainAlikeInThreeStages) {
   const TinyJob job;
-  v1::JobSpec spec =
-      PipelineSpec(job, {.ranks = 3, .precision = v1::PRECISION_BF16, .dropout = 0.1});
-  spec.mutable_resources()->mutable_mesh()->set_pipeline(3);
-  spec.mutable_model()->mutable_gpt2()->set_layers(3);
-  spec.mutable_train()->mutable_batch()->set_global(3);
-  spec.mutable_train()->mutable_batch()->set_accumulation(3);
-  NormalizeJobSpec(&spec);
-  ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
-  ExpectAlike(spec, 2e-3);
+  ExpectAlike(
+      PipelineSpec(job,
+                   {.ranks = 3, .pipeline = 3, .precision = v1::PRECISION_BF16, .dropout = 0.1}),
+      2e-3);
 }
 
 // The first rank of each stage chooses for what no stage before it has, and rank 0 knows all.
 TEST(RanksOnGpus, AllRanksOfAStageTakeTheAlgorithmsOfItsFirst) {
   using Order = kernels::cuda::HostProducts::Order;
   const TinyJob job;
-  const v1::JobSpec spec = PipelineSpec(job, {.ranks = 4});
+  const v1::JobSpec spec = PipelineSpec(job, {.ranks = 4, .pipeline = 2});
   const auto train = [&](std::vector<Order> orders, std::string* choices = nullptr) {
     return Train(
         spec, Transport::kInProcess, [&](int rank) { return orders[rank]; }, choices);

@@ -276,12 +276,13 @@ void FakeDevice::JoinAll() {
   done_beside_.clear();
 }
 
-// Any node that can run, of `wanted` where given; where none can, until one is done that runs
-// beside. There must be one.
+// Any node that can run, of `wanted` where one of these can; where none can, until one is done that
+// runs beside. There must be one.
 absl::Status FakeDevice::RunOne(const std::vector<bool>* wanted) {
   const size_t running = running_.size();
   MP_RETURN_IF_ERROR(TakeDone(/*wait=*/false));
-  const std::vector<int> ready = Ready(wanted);
+  std::vector<int> ready = Ready(wanted);
+  if (ready.empty() && wanted != nullptr) ready = Ready(nullptr);
   if (ready.empty() && running_.size() < running) return absl::OkStatus();  // that was it
   if (ready.empty() && !running_.empty()) return TakeDone(/*wait=*/true);
   if (ready.empty() && stuck_) return absl::DeadlineExceededError("stuck");
@@ -342,9 +343,7 @@ absl::Status FakeDevice::RunUntil(int last) {
     return false;
   };
   while (left()) {
-    absl::Status status = RunOne(random_() % 2 == 0 ? &wanted : nullptr);
-    if (absl::IsDeadlineExceeded(status)) status = RunOne(nullptr);
-    MP_RETURN_IF_ERROR(status);
+    MP_RETURN_IF_ERROR(RunOne(random_() % 2 == 0 ? &wanted : nullptr));
   }
   host_.resize(nodes_.size());
   for (size_t i = 0; i < wanted.size(); ++i) {
