@@ -13,6 +13,7 @@
 #include "engine/plan/cuda_beside.h"
 #include "engine/runtime/testing/npy.h"
 #include "engine/runtime/testing/snapshot.h"
+#include "engine/runtime/testing/tiny_images.h"
 #include "engine/runtime/testing/tiny_job.h"
 #include "tests/integration/device_runs.h"
 #include "tests/integration/on_device.h"
@@ -86,6 +87,35 @@ TEST(DevicePipelines, TrainAsOneRankOnTheCpu) {
       }
     }
   }
+}
+
+// What the families above do not have: further heads, windows, gated activations, images.
+TEST(DevicePipelines, OtherFamiliesTrainAsOneRankOnTheCpu) {
+  const TinyJob job;
+  const DeviceMesh mesh{1, 1, 3, 0, kZeroBubble};
+  for (const TinyOptions& options :
+       {TinyOptions{.documents = true, .heads = true},
+        TinyOptions{.llama = true, .tied = true, .gemma3 = true},
+        TinyOptions{
+            .llama = true, .qkv_bias = true, .activation = v1::LlamaSpec::ACTIVATION_GEGLU}}) {
+    ExpectSame(Train(job.Spec(On(mesh, options)), Devices(mesh)),
+               Train(job.Spec(On({}, options)), OnCpu), kFp32Bar);
+  }
+  const TinyImages images;
+  const auto spec = [&](int stages) {
+    v1::JobSpec made = images.Spec({.global_batch = 4,
+                                    .micro_batch = 2,
+                                    .steps = 3,
+                                    .heads = true,
+                                    .vit = true,
+                                    .dropout = 0.1});
+    made.mutable_resources()->set_ranks(stages);
+    if (stages > 1) made.mutable_resources()->mutable_mesh()->set_pipeline(stages);
+    NormalizeJobSpec(&made);
+    EXPECT_EQ(ValidateJobSpec(made), absl::OkStatus());
+    return made;
+  };
+  ExpectSame(Train(spec(2), OnDevice(1, /*capture=*/true, 2)), Train(spec(1), OnCpu), kFp32Bar);
 }
 
 TEST(DevicePipelines, BeginWithTheValuesOfOneRank) {

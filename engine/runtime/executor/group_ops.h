@@ -70,8 +70,8 @@ inline int64_t MuonMatricesBefore(const OpBinding& b) {
   return matrices;
 }
 
-// The groups whose norms this rank adds to the step's: what all tensor ranks have alike counts once,
-// and so does what several stages have. In group order.
+// The groups whose norms this rank adds to the step's: what all tensor ranks have alike counts
+// once, and so does what several stages have. In group order.
 inline std::vector<size_t> NormsOfRank(const OpBinding& b) {
   std::vector<size_t> groups;
   for (size_t g = 0; g < b.plan.groups.size(); ++g) {

@@ -502,8 +502,8 @@ absl::StatusOr<const HostInputs*> CudaEngine::NextInputs() {
   return &slot->train[filled_];
 }
 
-// A run has the first of its micro-batches' context, but for what is of the step's end; where one of
-// them has many documents, all take the kernels for these.
+// A run has the first of its micro-batches' context, but for what is of the step's end; where one
+// of them has many documents, all take the kernels for these.
 absl::Status CudaEngine::MicroStep(const StepContext& context) {
   if (filled_ == 0) run_ = context;
   run_.last_micro_step = context.last_micro_step;

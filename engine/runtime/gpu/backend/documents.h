@@ -30,8 +30,8 @@ struct PackedDocuments {
 std::optional<PackedDocuments> PackedDocumentsOf(const plan::StepPlan& plan,
                                                  const plan::Program& program);
 
-// Writes a micro-batch's tables into the control memory. False, and nothing is written that may be used, where
-// they are more than planned for. INVALID_ARGUMENT for a graph that no library takes.
+// Writes a micro-batch's tables into the control memory. False, and nothing is written that may be
+// used, where they are more than planned for. INVALID_ARGUMENT for a graph that no library takes.
 absl::StatusOr<bool> WriteDocumentTables(const ControlLayout& layout, int64_t micro_batch,
                                          const int32_t* ids, char* memory);
 

@@ -237,6 +237,14 @@ TEST(RanksOnGpus, TrainAlikeInStagesThatShardEverything) {
       1e-5);
 }
 
+TEST(RanksOnGpus, TrainAlikeInStagesWithRoundedGradients) {
+  const TinyJob job;
+  v1::JobSpec spec =
+      PipelineSpec(job, {.ranks = 4, .pipeline = 2, .stage = 1, .precision = v1::PRECISION_BF16});
+  spec.mutable_train()->set_grad_reduce(v1::GRAD_REDUCE_BF16);
+  ExpectAlike(spec, 2e-2);
+}
+
 // The middle one has no part of the embedding that the others share.
 TEST(RanksOnGpus, TrainAlikeInThreeStages) {
   const TinyJob job;

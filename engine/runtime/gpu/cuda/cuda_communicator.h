@@ -20,9 +20,9 @@ namespace milepost::runtime {
 enum class GpuTransport : uint8_t { kAuto, kNccl, kHost };
 
 // For the calls of the plan's `stream`. Collective: every rank calls it, its GPU current, with the
-// same `stream` and `transport`. Blocks until all are connected. `ranks` is for this alone: where collectives go through the host they use it, on a
-// thread of their own, for as long as the result lives, and it must outlive that. `cancelled`: as
-// NcclOptions has it.
+// same `stream` and `transport`. Blocks until all are connected. `ranks` is for this alone: where
+// collectives go through the host they use it, on a thread of their own, for as long as the result
+// lives, and it must outlive that. `cancelled`: as NcclOptions has it.
 absl::StatusOr<std::unique_ptr<DeviceCommunicator>> ConnectOnGpus(
     const plan::StepPlan& plan, plan::Stream stream, comm::Communicator& ranks,
     GpuTransport transport = GpuTransport::kAuto, std::function<bool()> cancelled = nullptr);

@@ -16,9 +16,9 @@
 // A section may be captured: Capture(sections, context) makes a graph of them in order, and Launch
 // runs it. What a captured op takes from the context is what it was at the capture.
 //
-// What a pipeline's stage receives is planned ahead, and enqueued where something waits for it or is
-// behind it on its stream: a kernel that is loaded on first use waits for the whole device, which
-// must not wait for what this host has not enqueued yet.
+// What a pipeline's stage receives is planned ahead, and enqueued where something waits for it or
+// is behind it on its stream: a kernel that is loaded on first use waits for the whole device,
+// which must not wait for what this host has not enqueued yet.
 //
 // One thread at a time.
 #ifndef MILEPOST_ENGINE_RUNTIME_GPU_DEVICE_DEVICE_EXECUTOR_H_
