@@ -6,6 +6,7 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_IN_PROCESS_DEVICE_COMMUNICATOR_H_
 #define MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_IN_PROCESS_DEVICE_COMMUNICATOR_H_
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
@@ -44,8 +45,11 @@ class InProcessDeviceCommunicator : public DeviceCommunicator {
   int world() const override { return ranks_.world(); }
   bool capturable() const override { return capturable_; }
   absl::Status Enqueue(const Collective& call, char* arena, void*, cudaStream_t) override {
+    if (busy_.exchange(true)) return Keep(absl::InternalError("two streams share a communicator"));
     sums_.resize(static_cast<size_t>(call.bytes()));
-    return Keep(CallOnHost(call, arena + call.offset, ranks_, sums_.data()));
+    const absl::Status status = CallOnHost(call, arena + call.offset, ranks_, sums_.data());
+    busy_ = false;
+    return Keep(status);
   }
   absl::Status Health() override { return Keep(absl::OkStatus()); }
   void Abort(absl::string_view reason) override {
@@ -64,6 +68,7 @@ class InProcessDeviceCommunicator : public DeviceCommunicator {
   comm::Communicator& ranks_;
   const bool capturable_;
   std::vector<char> sums_;
+  std::atomic<bool> busy_{false};  // with a call, of which a stream makes one at a time
   std::mutex mutex_;
   absl::Status failure_;
 };
