@@ -2,6 +2,7 @@
 // tensor and data ranks, against one rank on the CPU.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -297,6 +298,48 @@ class FailingDevice : public FakeDevice {
  private:
   const bool& fails_;
 };
+
+class CountsAborts : public InProcessDeviceCommunicator {
+ public:
+  explicit CountsAborts(comm::Communicator& ranks) : InProcessDeviceCommunicator(ranks) {}
+  void Abort(absl::string_view reason) override {
+    ++count;
+    InProcessDeviceCommunicator::Abort(reason);
+  }
+  static std::atomic<int> count;
+};
+std::atomic<int> CountsAborts::count{0};
+
+// Peers wait for a rank in any of its three communicators. One that has failed lets go of all of
+// them, one that is done of none.
+TEST(DevicePipelines, AFailedRankLetsGoOfItsPeers) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec(On({1, 1, 2, 1}, {}));
+  for (const bool failing : {false, true}) {
+    const auto devices = comm::MakeInProcessGroup(2);
+    const bool fails[2] = {false, failing};
+    bool begun[2] = {};
+    CountsAborts::count = 0;
+    RunRanks(
+        spec,
+        [&](int rank, TrainingSession& session) {
+          ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+          ASSERT_TRUE(session.Step(false).ok());
+          begun[rank] = fails[rank];
+          EXPECT_EQ(session.Step(false).ok(), !failing);
+        },
+        [&](int rank) {
+          SessionOptions options;
+          options.engine = [&, rank](const StepEngineArguments& arguments) {
+            return EngineOnFakeDevice<CountsAborts>(
+                arguments, *devices[rank],
+                std::make_unique<FailingDevice>(/*seed=*/1 + rank, begun[rank]));
+          };
+          return options;
+        });
+    EXPECT_EQ(CountsAborts::count, failing ? 6 : 0);
+  }
+}
 
 // Every rank of a pipeline whose peer fails comes back with an error, wherever it waits.
 TEST(DevicePipelines, APeerThatFailsEndsAll) {

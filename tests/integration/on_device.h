@@ -53,10 +53,13 @@ inline OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool
 }
 #else
 // `ranks`: only for the device; the session makes its own calls at other times. `attention`: the
-// library's double offers attention.
-inline absl::StatusOr<std::unique_ptr<StepEngine>> EngineOnFakeDevice(
-    const StepEngineArguments& arguments, comm::Communicator& ranks,
-    std::unique_ptr<FakeDevice> device, bool capture = true, bool attention = false) {
+// library's double offers attention. `Link`: makes its calls.
+template <typename Link = InProcessDeviceCommunicator>
+absl::StatusOr<std::unique_ptr<StepEngine>> EngineOnFakeDevice(const StepEngineArguments& arguments,
+                                                               comm::Communicator& ranks,
+                                                               std::unique_ptr<FakeDevice> device,
+                                                               bool capture = true,
+                                                               bool attention = false) {
   CudaEngineParts parts;
   if (arguments.spec.resources().mesh().pipeline() > 1) device->SetBeside(MeetsPeers);
   parts.device = std::move(device);
@@ -64,8 +67,7 @@ inline absl::StatusOr<std::unique_ptr<StepEngine>> EngineOnFakeDevice(
   parts.graphs = std::make_unique<kernels::cuda::HostGraphs>(
       kernels::cuda::HostGraphsOptions{.attention = attention});
   parts.communicator = [&](const plan::StepPlan&, plan::Stream stream) {
-    return std::make_unique<InProcessDeviceCommunicator>(
-        RanksOf(stream, ranks, arguments.transfers));
+    return std::make_unique<Link>(RanksOf(stream, ranks, arguments.transfers));
   };
   parts.capture = capture;
   return CudaStepEngine(arguments, std::move(parts));
