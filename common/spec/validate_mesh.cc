@@ -88,9 +88,6 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
     check->Add(kPipeline, std::move(what));
     return false;
   };
-  if (resources.device() == v1::DEVICE_KIND_CUDA) {
-    return wrong("is not for resources.device: cuda; take 1, and resources.mesh.tensor");
-  }
   if (absl::c_any_of(train.optimizer().groups(),
                      [](const v1::ParameterGroupSpec& group) { return group.freeze(); })) {
     return wrong("is not for train.optimizer.groups that are frozen; take 1");

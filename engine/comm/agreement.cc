@@ -63,15 +63,15 @@ absl::Status CheckAgreement(Communicator& communicator, const Facts& facts) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> BroadcastText(Communicator& communicator, std::string text) {
+absl::StatusOr<std::string> BroadcastText(Communicator& communicator, std::string text, int root) {
   uint64_t size = text.size();
-  MP_RETURN_IF_ERROR(communicator.Broadcast(&size, sizeof size, 0));
+  MP_RETURN_IF_ERROR(communicator.Broadcast(&size, sizeof size, root));
   if (size > kMaxTextBytes) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("rank 0 wants to send a text of ", size, " bytes: is it of another version?"));
+    return absl::FailedPreconditionError(absl::StrCat("rank ", root, " wants to send a text of ",
+                                                      size, " bytes: is it of another version?"));
   }
   text.resize(static_cast<size_t>(size));
-  MP_RETURN_IF_ERROR(communicator.Broadcast(text.data(), text.size(), 0));
+  MP_RETURN_IF_ERROR(communicator.Broadcast(text.data(), text.size(), root));
   return text;
 }
 

@@ -25,9 +25,11 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 // rank take at most 1 KiB. Blocks. Errors of the communicator are returned unchanged.
 absl::Status CheckAgreement(Communicator& communicator, const Facts& facts);
 
-// Collective: returns rank 0's `text`, at most 1 MiB, on every rank. FAILED_PRECONDITION, the same
-// on every rank: the text is longer. Blocks. Errors of the communicator are returned unchanged.
-absl::StatusOr<std::string> BroadcastText(Communicator& communicator, std::string text);
+// Collective: returns the `text` of rank `root`, at most 1 MiB, on every rank. FAILED_PRECONDITION,
+// the same on every rank: the text is longer. Blocks. Errors of the communicator are returned
+// unchanged.
+absl::StatusOr<std::string> BroadcastText(Communicator& communicator, std::string text,
+                                          int root = 0);
 
 }  // namespace milepost::comm
 

@@ -12,6 +12,7 @@ constexpr int64_t kPiece = 256 << 10;
 // runtime/gpu/backend/step_control.h, kernels/cuda/flat_update.h, kernels/cuda/flat.h
 constexpr int64_t kControl = 512;
 constexpr int64_t kUpdateControl = 256;
+constexpr int64_t kPosition = 16;
 constexpr int64_t kSegment = 64;
 constexpr int64_t kChunk = 16;
 // Of image models: a value for each byte and channel, for training and for evaluation.
@@ -45,11 +46,14 @@ int64_t CudaBesideBytes(const StepPlan& plan) {
     if (!group.frozen) bytes += GroupBytes(group);
   }
   bytes += TableBytes(4 * static_cast<int64_t>(plan.groups.size()));
+  // Of a pipeline's stage, whose program has all of a step.
+  const int64_t micro_batches = plan.options.accumulation / plan.options.MicroSteps();
+  bytes += DeviceAligned((micro_batches - 1) * kPosition);
   if (plan.options.documents) {
     const int64_t documents =
         ops::PlannedDocuments(plan.options.micro_batch, plan.options.sequence);
     constexpr int64_t kTables = 4;
-    bytes += DeviceAligned(kTables * 4 * (documents + 32));
+    bytes += micro_batches * DeviceAligned(kTables * 4 * (documents + 32));
   }
   return bytes;
 }

@@ -92,7 +92,7 @@ ALLOWED = {
     "engine/runtime/gpu/communicators": {EXECUTOR, "engine/plan", "engine/runtime/gpu/backend",
                                          "engine/runtime/gpu/device", "engine/comm",
                                          "engine/kernels/cuda"} | GRAPH,
-    "engine/runtime/gpu/communicators/testing": {"common", EXECUTOR, "engine/comm",
+    "engine/runtime/gpu/communicators/testing": {"common", EXECUTOR, "engine/comm", "engine/plan",
                                                  "engine/runtime/gpu/backend",
                                                  "engine/runtime/gpu/communicators",
                                                  "engine/kernels/cuda"},

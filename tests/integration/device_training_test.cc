@@ -21,81 +21,10 @@
 #include "engine/runtime/testing/snapshot.h"
 #include "engine/runtime/testing/tiny_images.h"
 #include "engine/runtime/testing/tiny_job.h"
+#include "tests/integration/device_runs.h"
 
 namespace milepost::runtime {
 namespace {
-
-// The curves of both may differ by the order of sums alone.
-constexpr double kFp32Bar = 1e-5;
-constexpr double kBf16Bar = 2e-3;
-
-struct Trained {
-  std::vector<StepReport> reports;
-  EvaluationReport evaluation;
-  Snapshot state;
-};
-
-Trained Train(const v1::JobSpec& spec, int64_t steps, const OptionsOfRank& options) {
-  Trained run;
-  std::mutex mutex;
-  RunRanks(
-      spec,
-      [&](int rank, TrainingSession& session) {
-        ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
-        while (session.step() < steps) {
-          auto report = session.Step(false);
-          ASSERT_TRUE(report.ok()) << report.status();
-          if (rank == 0) run.reports.push_back(*report);
-        }
-        auto evaluation = session.Evaluate();
-        ASSERT_TRUE(evaluation.ok()) << evaluation.status();
-        if (rank == 0) run.evaluation = *evaluation;
-        Save(session, run.state, mutex);
-      },
-      options);
-  return run;
-}
-
-SessionOptions OnCpu(int) { return {}; }
-
-Trained Train(const v1::JobSpec& spec, const OptionsOfRank& options) {
-  return Train(spec, spec.train().steps(), options);
-}
-
-void ExpectClose(double got, double want, double bar, const std::string& what) {
-  if (!std::isfinite(want)) {  // of a step that overflows
-    EXPECT_FALSE(std::isfinite(got)) << what;
-    return;
-  }
-  EXPECT_LE(std::abs(got - want), bar * std::abs(want)) << what << ": " << got << ", " << want;
-}
-
-// `exact`: of the same run in fp32, where rounding alone moves a norm by more than the bar: then
-// the device's must be as near to it as the CPU's, within a factor of two.
-void ExpectNorm(double got, double want, const double* exact, double bar, const std::string& what) {
-  if (exact != nullptr && std::abs(got - *exact) <= 2 * std::abs(want - *exact)) return;
-  ExpectClose(got, want, bar, what);
-}
-
-void ExpectSame(const Trained& device, const Trained& cpu, double bar,
-                const Trained* exact = nullptr) {
-  ASSERT_FALSE(cpu.reports.empty());
-  ASSERT_EQ(device.reports.size(), cpu.reports.size());
-  for (size_t i = 0; i < cpu.reports.size(); ++i) {
-    const StepReport& got = device.reports[i];
-    const StepReport& want = cpu.reports[i];
-    const std::string step = absl::StrCat("step ", i + 1);
-    ExpectClose(got.train_loss, want.train_loss, bar, step);
-    ExpectNorm(got.grad_norm, want.grad_norm,
-               exact == nullptr ? nullptr : &exact->reports[i].grad_norm, 20 * bar,
-               step + ", norm");
-    EXPECT_EQ(got.skipped, want.skipped) << step;
-    EXPECT_EQ(got.loss_scale, want.loss_scale) << step;
-    EXPECT_EQ(got.lr, want.lr) << step;
-  }
-  ExpectClose(device.evaluation.loss, cpu.evaluation.loss, bar, "validation");
-  EXPECT_EQ(device.evaluation.heads[0].targets, cpu.evaluation.heads[0].targets);
-}
 
 struct Case {
   std::string name;
@@ -319,7 +248,7 @@ TEST(DeviceTraining, RanksWithAndWithoutManyDocumentsDoTheSame) {
       parts.products = std::make_unique<kernels::cuda::HostProducts>();
       parts.graphs = std::make_unique<kernels::cuda::HostGraphs>(
           kernels::cuda::HostGraphsOptions{.attention = true});
-      parts.communicator = [&, rank](const plan::StepPlan&) {
+      parts.communicator = [&, rank](const plan::StepPlan&, plan::Stream) {
         return std::make_unique<InProcessDeviceCommunicator>(*group[rank]);
       };
       return CudaStepEngine(arguments, std::move(parts));

@@ -52,25 +52,37 @@ inline OptionsOfRank OnDevice(uint64_t, bool capture = true, int ranks = 1, bool
   };
 }
 #else
-// `attention`: the library's double offers attention.
+// `ranks`: only for the device; the session makes its own calls at other times. `attention`: the
+// library's double offers attention. `Link`: makes its calls.
+template <typename Link = InProcessDeviceCommunicator>
+absl::StatusOr<std::unique_ptr<StepEngine>> EngineOnFakeDevice(const StepEngineArguments& arguments,
+                                                               comm::Communicator& ranks,
+                                                               std::unique_ptr<FakeDevice> device,
+                                                               bool capture = true,
+                                                               bool attention = false) {
+  CudaEngineParts parts;
+  if (arguments.spec.resources().mesh().pipeline() > 1) device->SetBeside(MeetsPeers);
+  parts.device = std::move(device);
+  parts.products = std::make_unique<kernels::cuda::HostProducts>();
+  parts.graphs = std::make_unique<kernels::cuda::HostGraphs>(
+      kernels::cuda::HostGraphsOptions{.attention = attention});
+  parts.communicator = [&](const plan::StepPlan&, plan::Stream stream) {
+    return std::make_unique<Link>(RanksOf(stream, ranks, arguments.transfers));
+  };
+  parts.capture = capture;
+  return CudaStepEngine(arguments, std::move(parts));
+}
+
 inline OptionsOfRank OnDevice(uint64_t seed, bool capture = true, int ranks = 1,
                               bool attention = false) {
-  // Only for the devices: the sessions make their own calls at other times.
   auto group = std::make_shared<std::vector<std::unique_ptr<comm::Communicator>>>(
       comm::MakeInProcessGroup(ranks));
   return [=](int rank) {
     SessionOptions options;
     options.engine = [=](const StepEngineArguments& arguments) {
-      CudaEngineParts parts;
-      parts.device = std::make_unique<FakeDevice>(seed + static_cast<uint64_t>(rank));
-      parts.products = std::make_unique<kernels::cuda::HostProducts>();
-      parts.graphs = std::make_unique<kernels::cuda::HostGraphs>(
-          kernels::cuda::HostGraphsOptions{.attention = attention});
-      parts.communicator = [group, rank](const plan::StepPlan&) {
-        return std::make_unique<InProcessDeviceCommunicator>(*(*group)[rank]);
-      };
-      parts.capture = capture;
-      return CudaStepEngine(arguments, std::move(parts));
+      return EngineOnFakeDevice(arguments, *(*group)[rank],
+                                std::make_unique<FakeDevice>(seed + static_cast<uint64_t>(rank)),
+                                capture, attention);
     };
     return options;
   };

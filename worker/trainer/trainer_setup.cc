@@ -224,7 +224,7 @@ void Trainer::LimitWaits() {
   const absl::Duration patience =
       stages == 1 ? comm::CommunicatorOptions().timeout : stages * kStagePatience;
   communicator_->SetTimeout(patience);
-  for (auto* each : {&stage_activations_, &stage_gradients_}) {
+  for (auto* each : {&device_communicator_, &stage_activations_, &stage_gradients_}) {
     if (*each != nullptr) (*each)->SetTimeout(patience);
   }
 }

@@ -27,8 +27,8 @@ using runtime::StepContext;
 // Null without documents.
 const int32_t* TablesOf(const CudaBinding& b, const cuda::AttentionGraph& graph) {
   if (graph.max_documents == 0) return nullptr;
-  return reinterpret_cast<const int32_t*>(b.memory.control +
-                                          ControlLayoutOf(b.plan, b.rank).tables);
+  const int64_t at = ControlLayoutOf(b.plan, b.rank).TablesOf(b.attributes().micro_batch);
+  return reinterpret_cast<const int32_t*>(b.memory.control + at);
 }
 
 template <typename T>

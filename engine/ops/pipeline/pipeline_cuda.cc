@@ -1,9 +1,8 @@
-#include "engine/runtime/gpu/backend/cuda_op.h"
+#include "engine/runtime/gpu/backend/device_call.h"
 
 namespace milepost::ops::gpu {
 
-// A spec that asks for pipeline stages on GPUs is refused.
-constinit const CudaOp kStageReceive = {};
-constinit const CudaOp kStageSend = {};
+constinit const CudaOp kStageReceive = {.bind = runtime::BindCall};
+constinit const CudaOp kStageSend = {.bind = runtime::BindCall};
 
 }  // namespace milepost::ops::gpu

@@ -20,6 +20,8 @@ using runtime::BoundOp;
 using runtime::BufferOf;
 using runtime::CallOf;
 using runtime::GroupOf;
+using runtime::HasLosses;
+using runtime::NormsOfRank;
 using runtime::PaddingOf;
 using runtime::Scalars;
 using runtime::Segment;
@@ -64,17 +66,9 @@ absl::StatusOr<BoundOp> BindRoundGradients(const Binding& b) {
 
 absl::StatusOr<BoundOp> BindReduceScalars(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));
-  // What all tensor ranks have alike counts once, and so does what several stages have. Losses are
-  // the last stage's.
-  const bool first = b.tensor_rank == 0;
-  std::vector<size_t> slots;  // in group order
-  for (size_t g = 0; g < b.plan.groups.size(); ++g) {
-    const plan::FlatGroup& group = b.plan.groups[g];
-    if (group.frozen || group.IsCopy(b.plan.options)) continue;
-    if (first || group.divided) slots.push_back(b.plan.ReducedScalars() + g);
-  }
-  const bool has_losses = first && b.plan.options.IsLastStage();
-  const int others = has_losses ? 0 : b.plan.ReducedScalars() - plan::LossScalar(0);
+  std::vector<size_t> slots;
+  for (const size_t group : NormsOfRank(b)) slots.push_back(b.plan.ReducedScalars() + group);
+  const int others = HasLosses(b) ? 0 : b.plan.ReducedScalars() - plan::LossScalar(0);
   return
       [call, scalars = Scalars(b), slots = std::move(slots), others](const StepContext& context) {
         double sum = 0;

@@ -22,6 +22,8 @@ using runtime::CudaBinding;
 using runtime::DeviceCall;
 using runtime::DeviceCallOf;
 using runtime::GroupOf;
+using runtime::HasLosses;
+using runtime::NormsOfRank;
 using runtime::PaddingOf;
 using runtime::Scalars;
 using runtime::Segment;
@@ -114,16 +116,13 @@ absl::StatusOr<BoundOp> BindGradNorm(const CudaBinding& b) {
 // waits for the decision too.
 absl::StatusOr<BoundOp> BindReduceScalars(const CudaBinding& b) {
   MP_ASSIGN_OR_RETURN(const DeviceCall call, DeviceCallOf(b));
-  // What all tensor ranks have alike counts once.
-  const bool first = b.tensor_rank == 0;
-  std::vector<int32_t> slots;  // of the groups' norms, in group order
-  for (size_t g = 0; g < b.plan.groups.size(); ++g) {
-    if (b.plan.groups[g].frozen || (!first && !b.plan.groups[g].divided)) continue;
-    slots.push_back(b.plan.ReducedScalars() + static_cast<int32_t>(g));
+  std::vector<int32_t> slots;
+  for (const size_t group : NormsOfRank(b)) {
+    slots.push_back(b.plan.ReducedScalars() + static_cast<int32_t>(group));
   }
   MP_ASSIGN_OR_RETURN(const int32_t* table, b.services.tables->Upload(slots));
-  // The losses, two floats for each f64.
-  const int64_t others = first ? 0 : 2 * (b.plan.ReducedScalars() - plan::LossScalar(0));
+  // Two floats for each f64.
+  const int64_t others = HasLosses(b) ? 0 : 2 * (b.plan.ReducedScalars() - plan::LossScalar(0));
   return [call, table, count = static_cast<int64_t>(slots.size()), scalars = Scalars(b), others,
           control = b.control(), update = b.memory.update](const StepContext&) {
     double* norm = scalars + plan::kNormScalar;

@@ -5,6 +5,20 @@
 #include "engine/comm/communicator.h"
 
 namespace milepost::runtime {
+namespace {
+
+comm::Communicator* CommunicatorOf(const Binding& b) {
+  switch (b.planned.stream) {
+    case plan::Stream::kStageActivations:
+      return b.transfers.activations;
+    case plan::Stream::kStageGradients:
+      return b.transfers.gradients;
+    default:
+      return b.communicator;
+  }
+}
+
+}  // namespace
 
 absl::Status BoundCall::Run(const StepContext& context) const {
   if (!call.has_value()) return absl::OkStatus();
@@ -14,12 +28,12 @@ absl::Status BoundCall::Run(const StepContext& context) const {
 }
 
 absl::StatusOr<BoundCall> CallOf(const Binding& b) {
-  BoundCall bound = {.communicator = b.communicator};
+  BoundCall bound = {.communicator = CommunicatorOf(b)};
   MP_ASSIGN_OR_RETURN(bound.call, CollectiveOf(b.plan, b.program, b.planned, b.RankOfJob()));
   if (!bound.call.has_value()) return bound;
   bound.data = b.arena + bound.call->offset;
   bound.scratch = b.arena + bound.call->scratch_offset;
-  if (b.communicator != nullptr) return bound;
+  if (bound.communicator != nullptr) return bound;
   return absl::InternalError(
       absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
 }

@@ -1,4 +1,4 @@
-// Internal to cpu_backend and to the rooms of ops: the call of the communication stream's ops,
+// Internal to cpu_backend and to the rooms of ops: the call of an op by which ranks communicate,
 // which CollectiveOf tells.
 //
 //   MP_ASSIGN_OR_RETURN(const BoundCall call, CallOf(b));

@@ -115,8 +115,7 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
   MP_ASSIGN_OR_RETURN(exchange_, Executor::Create(plan_, plan_.exchange, &backend_, abort));
   MP_ASSIGN_OR_RETURN(gather_, Executor::Create(plan_, plan_.gather, &backend_, abort));
-  const int64_t in_program = plan_.options.accumulation / plan_.options.MicroSteps();
-  for (int64_t micro_batch = 0; micro_batch < in_program; ++micro_batch) {
+  for (int64_t micro_batch = 0; micro_batch < MicroBatchesOfRun(plan_); ++micro_batch) {
     MP_ASSIGN_OR_RETURN(
         train_inputs_.emplace_back(),
         HostInputs::Find(plan_, plan_.train, arena_->data(), *data.train, micro_batch));

@@ -23,7 +23,8 @@ class CollectiveMaker {
         program_(program),
         planned_(planned),
         rank_(plan.options.DataRank(rank)),
-        tensor_rank_(plan.options.TensorRank(rank)) {}
+        tensor_rank_(plan.options.TensorRank(rank)),
+        rank_of_job_(rank) {}
 
   absl::StatusOr<std::optional<Collective>> Make() const {
     std::optional<Collective> call;
@@ -48,6 +49,12 @@ class CollectiveMaker {
         break;
       case OpKind::kTensorGather:
         call = AmongTensorRanks(Kind::kAllGather);
+        break;
+      case OpKind::kStageReceive:
+        call = Handed(Kind::kReceive, planned_.op.outputs[0].value);
+        break;
+      case OpKind::kStageSend:
+        call = Handed(Kind::kSend, planned_.op.inputs[0]);
         break;
       case OpKind::kGatherParameters:
         call = GatherParameters();
@@ -176,11 +183,25 @@ class CollectiveMaker {
     return call;
   }
 
+  // As bytes: who hands on computes nothing.
+  Collective Handed(Kind kind, graph::ValueId id) const {
+    const plan::Place& place = program_.places[id];
+    const graph::Value& value = program_.graph.values[id];
+    Collective call = OnBuffer(kind, place.buffer,
+                               graph::Elements(value.shape) * ByteSize(value.dtype), DType::kU8);
+    call.offset += place.offset;
+    call.among = {0, plan_.options.Ranks(), 1};
+    call.peer = rank_of_job_ +
+                (planned_.op.attributes.peer_stage - plan_.options.stage) * plan_.options.tensor;
+    return call;
+  }
+
   const plan::StepPlan& plan_;
   const plan::Program& program_;
   const plan::PlannedOp& planned_;
   const int rank_;  // among the data ranks
   const int tensor_rank_;
+  const int rank_of_job_;
 };
 
 }  // namespace
@@ -194,6 +215,11 @@ absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& pla
 absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator,
                         char* scratch) {
   const auto count = static_cast<size_t>(call.elements);
+  if (call.IsTransfer()) {
+    const auto bytes = static_cast<size_t>(call.bytes());
+    return call.kind == Kind::kSend ? communicator.Send(call.peer, data, bytes)
+                                    : communicator.Receive(call.peer, data, bytes);
+  }
   if (call.dtype == DType::kBf16 && call.kind == Kind::kAllReduce) {
     return communicator.AllReduceElementsBf16(data, count, reinterpret_cast<float*>(scratch),
                                               call.among);

@@ -1,5 +1,6 @@
-// Which call of a communicator each op of the communication stream is: what every backend calls,
-// and what tells that all ranks make the same calls in the same order.
+// Which call of a communicator each op of the communication stream is, and of the streams by which
+// pipeline stages hand on: what every backend calls, and what tells that all ranks make the same
+// calls in the same order.
 //
 //   MP_ASSIGN_OR_RETURN(std::optional<Collective> call,
 //                       CollectiveOf(plan, plan.train, planned, /*rank=*/1));
@@ -21,7 +22,7 @@ namespace milepost::runtime {
 
 struct Collective {
   // Sums, and in place, as the calls of comm::Communicator.
-  enum class Kind : uint8_t { kAllReduce, kReduceScatter, kAllGather };
+  enum class Kind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kSend, kReceive };
   Kind kind = Kind::kAllReduce;
   int64_t offset = 0;  // bytes from the arena's begin to the first element
   int64_t elements = 0;
@@ -31,24 +32,26 @@ struct Collective {
   // Sums of bf16, on a host: bytes from the arena's begin to the op's workspace, which is as large
   // as the elements.
   int64_t scratch_offset = 0;
-  comm::RankSet among;  // whose count is above 1
+  comm::RankSet among;  // whose count is above 1; of what is sent or received, all ranks
+  int peer = -1;        // of the job: whom this one sends to or receives from
   // Left out where a step's update is skipped.
   bool of_update = false;
 
   int64_t bytes() const { return elements * ByteSize(dtype); }
   bool operator==(const Collective&) const = default;
+  bool IsTransfer() const { return kind == Kind::kSend || kind == Kind::kReceive; }
   // Of one rank of the set, where each has its own.
   int64_t shard_elements() const { return elements / among.count; }
 };
 
 // Of rank `rank`; nullopt for an op that calls nothing here: one that only computes, or one among
-// a single rank. INTERNAL for an op of the communication stream that it does not know.
+// a single rank. INTERNAL for an op of these streams that it does not know.
 absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& plan,
                                                        const plan::Program& program,
                                                        const plan::PlannedOp& planned, int rank);
 
 // Of a step of `plan.options.MicroSteps()` micro-steps of the training program, in the order in
-// which they are called.
+// which they are called. Of what stages hand on only the order on each stream counts.
 absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank);
 
 // The call itself, among ranks that have `data` in host memory: the first of its elements.

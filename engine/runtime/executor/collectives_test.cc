@@ -5,8 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -182,6 +185,37 @@ TEST(Collectives, RanksAgree) {
         }
       }
     }
+  }
+}
+
+// In each direction a stage receives what the one before it sends, in that order.
+TEST(Collectives, StagesReceiveWhatOthersSend) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec(
+      {.ranks = 12, .tensor = 2, .pipeline = 3, .stage = 2, .micro_batch = 1, .layers = 3});
+  struct Handed {
+    std::vector<int64_t> sent, received;
+  };
+  std::map<std::tuple<plan::Stream, int, int>, Handed> lanes;  // by direction, sender and receiver
+  for (int rank = 0; rank < 12; ++rank) {
+    plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
+    options.stage = options.StageOf(rank);
+    const plan::StepPlan plan = *plan::PlanTraining(spec, options);
+    for (const plan::PlannedOp& op : plan.train.ops) {
+      const auto call = *CollectiveOf(plan, plan.train, op, rank);
+      if (!call.has_value() || !call->IsTransfer()) continue;
+      EXPECT_EQ(std::abs(call->peer - rank), 2);
+      const bool sends = call->kind == Collective::Kind::kSend;
+      Handed& handed = lanes[{op.stream, sends ? rank : call->peer, sends ? call->peer : rank}];
+      (sends ? handed.sent : handed.received).push_back(call->bytes());
+    }
+  }
+  EXPECT_EQ(lanes.size(), 2U * 2 * 4);  // between three stages of four ranks each
+  for (const auto& [lane, handed] : lanes) {
+    EXPECT_EQ(handed.sent, handed.received);
+    EXPECT_GE(handed.sent.size(), 6U);  // micro-batches
+    EXPECT_EQ(std::get<1>(lane) < std::get<2>(lane),
+              std::get<0>(lane) == plan::Stream::kStageActivations);
   }
 }
 

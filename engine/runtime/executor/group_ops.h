@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -67,6 +68,22 @@ inline int64_t MuonMatricesBefore(const OpBinding& b) {
     matrices += static_cast<int64_t>(group.parameters.size());
   }
   return matrices;
+}
+
+// The groups whose norms this rank adds to the step's: what all tensor ranks have alike counts
+// once, and so does what several stages have. In group order.
+inline std::vector<size_t> NormsOfRank(const OpBinding& b) {
+  std::vector<size_t> groups;
+  for (size_t g = 0; g < b.plan.groups.size(); ++g) {
+    const plan::FlatGroup& group = b.plan.groups[g];
+    if (group.frozen || group.IsCopy(b.plan.options)) continue;
+    if (b.tensor_rank == 0 || group.divided) groups.push_back(g);
+  }
+  return groups;
+}
+// Whether its losses count: those of the last stage, likewise once.
+inline bool HasLosses(const OpBinding& b) {
+  return b.tensor_rank == 0 && b.plan.options.IsLastStage();
 }
 
 inline double* Scalars(const OpBinding& b) { return BufferOf<double>(b, b.plan.scalars); }

@@ -38,8 +38,7 @@ absl::StatusOr<HostInputs> HostInputs::Find(const plan::StepPlan& plan,
     inputs.places_.push_back({arena + plan.buffers[place.buffer].offset + place.offset,
                               field.sample_bytes, bytes, field.targets != 0});
   }
-  const bool all = &program == &plan.train;  // it may have all micro-batches of a step
-  const int64_t times = all ? plan.options.accumulation / plan.options.MicroSteps() : 1;
+  const int64_t times = &program == &plan.train ? MicroBatchesOfRun(plan) : 1;
   const int64_t expected = static_cast<int64_t>(graph.inputs.size()) / times;
   if (static_cast<int64_t>(inputs.places_.size()) != expected) {
     return absl::InternalError(

@@ -13,6 +13,12 @@
 
 namespace milepost::runtime {
 
+// That a run of the training program takes: those of a step where a pipeline's stage has them all
+// in it, otherwise one.
+inline int64_t MicroBatchesOfRun(const plan::StepPlan& plan) {
+  return plan.options.accumulation / plan.options.MicroSteps();
+}
+
 class HostInputs {
  public:
   // Of a micro-batch of the step, where a program has them all. INTERNAL when the source's fields

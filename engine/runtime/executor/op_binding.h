@@ -15,6 +15,12 @@ namespace milepost::runtime {
 
 class StateDisk;
 
+// Of the step: how many lie between this rank's first micro-batch and another, where a program has
+// them all.
+inline int64_t SamplesBefore(const plan::StepPlan& plan, int64_t micro_batch) {
+  return micro_batch * plan.options.micro_batch * plan.options.world;
+}
+
 // Lives only while binding.
 struct OpBinding {
   const plan::StepPlan& plan;
@@ -26,18 +32,13 @@ struct OpBinding {
   StateDisk* disk = nullptr;   // null where no state is on disk
   int tensor_rank = 0;
 
-  int RankOfJob() const { return PeerOfStage(plan.options.stage); }
-  // The rank of the job that has this one's data and tensor ranks.
-  int PeerOfStage(int stage) const {
-    return (rank * plan.options.pipeline + stage) * plan.options.tensor + tensor_rank;
+  int RankOfJob() const {
+    const plan::PlanOptions& options = plan.options;
+    return (rank * options.pipeline + options.stage) * options.tensor + tensor_rank;
   }
 
   const graph::Attributes& attributes() const { return planned.op.attributes; }
-  // Of the step: how many lie between its first micro-batch and the op's, where a program has them
-  // all.
-  int64_t SamplesBefore() const {
-    return attributes().micro_batch * plan.options.micro_batch * plan.options.world;
-  }
+  int64_t SamplesBefore() const { return runtime::SamplesBefore(plan, attributes().micro_batch); }
   const graph::Value& ValueOf(graph::ValueId id) const { return program.graph.values[id]; }
   const graph::Shape& InputShape(int i) const { return ValueOf(planned.op.inputs[i]).shape; }
   graph::ValueId OutputId(int i) const {

@@ -41,6 +41,16 @@ struct CudaServices {
   kernels::cuda::NeuralGraphs* graphs = nullptr;
   DeviceTables* tables = nullptr;
   DeviceCommunicator* communicator = nullptr;  // null where world is 1
+  // By which the stages of a pipeline hand on, each on a stream of its own; null: there is one.
+  DeviceCommunicator* activations = nullptr;
+  DeviceCommunicator* gradients = nullptr;
+
+  // Of the ops of a stream that communicate.
+  DeviceCommunicator* CommunicatorOf(plan::Stream stream) const {
+    return stream == plan::Stream::kStageActivations ? activations
+           : stream == plan::Stream::kStageGradients ? gradients
+                                                     : communicator;
+  }
 };
 
 struct CudaMemoryOfStep {

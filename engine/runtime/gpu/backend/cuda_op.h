@@ -31,12 +31,18 @@ struct CudaBinding : OpBinding {
   const StepControl* control() const {
     return reinterpret_cast<const StepControl*>(memory.control);
   }
+  // Of the op's micro-batch; likewise.
+  const kernels::cuda::StepPosition* position() const {
+    if (attributes().micro_batch == 0) return &control()->position;
+    const int64_t at = ControlLayoutOf(plan, rank).PositionOf(attributes().micro_batch);
+    return reinterpret_cast<const kernels::cuda::StepPosition*>(memory.control + at);
+  }
   // Of the op's dropout, over rows `width` wide.
   kernels::cuda::DropoutArgs Dropout(int64_t width) const {
     return {.p = static_cast<float>(attributes().dropout),
             .seed = memory.seed,
             .stream = RandomStream(RandomPurpose::kDropout, attributes().dropout_tag),
-            .position = &control()->position,
+            .position = position(),
             .elements_per_sample = static_cast<uint64_t>(attributes().sequence * width)};
   }
 };

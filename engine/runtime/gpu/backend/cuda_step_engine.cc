@@ -49,7 +49,7 @@ Range RangeOf(const plan::StepPlan& plan, plan::BufferId id) {
 // What a program takes from the host: within the arena.
 struct Inputs {
   std::vector<Range> ranges;
-  std::optional<int64_t> documents;  // where the ids of packed ones begin
+  std::vector<int64_t> documents;  // by micro-batch: where the ids of packed ones begin
 };
 
 Inputs InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
@@ -60,8 +60,8 @@ Inputs InputsOf(const plan::StepPlan& plan, const plan::Program& program) {
     const int64_t begin = plan.buffers[place.buffer].offset + place.offset;
     inputs.ranges.push_back({begin, begin + graph::Elements(value.shape) * ByteSize(value.dtype)});
   }
-  if (const auto packed = PackedDocumentsOf(plan, program); packed.has_value()) {
-    inputs.documents = packed->ids;
+  if (auto packed = PackedDocumentsOf(plan, program); packed.has_value()) {
+    inputs.documents = std::move(packed->ids);
   }
   return inputs;
 }
@@ -81,7 +81,7 @@ class CudaEngine : public StepEngine {
 
   void UseThread() override { device().UseThread(); }
   const plan::StepPlan& plan() const override { return plan_; }
-  std::string choices() const override { return parts_.products->Choices(); }
+  std::string choices() const override { return choices_; }
   int64_t allocated_bytes() const override { return plan_.arena_bytes; }
   int64_t allocated_host_bytes() const override {
     return host_arena_.has_value() ? host_arena_->bytes() : 0;
@@ -128,7 +128,7 @@ class CudaEngine : public StepEngine {
   struct Slot {
     HostMirror inputs;
     HostMirror control;
-    HostInputs train;
+    std::vector<HostInputs> train;  // by micro-batch that the program takes
     HostInputs evaluate;
     EventId copied = 0;
   };
@@ -140,7 +140,8 @@ class CudaEngine : public StepEngine {
     return WaitFor([this](absl::Duration timeout) { return train_->Synchronize(timeout); });
   }
   absl::Status Choose(const StepEngineArguments& arguments);
-  absl::Status MakePlan(const StepEngineArguments& arguments);
+  absl::StatusOr<std::string> ChooseOfStage(int stage, const v1::JobSpec& spec,
+                                            const plan::PlanOptions& options);
   absl::Status AllocateOnDevice(const std::string& state_folder);
   absl::Status Bind();
   bool Pinned(const absl::Status& status);
@@ -155,12 +156,14 @@ class CudaEngine : public StepEngine {
 
   CudaEngineParts parts_;
   int rank_ = 0;
+  bool open_ = false;
+  std::string choices_;
   plan::StepPlan plan_;
   ControlLayout layout_;
   DeviceStreams streams_;
   std::unique_ptr<TablesOnDevice> tables_;
   comm::Communicator* host_communicator_ = nullptr;
-  std::unique_ptr<DeviceCommunicator> communicator_;
+  DeviceCommunicators communicators_;
   std::optional<CudaBackend> backend_;
   CudaMemoryOfStep memory_;
   std::unique_ptr<DeviceExecutor> train_;
@@ -179,17 +182,22 @@ class CudaEngine : public StepEngine {
   Inputs evaluate_inputs_;
   std::vector<Slot> slots_;
   int64_t turn_ = 0;  // of the slots
+  // Of the micro-batches that the next run of the training program takes: how many are there, and
+  // what the run is given.
+  size_t filled_ = 0;
+  StepContext run_;
   bool noted_documents_ = false;
   bool noted_pinning_ = false;
   bool updating_ = false;  // an update has been enqueued, and is not known to have been done
 };
 
 // Pinned memory is given up by the device, which must go before what is pinned; and first all that
-// is on the device.
+// is on the device, where something may still wait for peers after a failure.
 CudaEngine::~CudaEngine() {
+  if (!open_ || !host_communicator_->Check().ok()) communicators_.Abort("training has failed");
   device().StopHostWork();
   device().DropGraphs();  // a communicator ends only once no graph holds its calls
-  communicator_.reset();
+  communicators_.Close();
   parts_.graphs.reset();
   parts_.products.reset();
   parts_.device.reset();
@@ -204,16 +212,16 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
   rank_ = host_communicator_->rank();
   MP_RETURN_IF_ERROR(Choose(arguments));
   parts_.timeout = StepTimeout(plan_, arguments.threads, parts_.timeout);
-  MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device(), plan_.options.Offloads()));
-  if (plan_.options.Ranks() > 1) {
-    MP_ASSIGN_OR_RETURN(communicator_, parts_.communicator(plan_));
-    parts_.capture &= communicator_->capturable();
-  }
+  MP_ASSIGN_OR_RETURN(streams_, DeviceStreams::Add(device(), plan_.options));
+  MP_RETURN_IF_ERROR(communicators_.Open(plan_, parts_.communicator));
+  parts_.capture &= communicators_.capturable();
   tables_ = std::make_unique<TablesOnDevice>(&device(), streams_.compute, parts_.timeout);
   backend_.emplace(CudaServices{.products = parts_.products.get(),
                                 .graphs = parts_.graphs.get(),
                                 .tables = tables_.get(),
-                                .communicator = communicator_.get()});
+                                .communicator = communicators_.Of(plan::Stream::kCommunication),
+                                .activations = communicators_.Of(plan::Stream::kStageActivations),
+                                .gradients = communicators_.Of(plan::Stream::kStageGradients)});
   memory_.seed = arguments.spec.train().seed();
   memory_.host_threads = std::max(1, arguments.threads);
   MP_RETURN_IF_ERROR(AllocateOnDevice(arguments.state_folder));
@@ -226,39 +234,50 @@ absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
     slots_.push_back(std::move(slot));
   }
   // What allocates may wait for all that is on the device: no rank begins before all have.
+  MP_RETURN_IF_ERROR(host_communicator_->Barrier());
+  MP_RETURN_IF_ERROR(communicators_.ConnectStages(plan_, rank_, memory_.arena, parts_.device.get(),
+                                                  streams_, parts_.timeout));
+  open_ = true;
   return host_communicator_->Barrier();
 }
 
-// Rank 0 chooses first, and the others as it has: all have the same plan, and the job's bits are
-// not to depend on which of its hosts was the faster one at something.
+// The first rank chooses first, and the others as it has: the ranks of a stage have the same plan,
+// and the job's bits are not to depend on which of its hosts was the faster one at something.
+// Another stage may have products of its own: for these its first rank chooses.
 absl::Status CudaEngine::Choose(const StepEngineArguments& arguments) {
-  kernels::cuda::DeviceProducts& products = *parts_.products;
-  if (rank_ == 0) {
-    const absl::Status used =
-        arguments.choices.empty() ? absl::OkStatus() : products.UseChoices(arguments.choices);
-    if (!used.ok()) parts_.note(absl::StrCat(used.message(), "; chosen anew"));
-    MP_RETURN_IF_ERROR(MakePlan(arguments));
-    return comm::BroadcastText(*host_communicator_, products.Choices()).status();
+  MP_ASSIGN_OR_RETURN(plan::PlanOptions options,
+                      plan::OptionsFromSpec(arguments.spec, arguments.threads));
+  options.stage = options.StageOf(rank_);
+  choices_ = arguments.choices;
+  for (int stage = 0; stage < options.pipeline; ++stage) {
+    MP_ASSIGN_OR_RETURN(choices_, ChooseOfStage(stage, arguments.spec, options));
   }
-  MP_ASSIGN_OR_RETURN(const std::string choices, comm::BroadcastText(*host_communicator_, ""));
-  MP_RETURN_IF_ERROR(products.UseChoices(choices));
-  return MakePlan(arguments);
+  return absl::OkStatus();
 }
 
-absl::Status CudaEngine::MakePlan(const StepEngineArguments& arguments) {
-  MP_ASSIGN_OR_RETURN(const plan::PlanOptions options,
-                      plan::OptionsFromSpec(arguments.spec, arguments.threads));
-  MP_ASSIGN_OR_RETURN(plan_,
-                      PlanOnDevice(arguments.spec, options, *parts_.products, *parts_.graphs));
-  return absl::OkStatus();
+// What the ranks know then.
+absl::StatusOr<std::string> CudaEngine::ChooseOfStage(int stage, const v1::JobSpec& spec,
+                                                      const plan::PlanOptions& options) {
+  const int first = stage * options.tensor;
+  kernels::cuda::DeviceProducts& products = *parts_.products;
+  if (rank_ == first) {
+    const absl::Status used = choices_.empty() ? absl::OkStatus() : products.UseChoices(choices_);
+    if (!used.ok()) parts_.note(absl::StrCat(used.message(), "; chosen anew"));
+    MP_ASSIGN_OR_RETURN(plan_, PlanOnDevice(spec, options, products, *parts_.graphs));
+    return comm::BroadcastText(*host_communicator_, products.Choices(), first);
+  }
+  MP_ASSIGN_OR_RETURN(std::string choices, comm::BroadcastText(*host_communicator_, "", first));
+  if (options.stage != stage) return choices;
+  MP_RETURN_IF_ERROR(products.UseChoices(choices));
+  MP_ASSIGN_OR_RETURN(plan_, PlanOnDevice(spec, options, products, *parts_.graphs));
+  return choices;
 }
 
 absl::Status CudaEngine::AllocateOnDevice(const std::string& state_folder) {
   layout_ = ControlLayoutOf(plan_, plan_.options.DataRank(rank_));
   MP_ASSIGN_OR_RETURN(memory_.arena, device().Allocate(plan_.arena_bytes));
-  if (communicator_ != nullptr) {
-    const std::string note = communicator_->Register(memory_.arena, plan_.arena_bytes);
-    if (!note.empty()) parts_.note(note);
+  for (const std::string& note : communicators_.Register(memory_.arena, plan_.arena_bytes)) {
+    parts_.note(note);
   }
   MP_ASSIGN_OR_RETURN(memory_.control, device().Allocate(layout_.bytes));
   MP_ASSIGN_OR_RETURN(char* update, device().Allocate(sizeof(kernels::cuda::UpdateControl)));
@@ -327,8 +346,11 @@ absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const data::TrainingData& 
   ranges.insert(ranges.end(), evaluate_inputs_.ranges.begin(), evaluate_inputs_.ranges.end());
   Pinned(slot.inputs.Pin(device(), std::move(ranges)));
   Pinned(slot.control.Pin(device(), {{0, layout_.bytes}}));
-  MP_ASSIGN_OR_RETURN(slot.train,
-                      HostInputs::Find(plan_, plan_.train, slot.inputs.data(), *data.train));
+  for (int64_t micro_batch = 0; micro_batch < MicroBatchesOfRun(plan_); ++micro_batch) {
+    MP_ASSIGN_OR_RETURN(
+        slot.train.emplace_back(),
+        HostInputs::Find(plan_, plan_.train, slot.inputs.data(), *data.train, micro_batch));
+  }
   if (data.validation != nullptr) {
     MP_ASSIGN_OR_RETURN(slot.evaluate, HostInputs::Find(plan_, plan_.evaluate, slot.inputs.data(),
                                                         *data.validation));
@@ -338,7 +360,7 @@ absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const data::TrainingData& 
 }
 
 // Without peers it is the device that hangs. With them all are in one collective, but for those who
-// have not come to it.
+// have not come to it. Of a pipeline's stages, whose programs differ, only the steps compare.
 absl::Status CudaEngine::Late() const {
   std::string text =
       absl::StrCat("the GPU's work is not done after ", absl::FormatDuration(parts_.timeout));
@@ -347,7 +369,11 @@ absl::Status CudaEngine::Late() const {
   if (host_communicator_->world() == 1) return DeviceFailure(absl::InternalError(text));
   const auto ops = static_cast<int64_t>(plan_.train.ops.size());
   int64_t position = static_cast<int64_t>(turn_) * 3 * (ops + 1);
-  if (now) position += now->micro_step * (ops + 1) + now->op + 1;
+  if (plan_.options.pipeline > 1) {
+    position = turn_;
+  } else if (now) {
+    position += now->micro_step * (ops + 1) + now->op + 1;
+  }
   return absl::DeadlineExceededError(
       absl::StrCat(text, comm::MissingRanks(*host_communicator_, position)));
 }
@@ -360,13 +386,13 @@ absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)>
   while (true) {
     const absl::Status status = wait(std::min(kPiece, parts_.timeout));
     if (!absl::IsDeadlineExceeded(status)) return status;
-    if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
+    MP_RETURN_IF_ERROR(communicators_.Health());
     // Aborted, though the device still waits for a peer.
     const absl::Status aborted = host_communicator_->Check();
     if (aborted.ok() && SteadyNow() < deadline) continue;
     const absl::Status late = aborted.ok() ? Late() : aborted;
     device().DropGraphs();  // as in the destructor; nothing runs after this
-    if (communicator_ != nullptr) communicator_->Abort(late.message());
+    communicators_.Abort(late.message());
     return late;
   }
 }
@@ -433,9 +459,15 @@ absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {
 // The tables of the slot's documents, where the library's attention wants some: whether they hold
 // all of them.
 absl::StatusOr<bool> CudaEngine::WriteTables(const Inputs& inputs, const Slot& slot) {
-  if (!backend_->takes_documents() || !inputs.documents.has_value()) return true;
-  const char* ids = slot.inputs.data() + *inputs.documents;
-  return WriteDocumentTables(layout_, reinterpret_cast<const int32_t*>(ids), slot.control.data());
+  if (!backend_->takes_documents()) return true;
+  for (size_t i = 0; i < inputs.documents.size(); ++i) {
+    const char* ids = slot.inputs.data() + inputs.documents[i];
+    MP_ASSIGN_OR_RETURN(const bool fit, WriteDocumentTables(layout_, static_cast<int64_t>(i),
+                                                            reinterpret_cast<const int32_t*>(ids),
+                                                            slot.control.data()));
+    if (!fit) return false;
+  }
+  return true;
 }
 
 void CudaEngine::NoteDocuments() {
@@ -467,15 +499,22 @@ absl::Status CudaEngine::CopySlot(const Inputs& inputs, const StepContext& conte
 
 absl::StatusOr<const HostInputs*> CudaEngine::NextInputs() {
   MP_ASSIGN_OR_RETURN(Slot * slot, NextSlot());
-  return &slot->train;
+  return &slot->train[filled_];
 }
 
+// A run has the first of its micro-batches' context, but for what is of the step's end; where one
+// of them has many documents, all take the kernels for these.
 absl::Status CudaEngine::MicroStep(const StepContext& context) {
-  MP_RETURN_IF_ERROR(CopySlot(train_inputs_, context));
+  if (filled_ == 0) run_ = context;
+  run_.last_micro_step = context.last_micro_step;
+  run_.many_documents |= context.many_documents;
+  if (++filled_ < static_cast<size_t>(layout_.micro_batches)) return absl::OkStatus();
+  filled_ = 0;
+  MP_RETURN_IF_ERROR(CopySlot(train_inputs_, run_));
   // The step before has been waited for.
-  if (context.last_micro_step) train_->SetHostContext(context);
-  updating_ = context.last_micro_step;
-  return pieces_->MicroStep(*train_, context);
+  if (run_.last_micro_step) train_->SetHostContext(run_);
+  updating_ = run_.last_micro_step;
+  return pieces_->MicroStep(*train_, run_);
 }
 
 // The update is part of the last micro-step already.
@@ -492,7 +531,7 @@ absl::StatusOr<absl::Span<double>> CudaEngine::ReadScalars() {
   MP_RETURN_IF_ERROR(device().Copy(streams_.compute, scalars_->data(), memory_.arena + range.begin,
                                    range.end - range.begin));
   MP_RETURN_IF_ERROR(Synchronize());
-  if (communicator_ != nullptr) MP_RETURN_IF_ERROR(communicator_->Health());
+  MP_RETURN_IF_ERROR(communicators_.Health());
   return absl::Span<double>(reinterpret_cast<double*>(scalars_->data()),
                             static_cast<size_t>(range.end - range.begin) / sizeof(double));
 }
@@ -501,7 +540,7 @@ absl::StatusOr<absl::Span<double>> CudaEngine::ReadScalars() {
 absl::Status CudaEngine::GatherExchanged() {
   MP_RETURN_IF_ERROR(gather_->Run(Section::kMicroStep, {.last_micro_step = false}));
   MP_RETURN_IF_ERROR(Synchronize());
-  return communicator_ == nullptr ? absl::OkStatus() : communicator_->Health();
+  return communicators_.Health();
 }
 
 absl::Status CudaEngine::BeginEvaluation() {

@@ -7,6 +7,9 @@
 //   MP_ASSIGN_OR_RETURN(auto engine, CudaStepEngine({spec, threads, data, communicator},
 //                                                   std::move(parts)));
 //
+// The program of a pipeline's stage has all micro-batches of a step in it: their inputs are copied
+// in front of it, and the step is one micro-step here.
+//
 // What a micro-step takes from the host, its inputs and its StepControl, is copied on the compute
 // stream in front of it, from one of two buffers in turn; the host fills one while the device may
 // still read the other. The host waits for the device once a step, for the scalars. Each of
@@ -33,7 +36,7 @@
 #include "engine/kernels/cuda/libraries/device_products.h"
 #include "engine/kernels/cuda/libraries/neural_graphs.h"
 #include "engine/runtime/executor/step_engine.h"
-#include "engine/runtime/gpu/backend/device_communicator.h"
+#include "engine/runtime/gpu/backend/device_communicators.h"
 #include "engine/runtime/gpu/device/device.h"
 
 namespace milepost::runtime {
@@ -42,10 +45,9 @@ struct CudaEngineParts {
   std::unique_ptr<Device> device;
   std::unique_ptr<kernels::cuda::DeviceProducts> products;
   std::unique_ptr<kernels::cuda::NeuralGraphs> graphs;
-  // Of the ranks of the plan. Not called where world is 1. Blocks.
-  std::function<absl::StatusOr<std::unique_ptr<DeviceCommunicator>>(const plan::StepPlan& plan)>
-      communicator;
-  // False: every step runs op by op, as it does where the communicator cannot be captured.
+  // Not called where there is one rank.
+  ConnectDevices communicator;
+  // False: every step runs op by op, as it does where a communicator cannot be captured.
   bool capture = true;
   absl::Duration timeout = absl::Seconds(60);  // of one step's work, at least: StepTimeout
   // What is no error but should be in the log.

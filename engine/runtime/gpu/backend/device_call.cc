@@ -6,14 +6,14 @@
 namespace milepost::runtime {
 
 absl::StatusOr<DeviceCall> DeviceCallOf(const CudaBinding& b) {
-  DeviceCall bound = {.communicator = b.services.communicator,
+  DeviceCall bound = {.communicator = b.services.CommunicatorOf(b.planned.stream),
                       .arena = b.arena,
                       .scratch = b.Workspace(),
                       .stream = b.stream()};
   MP_ASSIGN_OR_RETURN(bound.call, CollectiveOf(b.plan, b.program, b.planned, b.RankOfJob()));
   if (!bound.call.has_value()) return bound;
   MP_RETURN_IF_ERROR(b.RequireWorkspace(CollectiveScratchBytes(*bound.call)));
-  if (b.services.communicator != nullptr) return bound;
+  if (bound.communicator != nullptr) return bound;
   return absl::InternalError(
       absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
 }

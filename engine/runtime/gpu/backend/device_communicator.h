@@ -1,11 +1,14 @@
-// Collectives over device memory. A call is put on a stream like a kernel.
+// Collectives over device memory, and transfers from one rank to another. A call is put on a stream
+// like a kernel.
 //
 //   MP_RETURN_IF_ERROR(communicator.Enqueue(collective, arena, scratch, stream));
 //
 // Every rank of the collective enqueues the same calls in the same order (CollectivesOfStep), all
-// of them on one stream. What arrives is what comm::Communicator defines, with one difference: fp32
-// and fp64 sums may be added in another order than the ranks' (docs/internals/numerics.md). Sums of
-// rounded values are added in rank order everywhere: the CPU's bits.
+// of them on one stream; so do both ranks of their transfers. A transfer holds up its stream until
+// the peer has come to it, so what goes on beside it has communicators of its own. What arrives is
+// what comm::Communicator defines, with one difference: fp32 and fp64 sums may be added in another
+// order than the ranks' (docs/internals/numerics.md). Sums of rounded values are added in rank
+// order everywhere: the CPU's bits.
 //
 // Errors of peers show in Health and in the device's Synchronize, and in Enqueue where they are
 // known by then. After the first one the communicator is of no further use.

@@ -304,10 +304,10 @@ absl::Status Differ::MicroStep(const StepContext& context) {
   library_documents_ = backend_->takes_documents() && !context.many_documents;
   if (library_documents_) {
     const auto packed = PackedDocumentsOf(cpu_plan_, cpu_plan_.train);
-    const char* ids = cpu_arena_->data() + packed->ids;
+    const char* ids = cpu_arena_->data() + packed->ids[0];
     MP_ASSIGN_OR_RETURN(
         const bool fit,
-        WriteDocumentTables(layout_, reinterpret_cast<const int32_t*>(ids), control_.data()));
+        WriteDocumentTables(layout_, 0, reinterpret_cast<const int32_t*>(ids), control_.data()));
     if (!fit) return absl::InternalError("more documents than the engine was told of");
   }
   MP_RETURN_IF_ERROR(device().Copy(stream_, memory_.control, control_.data(), layout_.bytes));

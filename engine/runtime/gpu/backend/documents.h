@@ -2,7 +2,7 @@
 // of a micro-batch's ids. They travel with the StepControl, of whose memory they are a part.
 //
 //   const auto packed = PackedDocumentsOf(plan, plan.train);        // once
-//   MP_ASSIGN_OR_RETURN(const bool fit, WriteDocumentTables(layout, ids, control));
+//   MP_ASSIGN_OR_RETURN(const bool fit, WriteDocumentTables(layout, 0, ids, control));
 //   context.many_documents = !fit;                // the own kernels, this time, on every rank
 //
 // A plan is for so many documents (ops::PlannedDocuments): a library takes each for a sequence of
@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/kernels/cuda/libraries/attention_graph.h"
@@ -22,16 +23,17 @@ namespace milepost::runtime {
 
 struct PackedDocuments {
   kernels::cuda::AttentionGraph graph;  // of every attention of the program
-  int64_t ids = 0;                      // where they lie in the arena, i32 [batch, sequence]
+  // By micro-batch: where they lie in the arena, i32 [batch, sequence].
+  std::vector<int64_t> ids;
 };
 // None where the program has none.
 std::optional<PackedDocuments> PackedDocumentsOf(const plan::StepPlan& plan,
                                                  const plan::Program& program);
 
-// Writes the tables into the control memory. False, and nothing is written that may be used, where
-// they are more than planned for. INVALID_ARGUMENT for a graph that no library takes.
-absl::StatusOr<bool> WriteDocumentTables(const ControlLayout& layout, const int32_t* ids,
-                                         char* memory);
+// Writes a micro-batch's tables into the control memory. False, and nothing is written that may be
+// used, where they are more than planned for. INVALID_ARGUMENT for a graph that no library takes.
+absl::StatusOr<bool> WriteDocumentTables(const ControlLayout& layout, int64_t micro_batch,
+                                         const int32_t* ids, char* memory);
 
 }  // namespace milepost::runtime
 

@@ -7,6 +7,8 @@
 #include "common/philox.h"
 #include "engine/optim/adamw/adamw_cuda_kernel.h"
 #include "engine/runtime/executor/group_ops.h"
+#include "engine/runtime/executor/host_inputs.h"
+#include "engine/runtime/executor/op_binding.h"
 #include "engine/runtime/executor/randomness.h"
 #include "engine/runtime/gpu/backend/cuda_optimizer.h"
 #include "engine/runtime/gpu/backend/documents.h"
@@ -73,11 +75,16 @@ ControlLayout ControlLayoutOf(const plan::StepPlan& plan, int rank) {
     layout.segments.push_back(count);
     layout.bytes += RoundUp(count * static_cast<int64_t>(sizeof(SegmentFactors)));
   }
+  layout.micro_batches = MicroBatchesOfRun(plan);
+  layout.positions = layout.bytes;
+  layout.bytes +=
+      RoundUp((layout.micro_batches - 1) * static_cast<int64_t>(sizeof(StepControl::position)));
   if (const auto packed = PackedDocumentsOf(plan, plan.train); packed.has_value()) {
     layout.documents = packed->graph;
     layout.tables = layout.bytes;
-    layout.bytes += RoundUp(kernels::cuda::DocumentTablesOf(packed->graph).entries *
-                            static_cast<int64_t>(sizeof(int32_t)));
+    layout.table_bytes = RoundUp(kernels::cuda::DocumentTablesOf(packed->graph).entries *
+                                 static_cast<int64_t>(sizeof(int32_t)));
+    layout.bytes += layout.micro_batches * layout.table_bytes;
   }
   return layout;
 }
@@ -93,6 +100,11 @@ void WriteControl(const plan::StepPlan& plan, int rank, const ControlLayout& lay
       .clip = clip,
       .factors = StepFactorsOf(context)};
   std::memcpy(memory, &control, sizeof(control));
+  for (int64_t i = 1; i < layout.micro_batches; ++i) {
+    kernels::cuda::StepPosition position = control.position;
+    position.first_sample += static_cast<uint64_t>(SamplesBefore(plan, i));
+    std::memcpy(memory + layout.PositionOf(i), &position, sizeof(position));
+  }
   for (size_t g = 0; g < plan.groups.size(); ++g) {
     char* at = memory + layout.factors[g];
     ForSegmentsOfRank(plan, plan.groups[g], rank, [&](const Segment& segment) {

@@ -124,6 +124,31 @@ TEST(StepControl, EverySegmentHasAPlaceOfItsOwn) {
   }
 }
 
+// Of a pipeline's stage, whose program has all of a step's micro-batches.
+TEST(StepControl, EveryMicroBatchHasItsPositionAndTables) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec({.ranks = 4,
+                                     .pipeline = 2,
+                                     .global_batch = 12,
+                                     .micro_batch = 2,
+                                     .documents = true});  // three for each of two data ranks
+  plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
+  const plan::StepPlan plan = *plan::PlanTraining(spec, options);
+  Written written(plan, 0);
+  ASSERT_EQ(written.layout.micro_batches, 3);
+  for (int64_t i = 0; i < 3; ++i) {
+    const auto position = written.Read<kernels::cuda::StepPosition>(written.layout.PositionOf(i));
+    EXPECT_EQ(position.step, 12U);
+    EXPECT_EQ(position.first_sample, static_cast<uint64_t>(77 + i * 4));
+    EXPECT_EQ(written.layout.PositionOf(i) % 16, 0);
+  }
+  ASSERT_TRUE(written.layout.documents.has_value());
+  EXPECT_GE(written.layout.TablesOf(0), written.layout.PositionOf(2) + 16);
+  EXPECT_GT(written.layout.TablesOf(1), written.layout.TablesOf(0));
+  EXPECT_LT(written.layout.TablesOf(2), written.layout.bytes);
+  EXPECT_EQ(written.At()[written.layout.bytes], '\xee');
+}
+
 TEST(StepControl, LambsTensorsAndMuonsFactors) {
   TinyJob job;
   for (const auto optimizer : {v1::OptimizerSpec::TYPE_LAMB, v1::OptimizerSpec::TYPE_MUON}) {

@@ -32,10 +32,12 @@ Part MineOf(const Collective& call, int rank) {
 }
 
 Part PartToHost(const Collective& call, int rank) {
+  if (call.kind == Kind::kReceive) return {};
   return call.kind == Kind::kAllGather ? MineOf(call, rank) : Part{0, call.bytes()};
 }
 
 Part PartToDevice(const Collective& call, int rank) {
+  if (call.kind == Kind::kSend) return {};
   return call.kind == Kind::kReduceScatter ? MineOf(call, rank) : Part{0, call.bytes()};
 }
 
@@ -47,10 +49,11 @@ int64_t SumBytes(const Collective& call) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> StagingBytes(const plan::StepPlan& plan, int rank) {
-  int64_t most = 0;
+absl::StatusOr<int64_t> StagingBytes(const plan::StepPlan& plan, int rank, plan::Stream stream) {
+  int64_t most = 1;  // by which stages are connected
   for (const plan::Program* program : plan.Programs()) {
     for (const plan::PlannedOp& op : program->ops) {
+      if (op.stream != stream) continue;
       MP_ASSIGN_OR_RETURN(const auto call, CollectiveOf(plan, *program, op, rank));
       if (call.has_value()) most = std::max(most, call->bytes() + SumBytes(*call));
     }
@@ -109,10 +112,13 @@ absl::Status HostStagedCommunicator::EnqueueOn(const Item& item, char* arena, cu
   char* data = arena + item.call.offset;
   const Part there = PartToHost(item.call, rank());
   const Part back = PartToDevice(item.call, rank());
-  MP_RETURN_IF_ERROR(
-      transfer_.Copy(pinned_.staging + there.begin, data + there.begin, there.bytes, stream));
+  if (there.bytes > 0) {
+    MP_RETURN_IF_ERROR(
+        transfer_.Copy(pinned_.staging + there.begin, data + there.begin, there.bytes, stream));
+  }
   MP_RETURN_IF_ERROR(transfer_.Set(pinned_.ready, item.number, stream));
   MP_RETURN_IF_ERROR(transfer_.Await(pinned_.done, item.number, stream));
+  if (back.bytes == 0) return absl::OkStatus();
   return transfer_.Copy(data + back.begin, pinned_.staging + back.begin, back.bytes, stream);
 }
 

@@ -1,7 +1,7 @@
 // Collectives that travel through the host: device -> pinned memory -> comm::Communicator -> pinned
 // memory -> device. For ranks that share a GPU, and where there is no NCCL.
 //
-//   HostStagedCommunicator communicator(transfer, *tcp, pinned, StagingBytes(plan, rank));
+//   HostStagedCommunicator communicator(transfer, *tcp, pinned);   // of StagingBytes(plan, rank)
 //
 // A call is an ordinary piece of a stream's work, though what happens in its middle happens on a
 // thread of the communicator's own. On the stream lie, for call number n:
@@ -14,7 +14,10 @@
 // - Nothing waits but this stream and this thread. (A host function would do the thread's part as
 //   well, but a runtime runs those of all streams on one thread: one that waits for peers stops the
 //   host functions of every other stream, whose work the peers may be waiting for.)
-// - No deadlock. Let every rank put the same calls on its stream in the same order. Take the
+// - No deadlock. Let every rank put the same calls on its stream in the same order. (Of what
+//   pipeline stages hand on in one direction: let it do the calls between two ranks in the order of
+//   both, as the plan has them; what follows holds for each call and the ranks that take part in
+//   it, as activations go to later stages alone, and gradients to earlier ones.) Take the
 //   smallest n that some rank has not finished: on every rank the thread and the stream are done
 //   with all before n, so the copy of call n waits only for work that was put on the device before
 //   it, which waits for no call from n on, since no stream waits for a stream that waits for a
@@ -59,9 +62,10 @@ class StagingStream {
   virtual absl::Status Await(uint32_t* word, uint32_t value, cudaStream_t stream) = 0;
 };
 
-// Of one call at most: what `staging` of HostStagedCommunicator has to have. INTERNAL as
-// CollectiveOf.
-absl::StatusOr<int64_t> StagingBytes(const plan::StepPlan& plan, int rank);
+// Of one call of the stream at most: what `staging` of HostStagedCommunicator has to have. INTERNAL
+// as CollectiveOf.
+absl::StatusOr<int64_t> StagingBytes(const plan::StepPlan& plan, int rank,
+                                     plan::Stream stream = plan::Stream::kCommunication);
 
 class HostStagedCommunicator : public DeviceCommunicator {
  public:

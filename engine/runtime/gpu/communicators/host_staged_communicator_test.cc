@@ -217,6 +217,43 @@ TEST(HostStagedCommunicator, IsPartOfTheStreamsWork) {
   });
 }
 
+// A chain of three: what is received is handed on, with a kernel between, and nothing else changes.
+TEST(HostStagedCommunicator, HandsOnInOrder) {
+  constexpr int kTransfers = 100;
+  auto group = comm::MakeInProcessGroup(3);
+  std::vector<int> arrived;
+  OnRanks(3, [&](int r) {
+    Rank rank(*group[r]);
+    int values[3] = {-1, 0, -1};
+    const auto call = [&](Kind kind, int peer) {
+      return rank.Enqueue({.kind = kind,
+                           .offset = 4,
+                           .elements = 4,
+                           .dtype = DType::kU8,
+                           .among = {0, 3, 1},
+                           .peer = peer},
+                          values);
+    };
+    for (int i = 0; i < kTransfers; ++i) {
+      if (r == 0) rank.stream.Add([&values, i] { values[1] = i; });
+      if (r > 0) {
+        ASSERT_EQ(call(Kind::kReceive, r - 1), absl::OkStatus());
+      }
+      if (r == 1) rank.stream.Add([&values] { values[1] *= 3; });
+      if (r < 2) {
+        ASSERT_EQ(call(Kind::kSend, r + 1), absl::OkStatus());
+      }
+      if (r == 2) rank.stream.Add([&] { arrived.push_back(values[1]); });
+    }
+    rank.stream.Synchronize();
+    EXPECT_EQ(rank.communicator->Health(), absl::OkStatus());
+    EXPECT_EQ(values[0], -1);
+    EXPECT_EQ(values[2], -1);
+  });
+  ASSERT_EQ(arrived.size(), size_t{kTransfers});
+  for (int i = 0; i < kTransfers; ++i) EXPECT_EQ(arrived[static_cast<size_t>(i)], 3 * i);
+}
+
 TEST(HostStagedCommunicator, CannotBeCaptured) {
   auto group = comm::MakeInProcessGroup(1);
   EXPECT_FALSE(Rank(*group[0]).communicator->capturable());

@@ -19,6 +19,7 @@ struct ncclComm;
 namespace milepost::runtime {
 
 using NcclComm = ncclComm*;
+inline constexpr int kNcclNoColor = -1;
 using NcclId = std::array<char, 128>;
 
 enum class NcclResult : uint8_t {
@@ -40,8 +41,8 @@ class NcclApi {
   virtual NcclResult GetUniqueId(NcclId* id) = 0;
   // *comm is set at once, and usable when AsyncError says so.
   virtual NcclResult InitRank(NcclComm* comm, int ranks, const NcclId& id, int rank) = 0;
-  // Ranks of one color, ordered by key. *child may be set as late as when the parent is no longer
-  // in progress: it must stay where it is until then.
+  // Ranks of one color, ordered by key; of kNcclNoColor none. *child may be set as late as when the
+  // parent is no longer in progress: it must stay where it is until then.
   virtual NcclResult Split(NcclComm parent, int color, int key, NcclComm* child) = 0;
   virtual NcclResult AsyncError(NcclComm comm, NcclResult* state) = 0;
   virtual NcclResult Finalize(NcclComm comm) = 0;

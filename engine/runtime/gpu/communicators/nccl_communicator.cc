@@ -12,6 +12,7 @@
 #include "engine/dtype/half.h"
 #include "engine/kernels/cuda/collectives.h"
 #include "engine/kernels/cuda/elementwise.h"
+#include "engine/runtime/executor/shard_ranks.h"
 
 namespace milepost::runtime {
 namespace {
@@ -47,10 +48,34 @@ struct IdMessage {
   NcclId id = {};
 };
 
+// A stage does not know what the others call: all that stages may.
+std::vector<comm::RankSet> RankSetsOfStages(const plan::PlanOptions& options, int rank) {
+  const int data_rank = options.DataRank(rank), tensor_rank = options.TensorRank(rank);
+  const auto among = [&](const comm::RankSet& data_ranks) {
+    return AmongAllRanks(options, data_ranks, tensor_rank);
+  };
+  std::vector<comm::RankSet> sets;
+  const int shards = options.Shards();
+  sets.push_back(shards == 1 ? DataRanks(options, rank) : among(ShardRanks(options, data_rank)));
+  sets.push_back(among({data_rank % shards, options.Replicas(), shards}));
+  sets.push_back({rank - tensor_rank, options.tensor, 1});
+  std::erase_if(sets, [&](const comm::RankSet& set) {
+    return set.count == 1 || set.count == options.Ranks();
+  });
+  const comm::RankSet outer = OuterStages(options, data_rank, tensor_rank);
+  if (outer.count == options.Ranks()) return sets;
+  const bool in_it = options.stage == 0 || options.IsLastStage();
+  sets.push_back(in_it ? outer : comm::RankSet{});
+  return sets;
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<comm::RankSet>> RankSetsOf(const plan::StepPlan& plan, int rank) {
+absl::StatusOr<std::vector<comm::RankSet>> RankSetsOf(const plan::StepPlan& plan, int rank,
+                                                      plan::Stream stream) {
   std::vector<comm::RankSet> sets;
+  if (stream != plan::Stream::kCommunication) return sets;  // transfers are among all ranks
+  if (plan.options.pipeline > 1) return RankSetsOfStages(plan.options, rank);
   for (const plan::Program* program : plan.Programs()) {
     for (const plan::PlannedOp& op : program->ops) {
       MP_ASSIGN_OR_RETURN(const auto call, CollectiveOf(plan, *program, op, rank));
@@ -97,8 +122,11 @@ absl::Status NcclCommunicator::Connect(comm::Communicator& ranks) {
   return absl::OkStatus();
 }
 
-// The parent is in progress until the child is there; then the child connects.
+// The parent is in progress until the child is there; then the child connects. Every rank of the
+// parent takes part, also one that is not in the set.
 absl::Status NcclCommunicator::SplitOff(const comm::RankSet& set, absl::Time deadline) {
+  const bool in_it = set.count > 0;
+  const int color = in_it ? set.first : kNcclNoColor;
   auto link = std::make_unique<Link>(Link{.set = set});
   NcclComm* parent = &links_[0]->comm;
   NcclComm* child = &link->comm;
@@ -107,10 +135,12 @@ absl::Status NcclCommunicator::SplitOff(const comm::RankSet& set, absl::Time dea
     links_.push_back(std::move(link));
   }
   const char* what = "connecting a set of ranks";
-  MP_RETURN_IF_ERROR(Do(parent, what, deadline, [&] {
-    return nccl_.Split(*parent, set.first, set.IndexOf(rank_), child);
-  }));
-  return Settle(child, what, deadline);
+  MP_RETURN_IF_ERROR(Do(parent, what, deadline,
+                        [&] { return nccl_.Split(*parent, color, set.IndexOf(rank_), child); }));
+  if (in_it) return Settle(child, what, deadline);
+  const std::lock_guard lock(mutex_);
+  links_.pop_back();
+  return absl::OkStatus();
 }
 
 absl::Status NcclCommunicator::Do(NcclComm* comm, const char* what, absl::Time deadline,
@@ -252,7 +282,7 @@ absl::StatusOr<NcclCommunicator::Link*> NcclCommunicator::LinkOf(const comm::Ran
 absl::Status NcclCommunicator::Enqueue(const Collective& call, char* arena, void* scratch,
                                        cudaStream_t stream) {
   MP_ASSIGN_OR_RETURN(Link * link, LinkOf(call.among));
-  const bool shared_out = call.kind != Kind::kAllReduce || call.rounded;
+  const bool shared_out = (call.kind != Kind::kAllReduce || call.rounded) && !call.IsTransfer();
   if (shared_out && call.elements % call.among.count != 0) {
     return absl::InternalError(
         absl::StrCat(call.elements, " elements among ", call.among.count, " ranks"));
@@ -288,6 +318,16 @@ absl::Status NcclCommunicator::EnqueuePlain(const Bound& b) {
     case Kind::kAllGather:
       return Do(&comm, "all-gather", b.deadline,
                 [&] { return nccl_.AllGather(mine, b.data, shard, call.dtype, comm, b.stream); });
+    case Kind::kSend:
+      return Do(&comm, "send", b.deadline, [&] {
+        return nccl_.Send(b.data, static_cast<size_t>(call.elements), call.dtype, call.peer, comm,
+                          b.stream);
+      });
+    case Kind::kReceive:
+      return Do(&comm, "receive", b.deadline, [&] {
+        return nccl_.Receive(b.data, static_cast<size_t>(call.elements), call.dtype, call.peer,
+                             comm, b.stream);
+      });
   }
   return absl::InternalError("a kind of call that there is not");
 }

@@ -36,10 +36,11 @@
 
 namespace milepost::runtime {
 
-// The sets of ranks, other than all of them, that this rank's calls are among, each once, in the
-// order of their first call over all of the plan's programs: the i-th set of every rank is of the
-// same kind. INTERNAL as CollectiveOf.
-absl::StatusOr<std::vector<comm::RankSet>> RankSetsOf(const plan::StepPlan& plan, int rank);
+// The sets of ranks, other than all of them, that this rank's calls of the stream are among, each
+// once, in an order in which the i-th set of every rank is of the same kind. One of count 0 stands
+// for a set that this rank is not in. INTERNAL as CollectiveOf.
+absl::StatusOr<std::vector<comm::RankSet>> RankSetsOf(
+    const plan::StepPlan& plan, int rank, plan::Stream stream = plan::Stream::kCommunication);
 
 struct NcclOptions {
   std::vector<comm::RankSet> sets;  // RankSetsOf

@@ -146,6 +146,45 @@ TEST(NcclCommunicator, AMeshHasASetForEachOfItsAxes) {
   }
 }
 
+// Stages call different sets, and every rank splits off as many, in one order.
+TEST(NcclCommunicator, StagesHaveTheSetsOfAllTheirCalls) {
+  const TinyJob job;
+  for (const TinyOptions& tiny :
+       {TinyOptions{.ranks = 4, .tensor = 2, .pipeline = 2}, TinyOptions{.ranks = 3, .pipeline = 3},
+        TinyOptions{.ranks = 6, .pipeline = 3, .stage = 0},
+        TinyOptions{.ranks = 24, .tensor = 2, .pipeline = 3, .stage = 3, .group = 2}}) {
+    TinyOptions options = tiny;
+    options.layers = 3;
+    options.micro_batch = 1;
+    const v1::JobSpec spec = job.Spec(options);
+    std::vector<std::vector<comm::RankSet>> sets;
+    for (int rank = 0; rank < tiny.ranks; ++rank) {
+      plan::PlanOptions of_stage = *plan::OptionsFromSpec(spec, 1);
+      of_stage.stage = of_stage.StageOf(rank);
+      const plan::StepPlan plan = *plan::PlanTraining(spec, of_stage);
+      sets.push_back(*RankSetsOf(plan, rank));
+      EXPECT_TRUE(RankSetsOf(plan, rank, plan::Stream::kStageGradients)->empty());
+      const std::vector<comm::RankSet>& own = sets.back();
+      const auto calls = CollectivesOfStep(plan, rank);
+      ASSERT_TRUE(calls.ok()) << calls.status();
+      for (const Collective& call : *calls) {
+        EXPECT_TRUE(call.among.count == tiny.ranks ||
+                    std::find(own.begin(), own.end(), call.among) != own.end())
+            << call.among.count << " ranks from " << call.among.first << " by "
+            << call.among.stride;
+      }
+    }
+    for (const std::vector<comm::RankSet>& own : sets) {
+      ASSERT_EQ(own.size(), sets[0].size());
+      for (size_t i = 0; i < own.size(); ++i) {
+        for (int peer = 0; peer < own[i].count; ++peer) {
+          EXPECT_EQ(sets[own[i].RankAt(peer)][i], own[i]);
+        }
+      }
+    }
+  }
+}
+
 TEST(NcclCommunicator, SplitsOffWhatThePlanNeedsInOneOrder) {
   TinyJob job;
   TinyOptions tiny{.ranks = 4, .stage = 3, .group = 2};

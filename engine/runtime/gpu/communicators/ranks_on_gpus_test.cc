@@ -49,63 +49,83 @@ class AtOnce : public StagingStream {
   }
 };
 
-// One rank's, for as long as its session lives.
-struct GpuRank {
-  GpuRank(comm::Communicator& ranks, FakeNcclCluster& cluster) : ranks(ranks), nccl(cluster) {
-    nccl.lag = 1;
-  }
+// What the calls of one stream need beside their ranks.
+struct GpuLink {
+  explicit GpuLink(FakeNcclCluster& cluster) : nccl(cluster) { nccl.lag = 1; }
 
   absl::StatusOr<std::unique_ptr<DeviceCommunicator>> Connect(Transport transport,
-                                                              const plan::StepPlan& plan) {
+                                                              const plan::StepPlan& plan,
+                                                              plan::Stream of,
+                                                              comm::Communicator& ranks) {
     if (transport == Transport::kInProcess) {
       return std::make_unique<InProcessDeviceCommunicator>(ranks);
     }
     if (transport == Transport::kNccl) {
-      return NcclCommunicator::Create({.sets = *RankSetsOf(plan, ranks.rank())}, nccl, ranks);
+      return NcclCommunicator::Create({.sets = *RankSetsOf(plan, ranks.rank(), of)}, nccl, ranks);
     }
-    staging.resize(*StagingBytes(plan, ranks.rank()));
+    staging.resize(*StagingBytes(plan, ranks.rank(), of));
     return std::make_unique<HostStagedCommunicator>(
         stream, ranks,
         HostStagedCommunicator::Pinned{&words[0], &words[1], staging.data(),
                                        static_cast<int64_t>(staging.size())});
   }
 
-  absl::StatusOr<std::unique_ptr<StepEngine>> Engine(Transport transport,
-                                                     const StepEngineArguments& arguments) {
-    CudaEngineParts parts;
-    parts.device = std::make_unique<FakeDevice>(/*seed=*/5 + ranks.rank());
-    parts.products =
-        std::make_unique<kernels::cuda::HostProducts>(kernels::cuda::kProductScratchBytes, order);
-    parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
-    parts.communicator = [this, transport](const plan::StepPlan& plan) {
-      return Connect(transport, plan);
-    };
-    return CudaStepEngine(arguments, std::move(parts));
-  }
-
-  comm::Communicator& ranks;
-  kernels::cuda::HostProducts::Order order = kernels::cuda::HostProducts::Order::kForward;
   FakeNccl nccl;
   AtOnce stream;
   uint32_t words[2] = {};
   std::vector<char> staging;
 };
 
-// Losses and norms of every step, as rank 0 has them; all ranks have the same.
+// One rank's, for as long as its session lives.
+struct GpuRank {
+  GpuRank(comm::Communicator& ranks, const StageTransfers& transfers, FakeNcclCluster& cluster)
+      : ranks(ranks), transfers(transfers) {
+    for (auto& link : links) link = std::make_unique<GpuLink>(cluster);
+  }
+
+  absl::StatusOr<std::unique_ptr<StepEngine>> Engine(Transport transport,
+                                                     const StepEngineArguments& arguments) {
+    CudaEngineParts parts;
+    auto device = std::make_unique<FakeDevice>(/*seed=*/5 + ranks.rank());
+    if (arguments.spec.resources().mesh().pipeline() > 1) device->SetBeside(MeetsPeers);
+    parts.device = std::move(device);
+    parts.products =
+        std::make_unique<kernels::cuda::HostProducts>(kernels::cuda::kProductScratchBytes, order);
+    parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
+    parts.communicator = [this, transport](const plan::StepPlan& plan, plan::Stream stream) {
+      return links[static_cast<size_t>(stream)]->Connect(transport, plan, stream,
+                                                         RanksOf(stream, ranks, transfers));
+    };
+    return CudaStepEngine(arguments, std::move(parts));
+  }
+
+  comm::Communicator& ranks;
+  const StageTransfers transfers;
+  kernels::cuda::HostProducts::Order order = kernels::cuda::HostProducts::Order::kForward;
+  std::unique_ptr<GpuLink> links[plan::kStreams];
+};
+
+// Losses and norms of every step, as rank 0 has them; all ranks have the same. `choices`: rank 0 is
+// given them, and what it has then is put there.
 std::vector<double> Train(
     const v1::JobSpec& spec, Transport transport,
-    const std::function<kernels::cuda::HostProducts::Order(int rank)>& order_of = {}) {
+    const std::function<kernels::cuda::HostProducts::Order(int rank)>& order_of = {},
+    std::string* choices = nullptr) {
   const int world = spec.resources().ranks();
   auto host = comm::MakeInProcessGroup(world);
   auto device = comm::MakeInProcessGroup(world);
+  auto activations = comm::MakeInProcessGroup(world);
+  auto gradients = comm::MakeInProcessGroup(world);
   FakeNcclCluster cluster;
   std::vector<std::vector<double>> reports(world);
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
-      GpuRank rank(*device[r], cluster);
-      if (order_of) rank.order = order_of(r);
       SessionOptions options;
+      options.transfers = {activations[r].get(), gradients[r].get()};
+      GpuRank rank(*device[r], options.transfers, cluster);
+      if (order_of) rank.order = order_of(r);
+      if (choices != nullptr && r == 0) options.choices = *choices;
       if (transport != Transport::kCpu) {
         options.engine = [&](const StepEngineArguments& arguments) {
           return rank.Engine(transport, arguments);
@@ -120,8 +140,9 @@ std::vector<double> Train(
         reports[r].push_back(report->train_loss);
         reports[r].push_back(report->grad_norm);
       }
+      if (choices != nullptr && r == 0) *choices = (*session)->choices();
       session->reset();
-      EXPECT_THAT(rank.nccl.misuse, testing::IsEmpty());
+      for (const auto& link : rank.links) EXPECT_THAT(link->nccl.misuse, testing::IsEmpty());
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -192,6 +213,65 @@ TEST(RanksOnGpus, AllTakeTheAlgorithmsOfRankZero) {
   EXPECT_NE(train({Order::kBackward, Order::kForward}), forward);
 }
 
+// Three micro-batches through stages of a layer each. The embedding is tied: both ends have it.
+v1::JobSpec PipelineSpec(const TinyJob& job, TinyOptions tiny) {
+  tiny.layers = tiny.pipeline;
+  tiny.steps = 3;
+  tiny.micro_batch = 1;
+  tiny.global_batch = 3 * (tiny.ranks / tiny.pipeline / tiny.tensor);
+  return job.Spec(tiny);
+}
+
+TEST(RanksOnGpus, TrainAlikeInStagesOfTensorRanks) {
+  const TinyJob job;
+  for (const auto schedule : {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
+    ExpectAlike(PipelineSpec(job, {.ranks = 4, .tensor = 2, .pipeline = 2, .schedule = schedule}),
+                1e-5);
+  }
+}
+
+TEST(RanksOnGpus, TrainAlikeInStagesThatShardEverything) {
+  const TinyJob job;
+  ExpectAlike(
+      PipelineSpec(job, {.ranks = 4, .pipeline = 2, .stage = 3, .llama = true, .tied = true}),
+      1e-5);
+}
+
+TEST(RanksOnGpus, TrainAlikeInStagesWithRoundedGradients) {
+  const TinyJob job;
+  v1::JobSpec spec =
+      PipelineSpec(job, {.ranks = 4, .pipeline = 2, .stage = 1, .precision = v1::PRECISION_BF16});
+  spec.mutable_train()->set_grad_reduce(v1::GRAD_REDUCE_BF16);
+  ExpectAlike(spec, 2e-2);
+}
+
+// The middle one has no part of the embedding that the others share.
+TEST(RanksOnGpus, TrainAlikeInThreeStages) {
+  const TinyJob job;
+  ExpectAlike(
+      PipelineSpec(job,
+                   {.ranks = 3, .pipeline = 3, .precision = v1::PRECISION_BF16, .dropout = 0.1}),
+      2e-3);
+}
+
+// The first rank of each stage chooses for what no stage before it has, and rank 0 knows all.
+TEST(RanksOnGpus, AllRanksOfAStageTakeTheAlgorithmsOfItsFirst) {
+  using Order = kernels::cuda::HostProducts::Order;
+  const TinyJob job;
+  const v1::JobSpec spec = PipelineSpec(job, {.ranks = 4, .pipeline = 2});
+  const auto train = [&](std::vector<Order> orders, std::string* choices = nullptr) {
+    return Train(
+        spec, Transport::kInProcess, [&](int rank) { return orders[rank]; }, choices);
+  };
+  constexpr Order kForward = Order::kForward, kBackward = Order::kBackward;
+  const std::vector<double> forward = train({kForward, kForward, kForward, kForward});
+  std::string choices;
+  const std::vector<double> mixed = train({kForward, kBackward, kForward, kForward}, &choices);
+  EXPECT_NE(mixed, forward);
+  EXPECT_EQ(train({kForward, kBackward, kBackward, kBackward}), mixed);
+  EXPECT_EQ(train({kBackward, kForward, kForward, kBackward}, &choices), mixed);
+}
+
 // A device whose work is not done for as long as it is told so.
 class StuckDevice : public FakeDevice {
  public:
@@ -237,7 +317,7 @@ std::vector<absl::Status> TrainUntilStuck(bool heard, absl::Duration timeout) {
         parts.device = std::make_unique<StuckDevice>(3 + r, stuck);
         parts.products = std::make_unique<kernels::cuda::HostProducts>();
         parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
-        parts.communicator = [&](const plan::StepPlan&) {
+        parts.communicator = [&](const plan::StepPlan&, plan::Stream) {
           static const std::atomic<bool> never{false};
           return std::make_unique<HearsOfAPeer>(*device[r], heard ? stuck : never);
         };
@@ -292,7 +372,7 @@ std::vector<absl::Status> TrainUntilStuckIn(
         parts.device = std::move(fake);
         parts.products = std::make_unique<kernels::cuda::HostProducts>();
         parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
-        parts.communicator = [&](const plan::StepPlan&) {
+        parts.communicator = [&](const plan::StepPlan&, plan::Stream) {
           return std::make_unique<InProcessDeviceCommunicator>(*device[r]);
         };
         parts.timeout = absl::Milliseconds(20);

@@ -46,10 +46,11 @@ absl::StatusOr<bool> GpusAreShared(comm::Communicator& ranks) {
 class ThroughTheHost : public DeviceCommunicator {
  public:
   static absl::StatusOr<std::unique_ptr<DeviceCommunicator>> Create(const plan::StepPlan& plan,
+                                                                    plan::Stream stream,
                                                                     comm::Communicator& ranks) {
-    MP_ASSIGN_OR_RETURN(const CudaStagingStream stream, CudaStagingStream::Open());
-    MP_ASSIGN_OR_RETURN(const int64_t bytes, StagingBytes(plan, ranks.rank()));
-    auto made = std::unique_ptr<ThroughTheHost>(new ThroughTheHost(stream));
+    MP_ASSIGN_OR_RETURN(const CudaStagingStream staging, CudaStagingStream::Open());
+    MP_ASSIGN_OR_RETURN(const int64_t bytes, StagingBytes(plan, ranks.rank(), stream));
+    auto made = std::unique_ptr<ThroughTheHost>(new ThroughTheHost(staging));
     // The words lie in front, in cache lines of their own.
     void* pinned = nullptr;
     MP_RETURN_IF_ERROR(CudaStatus(
@@ -91,6 +92,7 @@ class ThroughTheHost : public DeviceCommunicator {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceCommunicator>> ConnectOnGpus(const plan::StepPlan& plan,
+                                                                  plan::Stream stream,
                                                                   comm::Communicator& ranks,
                                                                   GpuTransport transport,
                                                                   std::function<bool()> cancelled) {
@@ -98,9 +100,9 @@ absl::StatusOr<std::unique_ptr<DeviceCommunicator>> ConnectOnGpus(const plan::St
   if (transport == GpuTransport::kAuto) {
     MP_ASSIGN_OR_RETURN(through_host, GpusAreShared(ranks));
   }
-  if (through_host) return ThroughTheHost::Create(plan, ranks);
+  if (through_host) return ThroughTheHost::Create(plan, stream, ranks);
   NcclOptions options = {.cancelled = std::move(cancelled)};
-  MP_ASSIGN_OR_RETURN(options.sets, RankSetsOf(plan, ranks.rank()));
+  MP_ASSIGN_OR_RETURN(options.sets, RankSetsOf(plan, ranks.rank(), stream));
   return NcclCommunicator::Create(options, Nccl(), ranks);
 }
 

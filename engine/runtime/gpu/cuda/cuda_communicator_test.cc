@@ -130,6 +130,18 @@ TEST(CudaCommunicator, DISABLED_AsARankOfTwo) {
   ASSERT_EQ(call(Kind::kAllGather), absl::OkStatus());
   const std::vector<float> gathered = on->Get();
   for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(gathered[i], static_cast<float>(3 * i)) << i;
+
+  // From rank 0 to rank 1, as stages of a pipeline hand on.
+  on->Put(std::vector<float>(kElements, static_cast<float>(5 - rank)));
+  ASSERT_EQ((*communicator)
+                ->Enqueue({.kind = rank == 0 ? Kind::kSend : Kind::kReceive,
+                           .elements = kElements * 4,
+                           .dtype = DType::kU8,
+                           .among = {0, 2, 1},
+                           .peer = 1 - rank},
+                          on->values, nullptr, on->device->native_stream(on->stream)),
+            absl::OkStatus());
+  EXPECT_EQ(on->Get(), std::vector<float>(kElements, 5));
   EXPECT_EQ((*communicator)->Health(), absl::OkStatus());
 }
 

@@ -78,6 +78,18 @@ void SaveAlgorithms(const GpuOptions& options, bool keeps_algorithms,
   if (!saved.ok()) options.note(std::string(saved.message()));
 }
 
+// Those by whom the devices' calls on the stream are made.
+comm::Communicator* RanksOf(const StepEngineArguments& arguments, plan::Stream stream) {
+  switch (stream) {
+    case plan::Stream::kStageActivations:
+      return arguments.transfers.activations;
+    case plan::Stream::kStageGradients:
+      return arguments.transfers.gradients;
+    default:
+      return arguments.device_communicator;
+  }
+}
+
 absl::StatusOr<std::unique_ptr<StepEngine>> MakeEngine(const GpuOptions& options,
                                                        const StepEngineArguments& arguments) {
   MP_ASSIGN_OR_RETURN(GpuParts gpu, OpenGpu(options));
@@ -86,8 +98,13 @@ absl::StatusOr<std::unique_ptr<StepEngine>> MakeEngine(const GpuOptions& options
   if (arguments.communicator->world() > 1 && arguments.device_communicator == nullptr) {
     return absl::InvalidArgumentError("ranks on GPUs need a communicator for their devices");
   }
-  gpu.parts.communicator = [&](const plan::StepPlan& plan) {
-    return ConnectOnGpus(plan, *arguments.device_communicator, GpuTransport::kAuto,
+  const bool stages = arguments.spec.resources().mesh().pipeline() > 1;
+  const StageTransfers& transfers = arguments.transfers;
+  if (stages && (transfers.activations == nullptr || transfers.gradients == nullptr)) {
+    return absl::InvalidArgumentError("stages on GPUs need communicators for what they hand on");
+  }
+  gpu.parts.communicator = [&](const plan::StepPlan& plan, plan::Stream stream) {
+    return ConnectOnGpus(plan, stream, *RanksOf(arguments, stream), GpuTransport::kAuto,
                          options.cancelled);
   };
   MP_ASSIGN_OR_RETURN(auto engine, CudaStepEngine(arguments, std::move(gpu.parts)));

@@ -12,6 +12,7 @@ namespace {
 static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
 static_assert(static_cast<int>(NcclResult::kRemoteError) == ncclRemoteError);
 static_assert(static_cast<int>(NcclResult::kInProgress) == ncclInProgress);
+static_assert(kNcclNoColor == NCCL_SPLIT_NOCOLOR);
 
 NcclResult Result(ncclResult_t result) { return static_cast<NcclResult>(result); }
 

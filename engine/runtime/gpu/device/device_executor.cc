@@ -21,14 +21,19 @@ std::vector<MemoryAccess> AccessesOf(const OpBinding& b) {
 
 }  // namespace
 
-absl::StatusOr<DeviceStreams> DeviceStreams::Add(Device& device, bool offloads) {
+absl::StatusOr<DeviceStreams> DeviceStreams::Add(Device& device, const plan::PlanOptions& options) {
   DeviceStreams streams;
   MP_ASSIGN_OR_RETURN(streams.compute, device.AddStream());
   MP_ASSIGN_OR_RETURN(streams.communication, device.AddStream());
-  if (!offloads) return streams;
-  MP_ASSIGN_OR_RETURN(streams.to_host, device.AddStream());
-  MP_ASSIGN_OR_RETURN(streams.to_device, device.AddStream());
-  MP_ASSIGN_OR_RETURN(streams.host, device.AddStream());
+  if (options.Offloads()) {
+    MP_ASSIGN_OR_RETURN(streams.to_host, device.AddStream());
+    MP_ASSIGN_OR_RETURN(streams.to_device, device.AddStream());
+    MP_ASSIGN_OR_RETURN(streams.host, device.AddStream());
+  }
+  if (options.pipeline > 1) {
+    MP_ASSIGN_OR_RETURN(streams.stage_activations, device.AddStream());
+    MP_ASSIGN_OR_RETURN(streams.stage_gradients, device.AddStream());
+  }
   return streams;
 }
 
@@ -42,6 +47,10 @@ StreamId DeviceStreams::Of(plan::Stream stream) const {
       return to_host;
     case plan::Stream::kToDevice:
       return to_device;
+    case plan::Stream::kStageActivations:
+      return stage_activations;
+    case plan::Stream::kStageGradients:
+      return stage_gradients;
     default:
       return host;
   }
@@ -111,7 +120,7 @@ absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Progra
 // Ops of earlier sections are behind a join, but for those of the last micro-step in kReduce.
 bool DeviceExecutor::MustWait(const Thunk& before, Section section,
                               const StepContext& context) const {
-  const Section theirs = section_of_[&before - thunks_.data()];
+  const Section theirs = section_of_[IndexOf(before)];
   if (theirs != section) return section == Section::kReduce;
   return before.planned->when != plan::When::kLastMicroStep || context.last_micro_step;
 }
@@ -126,20 +135,36 @@ absl::Status DeviceExecutor::EnqueueWork(const Thunk& thunk, const StepContext& 
                                          .accesses = thunk.accesses});
 }
 
-absl::Status DeviceExecutor::EnqueueOp(const Thunk& thunk, Section section,
-                                       const StepContext& context, PieceTimer* timer) {
-  const StreamId stream = thunk.stream;
-  const auto op = static_cast<int32_t>(&thunk - thunks_.data());
-  const bool waits =
-      std::any_of(thunk.waits_for.begin(), thunk.waits_for.end(),
-                  [&](int32_t before) { return MustWait(thunks_[before], section, context); });
-  if (timer != nullptr) MP_RETURN_IF_ERROR(timer->BeforeWaits(op, stream, waits));
-  for (const int32_t before : thunk.waits_for) {
-    if (!MustWait(thunks_[before], section, context)) continue;
-    MP_RETURN_IF_ERROR(device_->Wait(stream, thunks_[before].event));
+absl::Status DeviceExecutor::EnqueueHeld(StreamId stream, int32_t last, const Enqueuing& now) {
+  const auto next = [&] {
+    return std::find_if(held_.begin(), held_.end(),
+                        [&](int32_t op) { return thunks_[op].stream == stream && op <= last; });
+  };
+  for (auto held = next(); held != held_.end(); held = next()) {
+    const Thunk& thunk = thunks_[*held];
+    held_.erase(held);
+    MP_RETURN_IF_ERROR(EnqueueOp(thunk, now));
   }
-  if (timer != nullptr) MP_RETURN_IF_ERROR(timer->BeforeOp(op, stream));
-  MP_RETURN_IF_ERROR(EnqueueWork(thunk, context));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceExecutor::EnqueueOp(const Thunk& thunk, const Enqueuing& now) {
+  const StreamId stream = thunk.stream;
+  const int32_t op = IndexOf(thunk);
+  const auto must_wait = [&](int32_t before) {
+    return MustWait(thunks_[before], now.section, now.context);
+  };
+  MP_RETURN_IF_ERROR(EnqueueHeld(stream, op, now));
+  for (const int32_t before : thunk.waits_for) {
+    if (must_wait(before)) MP_RETURN_IF_ERROR(EnqueueHeld(thunks_[before].stream, before, now));
+  }
+  const bool waits = std::any_of(thunk.waits_for.begin(), thunk.waits_for.end(), must_wait);
+  if (now.timer != nullptr) MP_RETURN_IF_ERROR(now.timer->BeforeWaits(op, stream, waits));
+  for (const int32_t before : thunk.waits_for) {
+    if (must_wait(before)) MP_RETURN_IF_ERROR(device_->Wait(stream, thunks_[before].event));
+  }
+  if (now.timer != nullptr) MP_RETURN_IF_ERROR(now.timer->BeforeOp(op, stream));
+  MP_RETURN_IF_ERROR(EnqueueWork(thunk, now.context));
   return thunk.event < 0 ? absl::OkStatus() : device_->Record(thunk.event, stream);
 }
 
@@ -157,11 +182,20 @@ absl::Status DeviceExecutor::Join() {
 }
 
 absl::Status DeviceExecutor::Run(Section section, const StepContext& context, PieceTimer* timer) {
+  const Enqueuing now{.section = section, .context = context, .timer = timer};
+  held_.clear();
   for (size_t i = 0; i < thunks_.size(); ++i) {
     if (section_of_[i] != section) continue;
     const bool last_only = thunks_[i].planned->when == plan::When::kLastMicroStep;
     if (last_only && !context.last_micro_step) continue;
-    MP_RETURN_IF_ERROR(EnqueueOp(thunks_[i], section, context, timer));
+    if (thunks_[i].planned->op.kind == graph::OpKind::kStageReceive) {
+      held_.push_back(static_cast<int32_t>(i));
+      continue;
+    }
+    MP_RETURN_IF_ERROR(EnqueueOp(thunks_[i], now));
+  }
+  while (!held_.empty()) {
+    MP_RETURN_IF_ERROR(EnqueueHeld(thunks_[held_.front()].stream, held_.front(), now));
   }
   if (section == Section::kMicroStep && context.last_micro_step) return absl::OkStatus();
   if (timer != nullptr) MP_RETURN_IF_ERROR(timer->BeforeJoin());

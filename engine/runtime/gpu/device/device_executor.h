@@ -16,6 +16,10 @@
 // A section may be captured: Capture(sections, context) makes a graph of them in order, and Launch
 // runs it. What a captured op takes from the context is what it was at the capture.
 //
+// What a pipeline's stage receives is planned ahead, and enqueued where something waits for it or
+// is behind it on its stream: a kernel that is loaded on first use waits for the whole device,
+// which must not wait for what this host has not enqueued yet.
+//
 // One thread at a time.
 #ifndef MILEPOST_ENGINE_RUNTIME_GPU_DEVICE_DEVICE_EXECUTOR_H_
 #define MILEPOST_ENGINE_RUNTIME_GPU_DEVICE_DEVICE_EXECUTOR_H_
@@ -40,8 +44,8 @@ namespace milepost::runtime {
 
 // All programs of a plan share these: their ops touch the same bytes.
 struct DeviceStreams {
-  // With the last three where `plan` uses them. What is on disk is begun in the host's stream.
-  static absl::StatusOr<DeviceStreams> Add(Device& device, bool offloads = false);
+  // With those that a plan with these options uses. What is on disk is begun in the host's stream.
+  static absl::StatusOr<DeviceStreams> Add(Device& device, const plan::PlanOptions& options = {});
   StreamId Of(plan::Stream stream) const;
 
   StreamId compute = 0;
@@ -49,6 +53,8 @@ struct DeviceStreams {
   StreamId to_host = -1;
   StreamId to_device = -1;
   StreamId host = -1;
+  StreamId stage_activations = -1;
+  StreamId stage_gradients = -1;
 };
 
 // Where what is offloaded lies, and which rank's it is: its ops copy between both memories.
@@ -99,9 +105,19 @@ class DeviceExecutor {
   absl::Status AddJoined(const plan::Program& program);
   absl::Status Bind(const plan::StepPlan& plan, const plan::Program& program, Backend* backend,
                     char* arena, const OffloadMemory& offload);
+  // Of a section that is being enqueued.
+  struct Enqueuing {
+    Section section;
+    const StepContext& context;
+    PieceTimer* timer;
+  };
   absl::Status EnqueueWork(const Thunk& thunk, const StepContext& context);
-  absl::Status EnqueueOp(const Thunk& thunk, Section section, const StepContext& context,
-                         PieceTimer* timer);
+  absl::Status EnqueueOp(const Thunk& thunk, const Enqueuing& now);
+  // What was held back on the stream, up to op `last`.
+  absl::Status EnqueueHeld(StreamId stream, int32_t last, const Enqueuing& now);
+  int32_t IndexOf(const Thunk& thunk) const {
+    return static_cast<int32_t>(&thunk - thunks_.data());
+  }
   bool MustWait(const Thunk& before, Section section, const StepContext& context) const;
   // Every stream waits for all that is on the others.
   absl::Status Join();
@@ -116,6 +132,7 @@ class DeviceExecutor {
   const DeviceStreams streams_;
   std::vector<Joined> joined_;  // compute first
   std::vector<Thunk> thunks_;   // by op index
+  std::vector<int32_t> held_;   // receives that are not enqueued yet, in program order
   StepContext host_context_;
   std::vector<Section> section_of_;
 };

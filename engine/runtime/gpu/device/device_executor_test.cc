@@ -173,7 +173,7 @@ Result RunRank(const v1::JobSpec& spec, How how, uint64_t seed, comm::Communicat
         [&](const absl::Status& status) { communicator->Abort(status.message()); }));
   } else {
     auto executor = *DeviceExecutor::Create(
-        plan, plan.train, &backend, &device, *DeviceStreams::Add(device, plan.options.Offloads()),
+        plan, plan.train, &backend, &device, *DeviceStreams::Add(device, plan.options),
         arena.data(), {.host_arena = host.data(), .rank = communicator->rank()});
     executor->SetHostContext(ContextOfSteps());  // the same in all of them
     runner = how == How::kDevice ? std::make_unique<OnADevice>(std::move(executor))
@@ -305,6 +305,73 @@ TEST(DeviceExecutor, OneRankNeedsOneStream) {
   const std::vector<Result> found = RunRanksOf(spec, How::kDevice, 5);
   ASSERT_EQ(found[0].status, absl::OkStatus());
   EXPECT_TRUE(found[0].bytes == RunRanksOf(spec, How::kCpu)[0].bytes);
+}
+
+// Notes what is enqueued.
+class EnqueueOrder : public FakeDevice {
+ public:
+  using FakeDevice::FakeDevice;
+  absl::Status Enqueue(StreamId stream, Work work) override {
+    names.push_back(work.name);
+    return FakeDevice::Enqueue(stream, std::move(work));
+  }
+  std::vector<std::string> names;
+};
+
+class NoWork : public Backend {
+ public:
+  absl::StatusOr<BoundOp> Bind(const plan::StepPlan&, const plan::Program&,
+                               const plan::PlannedOp&) override {
+    return [](const StepContext&) { return absl::OkStatus(); };
+  }
+};
+
+// What a stage receives is planned ahead, and held back until something waits for it or is behind
+// it on its stream.
+TEST(DeviceExecutor, ReceivesAreEnqueuedWhereTheyAreAwaited) {
+  const TinyJob job;
+  for (const int micro : {1, 2, 12}) {
+    for (const auto schedule : {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
+      const v1::JobSpec spec = job.Spec({.ranks = 3,
+                                         .pipeline = 3,
+                                         .schedule = schedule,
+                                         .stage = 0,
+                                         .micro_batch = micro,
+                                         .layers = 3});
+      for (int stage = 0; stage < 3; ++stage) {
+        plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
+        options.stage = stage;
+        const plan::StepPlan plan = *plan::PlanTraining(spec, options);
+        const std::vector<plan::PlannedOp>& ops = plan.train.ops;
+        EnqueueOrder device(7);
+        NoWork backend;
+        std::vector<char> arena(static_cast<size_t>(plan.arena_bytes));
+        auto executor = DeviceExecutor::Create(plan, plan.train, &backend, &device,
+                                               *DeviceStreams::Add(device, options), arena.data());
+        ASSERT_TRUE(executor.ok()) << executor.status();
+        ASSERT_EQ((*executor)->Run(Section::kMicroStep, {}), absl::OkStatus());
+        std::vector<size_t> order;
+        for (const std::string& name : device.names) order.push_back(std::stoul(name.substr(3)));
+        ASSERT_GT(order.size(), 20U);
+        int received = 0;
+        for (size_t i = 0; i < order.size(); ++i) {
+          if (ops[order[i]].op.kind != graph::OpKind::kStageReceive) continue;
+          ++received;
+          size_t next = i + 1;
+          while (ops[order[next]].op.kind == graph::OpKind::kStageReceive) ++next;
+          // For this one, or for one behind it on its stream.
+          const auto awaits = [&](int32_t op) {
+            return ops[op].stream == ops[order[i]].stream && op >= static_cast<int32_t>(order[i]);
+          };
+          const std::vector<int32_t>& waits = ops[order[next]].wait_for;
+          EXPECT_TRUE(ops[order[next]].stream == ops[order[i]].stream ||
+                      std::any_of(waits.begin(), waits.end(), awaits))
+              << device.names[i] << ", then " << device.names[next];
+        }
+        EXPECT_GE(received, 12 / micro);
+      }
+    }
+  }
 }
 
 // A wait that orders nothing: it only bounds how much is under way at once, or the streams are

@@ -27,7 +27,10 @@ PieceTimer::Line& PieceTimer::LineOf(int32_t op) {
 
 PieceTimer::Part PieceTimer::PartOf(int32_t op) const {
   const plan::PlannedOp& planned = program_->ops[op];
-  if (planned.stream == plan::Stream::kCommunication) return Part::kCommunication;
+  const bool communicates = planned.stream == plan::Stream::kCommunication ||
+                            planned.stream == plan::Stream::kStageActivations ||
+                            planned.stream == plan::Stream::kStageGradients;
+  if (communicates) return Part::kCommunication;
   if (planned.stream != plan::Stream::kCompute) return Part::kOther;
   switch (planned.op.phase) {
     case graph::Phase::kForward:

@@ -137,8 +137,8 @@ class OpBench {
     control.row = context.position;
     if (!cuda_backend_->takes_documents()) return;
     const auto packed = PackedDocumentsOf(cpu_plan_, cpu_plan_.*program);
-    const char* ids = cpu_arena_->data() + packed->ids;
-    const auto fit = WriteDocumentTables(ControlLayoutOf(cuda_plan_, 0),
+    const char* ids = cpu_arena_->data() + packed->ids[0];
+    const auto fit = WriteDocumentTables(ControlLayoutOf(cuda_plan_, 0), 0,
                                          reinterpret_cast<const int32_t*>(ids), control_->data());
     ASSERT_TRUE(fit.ok()) << fit.status();
     context.many_documents = !*fit;

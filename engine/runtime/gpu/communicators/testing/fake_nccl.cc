@@ -62,6 +62,7 @@ bool FakeNcclCluster::SplitDone(const std::string& name, int rank, Part* part) {
   const Splitting& splitting = splitting_[name];
   if (static_cast<int>(splitting.asked.size()) < splitting.ranks) return false;
   const auto [color, key] = splitting.asked.at(rank);
+  if (color == kNcclNoColor) return true;
   *part = {.name = absl::StrCat(name, " color ", color)};
   for (const auto& [other, asked] : splitting.asked) {
     if (asked.first != color) continue;
@@ -184,8 +185,8 @@ NcclResult FakeNccl::AsyncError(NcclComm comm, NcclResult* out) {
   if (comm->child != nullptr) {
     FakeNcclCluster::Part part;
     if (!cluster_.SplitDone(comm->splitting, comm->rank, &part)) return NcclResult::kSuccess;
-    NcclComm child = Add(part.name, part.ranks, part.rank);
-    child->parent = comm;
+    NcclComm child = part.ranks == 0 ? nullptr : Add(part.name, part.ranks, part.rank);
+    if (child != nullptr) child->parent = comm;
     *std::exchange(comm->child, nullptr) = child;
   }
   *out = NcclResult::kSuccess;
@@ -270,20 +271,18 @@ NcclResult FakeNccl::AllGather(const void* send, void* receive, size_t count, DT
 
 NcclResult FakeNccl::Send(const void* send, size_t count, DType type, int peer, NcclComm comm,
                           cudaStream_t) {
-  if (!grouped_) misuse.push_back("sent outside of a group");
   const NcclResult begun = Begin("send", comm);
   if (begun != NcclResult::kSuccess) return begun;
   messages_.push_back({comm, peer, send, nullptr, count * ByteSize(type)});
-  return NcclResult::kInProgress;
+  return grouped_ ? NcclResult::kInProgress : MakeMessages();
 }
 
 NcclResult FakeNccl::Receive(void* receive, size_t count, DType type, int peer, NcclComm comm,
                              cudaStream_t) {
-  if (!grouped_) misuse.push_back("received outside of a group");
   const NcclResult begun = Begin("receive", comm);
   if (begun != NcclResult::kSuccess) return begun;
   messages_.push_back({comm, peer, nullptr, receive, count * ByteSize(type)});
-  return NcclResult::kInProgress;
+  return grouped_ ? NcclResult::kInProgress : MakeMessages();
 }
 
 NcclResult FakeNccl::GroupStart() {
@@ -295,6 +294,10 @@ NcclResult FakeNccl::GroupStart() {
 NcclResult FakeNccl::GroupEnd() {
   calls.push_back("group end");
   if (!std::exchange(grouped_, false)) misuse.push_back("the end of no group");
+  return MakeMessages();
+}
+
+NcclResult FakeNccl::MakeMessages() {
   const std::vector<Message> messages = std::exchange(messages_, {});
   for (const Message& m : messages) {
     if (m.send == nullptr) continue;

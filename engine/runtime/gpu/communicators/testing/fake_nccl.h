@@ -125,6 +125,7 @@ class FakeNccl : public NcclApi {
 
   // Notes the call; what is wrong with it, or kSuccess.
   NcclResult Begin(const std::string& name, NcclComm comm);
+  NcclResult MakeMessages();
   // The call's result: under way where there is a lag.
   NcclResult Lag(NcclComm comm);
   NcclComm Add(const std::string& name, int ranks, int rank);

@@ -6,15 +6,35 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_IN_PROCESS_DEVICE_COMMUNICATOR_H_
 #define MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_IN_PROCESS_DEVICE_COMMUNICATOR_H_
 
+#include <atomic>
 #include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "engine/comm/communicator.h"
+#include "engine/plan/step_plan.h"
+#include "engine/runtime/executor/stage_transfers.h"
 #include "engine/runtime/gpu/backend/device_communicator.h"
 
 namespace milepost::runtime {
+
+// Whether what the device executor calls so may wait for peers (FakeDevice::SetBeside).
+inline bool MeetsPeers(absl::string_view name) {
+  for (const char* kind : {"(stage_", "(tensor_", "(reduce_", "(gather_"}) {
+    if (absl::StrContains(name, kind)) return true;
+  }
+  return false;
+}
+
+// Among whom the calls of a stream are made, of the in-process groups that there are.
+inline comm::Communicator& RanksOf(plan::Stream stream, comm::Communicator& collectives,
+                                   const StageTransfers& transfers) {
+  return stream == plan::Stream::kStageActivations ? *transfers.activations
+         : stream == plan::Stream::kStageGradients ? *transfers.gradients
+                                                   : collectives;
+}
 
 class InProcessDeviceCommunicator : public DeviceCommunicator {
  public:
@@ -25,8 +45,11 @@ class InProcessDeviceCommunicator : public DeviceCommunicator {
   int world() const override { return ranks_.world(); }
   bool capturable() const override { return capturable_; }
   absl::Status Enqueue(const Collective& call, char* arena, void*, cudaStream_t) override {
+    if (busy_.exchange(true)) return Keep(absl::InternalError("two streams share a communicator"));
     sums_.resize(static_cast<size_t>(call.bytes()));
-    return Keep(CallOnHost(call, arena + call.offset, ranks_, sums_.data()));
+    const absl::Status status = CallOnHost(call, arena + call.offset, ranks_, sums_.data());
+    busy_ = false;
+    return Keep(status);
   }
   absl::Status Health() override { return Keep(absl::OkStatus()); }
   void Abort(absl::string_view reason) override {
@@ -45,6 +68,7 @@ class InProcessDeviceCommunicator : public DeviceCommunicator {
   comm::Communicator& ranks_;
   const bool capturable_;
   std::vector<char> sums_;
+  std::atomic<bool> busy_{false};  // with a call, of which a stream makes one at a time
   std::mutex mutex_;
   absl::Status failure_;
 };

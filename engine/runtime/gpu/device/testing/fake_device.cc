@@ -228,21 +228,72 @@ absl::Status FakeDevice::Launch(GraphId graph, StreamId id) {
   return RunSome();
 }
 
-// Any node, of `wanted` where given, with nothing left to wait for. There must be one.
-absl::Status FakeDevice::RunOne(const std::vector<bool>* wanted) {
+// Of `wanted` where given: with nothing left to wait for.
+std::vector<int> FakeDevice::Ready(const std::vector<bool>* wanted) const {
   std::vector<int> ready;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
-    if (node.done || (stuck_ && stuck_(node.work.name)) ||
+    if (node.begun || (stuck_ && stuck_(node.work.name)) ||
         (wanted != nullptr && !(i < wanted->size() && (*wanted)[i])))
       continue;
     if (std::all_of(node.after.begin(), node.after.end(), [&](int n) { return nodes_[n].done; })) {
       ready.push_back(static_cast<int>(i));
     }
   }
+  return ready;
+}
+
+void FakeDevice::RunBeside(int index) {
+  const auto run = [this, index, issue = nodes_[index].work.issue] {
+    absl::Status status = issue();
+    const std::lock_guard lock(mutex_);
+    done_beside_.emplace_back(index, std::move(status));
+    changed_.notify_all();
+  };
+  running_.emplace(index, std::thread(run));
+}
+
+absl::Status FakeDevice::TakeDone(bool wait) {
+  std::vector<std::pair<int, absl::Status>> done;
+  {
+    std::unique_lock lock(mutex_);
+    if (wait) changed_.wait(lock, [&] { return !done_beside_.empty(); });
+    done.swap(done_beside_);
+  }
+  for (auto& [index, status] : done) {
+    running_.at(index).join();
+    running_.erase(index);
+    nodes_[index].done = true;
+    trace_.push_back(nodes_[index].work.name);
+    if (!status.ok()) Fail(std::move(status)).IgnoreError();
+  }
+  return failure_;
+}
+
+void FakeDevice::JoinAll() {
+  for (auto& [index, thread] : running_) thread.join();
+  running_.clear();
+  done_beside_.clear();
+}
+
+// Any node that can run, of `wanted` where one of these can; where none can, until one is done that
+// runs beside. There must be one.
+absl::Status FakeDevice::RunOne(const std::vector<bool>* wanted) {
+  const size_t running = running_.size();
+  MP_RETURN_IF_ERROR(TakeDone(/*wait=*/false));
+  std::vector<int> ready = Ready(wanted);
+  if (ready.empty() && wanted != nullptr) ready = Ready(nullptr);
+  if (ready.empty() && running_.size() < running) return absl::OkStatus();  // that was it
+  if (ready.empty() && !running_.empty()) return TakeDone(/*wait=*/true);
   if (ready.empty() && stuck_) return absl::DeadlineExceededError("stuck");
   MP_CHECK(!ready.empty());
-  Node& node = nodes_[ready[random_() % ready.size()]];
+  const int index = ready[random_() % ready.size()];
+  Node& node = nodes_[index];
+  node.begun = true;
+  if (node.work.issue && beside_ && beside_(node.work.name)) {
+    RunBeside(index);
+    return absl::OkStatus();
+  }
   node.done = true;
   if (!node.work.issue) return absl::OkStatus();
   trace_.push_back(node.work.name);
@@ -257,6 +308,7 @@ bool FakeDevice::Idle() const {
 // A device runs beside its host, a little or not at all.
 absl::Status FakeDevice::RunSome() {
   for (uint64_t turns = random_() % 4; turns > 1 && !Idle(); --turns) {
+    if (!running_.empty() && Ready(nullptr).empty()) break;  // nothing but what others must come to
     const absl::Status status = RunOne(nullptr);
     if (absl::IsDeadlineExceeded(status)) break;
     MP_RETURN_IF_ERROR(status);
@@ -291,9 +343,7 @@ absl::Status FakeDevice::RunUntil(int last) {
     return false;
   };
   while (left()) {
-    absl::Status status = RunOne(random_() % 2 == 0 ? &wanted : nullptr);
-    if (absl::IsDeadlineExceeded(status)) status = RunOne(nullptr);
-    MP_RETURN_IF_ERROR(status);
+    MP_RETURN_IF_ERROR(RunOne(random_() % 2 == 0 ? &wanted : nullptr));
   }
   host_.resize(nodes_.size());
   for (size_t i = 0; i < wanted.size(); ++i) {

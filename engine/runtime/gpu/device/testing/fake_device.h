@@ -5,18 +5,25 @@
 //
 //   FakeDevice device(/*seed=*/7);
 //
+// Where the streams of one rank wait for those of another that wait for other streams of this one,
+// what meets peers must not hold up the rest: SetBeside.
+//
 // Its clock is one of its own: every piece of work takes the time that SetCost says, beginning when
 // all is done that it waits for, and what the host has waited for. So times do not depend on the
 // order in which work happens to run.
 #ifndef MILEPOST_ENGINE_RUNTIME_GPU_DEVICE_TESTING_FAKE_DEVICE_H_
 #define MILEPOST_ENGINE_RUNTIME_GPU_DEVICE_TESTING_FAKE_DEVICE_H_
 
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +34,7 @@ namespace milepost::runtime {
 class FakeDevice : public Device {
  public:
   explicit FakeDevice(uint64_t seed) : random_(seed) {}
+  ~FakeDevice() override { JoinAll(); }
 
   absl::StatusOr<char*> Allocate(int64_t bytes) override;
   absl::Status Pin(char*, int64_t) override { return absl::OkStatus(); }
@@ -38,6 +46,8 @@ class FakeDevice : public Device {
         stream,
         {.issue = [&work] { return work.issue(); }, .name = work.name, .accesses = work.accesses});
   }
+  // Also for what runs beside.
+  void StopHostWork() override { JoinAll(); }
   absl::Status Copy(StreamId stream, void* to, const void* from, int64_t bytes) override;
   absl::Status Zero(StreamId stream, void* data, int64_t bytes) override;
   absl::Status Record(EventId event, StreamId stream) override;
@@ -58,6 +68,10 @@ class FakeDevice : public Device {
   // Work whose name this holds of never runs, nor what waits for it: the host's waits for it end
   // with DEADLINE_EXCEEDED.
   void SetStuck(std::function<bool(const std::string& name)> stuck) { stuck_ = std::move(stuck); }
+  // Work of which this holds runs on a thread of its own, and may take long; other streams go on.
+  void SetBeside(std::function<bool(const std::string& name)> beside) {
+    beside_ = std::move(beside);
+  }
   int64_t allocated_bytes() const { return allocated_bytes_; }
   // Names of what has run, in order.
   const std::vector<std::string>& trace() const { return trace_; }
@@ -69,6 +83,7 @@ class FakeDevice : public Device {
     Work work;  // without `issue`: only orders others
     std::vector<int> after;
     std::vector<bool> ancestors;  // by node: done before it in any order
+    bool begun = false;
     bool done = false;
     TimerId timer = kNone;  // that notes `end`
     double end = 0;         // by the device's clock
@@ -98,6 +113,11 @@ class FakeDevice : public Device {
   static absl::Status CheckOrder(const Nodes& nodes);
   bool Idle() const;
   absl::Status RunOne(const std::vector<bool>* wanted);
+  std::vector<int> Ready(const std::vector<bool>* wanted) const;
+  void RunBeside(int node);
+  // Takes what has been done beside; `wait`: at least one piece.
+  absl::Status TakeDone(bool wait);
+  void JoinAll();
   absl::Status RunSome();
   absl::Status RunUntil(int node);
   absl::Status Fail(absl::Status status);
@@ -121,6 +141,11 @@ class FakeDevice : public Device {
   absl::Status failure_;
   std::function<double(const std::string&)> cost_ = [](const std::string&) { return 1e-6; };
   std::function<bool(const std::string&)> stuck_;
+  std::function<bool(const std::string&)> beside_;
+  std::map<int, std::thread> running_;  // by node: what runs beside
+  std::mutex mutex_;                    // of what follows
+  std::condition_variable changed_;
+  std::vector<std::pair<int, absl::Status>> done_beside_;  // not taken yet
   double host_seconds_ = 0;  // when all was done that the host has waited for
   std::vector<Time> timers_;
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <future>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,6 +43,41 @@ class FakeDeviceTest : public testing::Test {
   StreamId second_ = 0;
   EventId event_ = 0;
 };
+
+// What runs beside waits for work of another stream, which comes after it in any order but one.
+TEST_F(FakeDeviceTest, WhatRunsBesideHoldsUpItsStreamAlone) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    Start(seed);
+    device_->SetBeside([](const std::string& name) { return name == "waits"; });
+    std::promise<void> come;
+    std::future<void> comes = come.get_future();
+    Work waits = Touch("waits", 0, true);
+    waits.issue = [&] {
+      comes.wait();
+      return absl::OkStatus();
+    };
+    Work comes_late = Touch("comes", 1, true);
+    comes_late.issue = [&] {
+      come.set_value();
+      return absl::OkStatus();
+    };
+    ASSERT_TRUE(device_->Enqueue(first_, waits).ok());
+    ASSERT_TRUE(device_->Enqueue(first_, Touch("behind", 0, true)).ok());
+    ASSERT_TRUE(device_->Enqueue(second_, comes_late).ok());
+    ASSERT_EQ(Drain(), absl::OkStatus());
+    EXPECT_THAT(device_->trace(), ElementsAre("comes", "waits", "behind"));
+  }
+}
+
+TEST_F(FakeDeviceTest, AnErrorBesideIsTheDevices) {
+  Start(1);
+  device_->SetBeside([](const std::string&) { return true; });
+  Work fails = Touch("fails", 0, true);
+  fails.issue = [] { return absl::AbortedError("gone"); };
+  ASSERT_TRUE(device_->Enqueue(first_, fails).ok());
+  EXPECT_EQ(device_->Synchronize(first_, kTimeout), absl::AbortedError("gone"));
+  EXPECT_FALSE(device_->Enqueue(second_, Touch("later", 1, true)).ok());
+}
 
 TEST_F(FakeDeviceTest, OrdersAreThoseThatStreamsAndEventsAllow) {
   std::set<std::vector<std::string>> orders;
