@@ -301,8 +301,7 @@ StepEstimate EstimateStep(const StepCosts& step, const DeviceProfile& profile) {
     estimate.bubble_seconds = of_passes * (time.step / time.busy - 1);
     estimate.seconds += estimate.bubble_seconds;
   }
-  const auto tokens = static_cast<double>(o.world * o.micro_batch * o.accumulation * o.sequence);
-  estimate.tokens_per_second = tokens / estimate.seconds;
+  estimate.tokens_per_second = static_cast<double>(o.TokensOfStep()) / estimate.seconds;
   estimate.mfu = step.flops_per_step / (estimate.seconds * RateOf(profile, o.compute_dtype).peak);
   estimate.bound = BoundOf(estimate);
   return estimate;

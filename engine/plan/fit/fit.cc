@@ -36,7 +36,7 @@ SettingSpace AutoSpace(const v1::JobSpec& spec) {
   if (rounds && MicroIsAuto(spec)) space.micros = {given.micro * given.accumulation};
   if (StageIsAuto(spec)) {
     space.stages = {1, 0, 2, 3};
-    if (DataRanks(spec.resources()) == 1) space.stages = {1};  // all the same
+    if (StateRanks(spec.resources()) == 1) space.stages = {1};  // all the same
   }
   if (RecomputeIsAuto(spec)) {
     space.recomputes = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
@@ -228,7 +228,7 @@ SettingSpace SmallerSpace(const v1::JobSpec& spec, const RankPlace& place) {
   if (can_offload) space.offloads.push_back(true);
   if (given.offload && place.host_bytes > 0) space.offloads.push_back(false);
   if (space.micros.empty()) space.micros = {given.micro};
-  const int last = DataRanks(spec.resources()) == 1 ? given.stage : 3;
+  const int last = StateRanks(spec.resources()) == 1 ? given.stage : 3;
   for (int stage = given.stage; stage <= last; ++stage) space.stages.push_back(stage);
   if (given.recompute == Recompute::kNone) space.recomputes.push_back(Recompute::kSelective);
   if (given.recompute != Recompute::kFull) space.recomputes.push_back(Recompute::kFull);

@@ -41,8 +41,8 @@ std::vector<int> GroupsOf(const v1::JobSpec& spec, bool open, int stage, int ran
   return groups;
 }
 
-std::vector<int> StagesFor(const std::vector<int>& stages, int data) {
-  if (data > 1) return stages;
+std::vector<int> StagesFor(const std::vector<int>& stages, int sharing) {
+  if (sharing > 1) return stages;
   return {stages.front()};  // all the same
 }
 
@@ -95,7 +95,7 @@ std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
     if (micros.empty()) continue;
     std::vector<Setting> valid;  // with the first micro-batch; that of the others is so too
     for (const bool offload : space.offloads) {
-      for (const int stage : StagesFor(space.stages, data)) {
+      for (const int stage : StagesFor(space.stages, StateRanks(divided.resources()))) {
         for (const int group :
              GroupsOf(divided, space.groups, stage, place.profile.ranks_per_host)) {
           Setting setting = SettingOf(spec);

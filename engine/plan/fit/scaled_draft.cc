@@ -107,8 +107,7 @@ StepEstimate ScaledDraft::Estimate(const DeviceProfile& profile) const {
     estimate.*part = std::max(0.0, Extended(least.*part, estimate.*part, times));
   }
   const PlanOptions& o = more.options;
-  const auto tokens = static_cast<double>(o.world * o.micro_batch * o.accumulation * o.sequence);
-  estimate.tokens_per_second = tokens / estimate.seconds;
+  estimate.tokens_per_second = static_cast<double>(o.TokensOfStep()) / estimate.seconds;
   estimate.mfu = Extended(few.flops_per_step, more.flops_per_step, times) /
                  (estimate.seconds * RateOf(profile, o.compute_dtype).peak);
   return estimate;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/ops/context_parallel/context_parallel.h"
 #include "engine/plan/cuda_beside.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/human_units.h"
@@ -217,6 +218,24 @@ std::string StorageText(const PlanOptions& options) {
                       options.nf4_base ? ", base in nf4" : "");
 }
 
+// Of queries, in the first layer's attention.
+int64_t HeadsOfARank(const StepPlan& plan) {
+  for (const PlannedOp& op : plan.train.ops) {
+    if (op.op.kind == graph::OpKind::kAttention) return op.op.attributes.heads;
+  }
+  return 0;
+}
+
+// That context ranks send each other for attention.
+double ExchangedBytes(const StepPlan& plan) {
+  double bytes = 0;
+  for (const PlannedOp& op : plan.train.ops) {
+    if (!ops::IsHeadsExchange(op.op.kind)) continue;
+    bytes += op.wire_bytes * static_cast<double>(plan.options.MicroSteps());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
@@ -224,7 +243,8 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
   std::string text = absl::StrFormat(
       "ranks %d%s, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.Ranks(),
       absl::StrCat(o.tensor > 1 ? absl::StrCat(", tensor ", o.tensor) : "",
-                   o.pipeline > 1 ? absl::StrCat(", pipeline ", o.pipeline) : ""),
+                   o.pipeline > 1 ? absl::StrCat(", pipeline ", o.pipeline) : "",
+                   o.context > 1 ? absl::StrCat(", context ", o.context) : ""),
       o.zero_stage, o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "",
       Precision(plan), MicroBatchText(o, options.unit), o.accumulation, RecomputeText(plan));
   if (o.pipeline > 1) {
@@ -233,6 +253,13 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
                           "which needs the most memory\n",
                           Name(o.schedule), 100 * TimeOf(ShapeOf(o)).idle_share(), o.stage + 1,
                           o.pipeline);
+  }
+  if (o.context > 1) {
+    absl::StrAppendFormat(&text,
+                          "context        %d of %d tokens of each sequence, and %d heads of all "
+                          "of them; %s exchanged per step and rank\n",
+                          o.OwnSequence(), o.sequence, HeadsOfARank(plan),
+                          HumanBytes(ExchangedBytes(plan)));
   }
   for (const v1::Choice& choice : options.choices) {
     absl::StrAppendFormat(&text, "chosen         %s: %s (%s)\n", choice.field(), choice.value(),
@@ -312,6 +339,12 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
                         {"schedule", Name(plan.options.schedule)},
                         {"stage", plan.options.stage},
                         {"idle_share", TimeOf(ShapeOf(plan.options)).idle_share()}};
+  }
+  if (plan.options.context > 1) {
+    json["context"] = {{"ranks", plan.options.context},
+                       {"tokens", plan.options.OwnSequence()},
+                       {"heads", HeadsOfARank(plan)},
+                       {"exchanged_bytes", ExchangedBytes(plan)}};
   }
   json["zero_stage"] = plan.options.zero_stage;
   json["shards"] = plan.options.Shards();

@@ -49,6 +49,10 @@ class CollectiveMaker {
       case OpKind::kTensorGather:
         call = AmongTensorRanks(Kind::kAllGather);
         break;
+      case OpKind::kTokensToHeads:
+      case OpKind::kHeadsToTokens:
+        call = ExchangeHeads();
+        break;
       case OpKind::kGatherParameters:
         call = GatherParameters();
         break;
@@ -176,6 +180,18 @@ class CollectiveMaker {
     return call;
   }
 
+  Collective ExchangeHeads() const {
+    const graph::ValueId output = planned_.op.outputs[0].value;
+    const plan::Place& place = program_.places[output];
+    const graph::Value& value = program_.graph.values[output];
+    Collective call =
+        OnBuffer(Kind::kExchange, place.buffer, graph::Elements(value.shape), value.dtype);
+    call.offset += place.offset;
+    const int context = plan_.options.context;
+    call.among = AmongRanks({rank_ / context * context, context, 1});
+    return call;
+  }
+
   const plan::StepPlan& plan_;
   const plan::Program& program_;
   const plan::PlannedOp& planned_;
@@ -194,6 +210,7 @@ absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& pla
 absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator,
                         char* scratch) {
   const auto count = static_cast<size_t>(call.elements);
+  MP_CHECK(call.kind != Kind::kExchange);
   if (call.dtype == DType::kBf16 && call.kind == Kind::kAllReduce) {
     return communicator.AllReduceElementsBf16(data, count, reinterpret_cast<float*>(scratch),
                                               call.among);

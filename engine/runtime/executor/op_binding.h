@@ -27,6 +27,8 @@ struct OpBinding {
   int tensor_rank = 0;
 
   int RankOfJob() const { return PeerOfStage(plan.options.stage); }
+  // Of a sequence's tokens: how many lie before this rank's, where context ranks divide them.
+  int64_t TokensBefore() const { return rank % plan.options.context * plan.options.OwnSequence(); }
   // The rank of the job that has this one's data and tensor ranks.
   int PeerOfStage(int stage) const {
     return (rank * plan.options.pipeline + stage) * plan.options.tensor + tensor_rank;
@@ -36,7 +38,7 @@ struct OpBinding {
   // Of the step: how many lie between its first micro-batch and the op's, where a program has them
   // all.
   int64_t SamplesBefore() const {
-    return attributes().micro_batch * plan.options.micro_batch * plan.options.world;
+    return attributes().micro_batch * plan.options.micro_batch * plan.options.SampleRanks();
   }
   const graph::Value& ValueOf(graph::ValueId id) const { return program.graph.values[id]; }
   const graph::Shape& InputShape(int i) const { return ValueOf(planned.op.inputs[i]).shape; }

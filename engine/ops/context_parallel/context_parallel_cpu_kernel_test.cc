@@ -1,0 +1,127 @@
+#include "engine/ops/context_parallel/context_parallel_cpu_kernel.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/kernels/cpu/testing.h"
+
+namespace milepost::kernels {
+namespace {
+
+using Rows = std::vector<uint16_t>;  // elements of two bytes
+
+struct Sizes {
+  int64_t ranks, batch, tokens, heads, kv_heads, width;  // `width` of a head
+  HeadsExchangeShape Shape() const {
+    return {.ranks = ranks,
+            .batch = batch,
+            .tokens = tokens,
+            .heads = heads,
+            .kv_heads = kv_heads,
+            .head_bytes = width * 2};
+  }
+};
+
+char* Bytes(Rows& rows) { return reinterpret_cast<char*>(rows.data()); }
+const char* Bytes(const Rows& rows) { return reinterpret_cast<const char*>(rows.data()); }
+
+// The element that column `column` of head `head` has at a token; all heads of queries come first,
+// then those of keys and of values.
+uint16_t ElementOf(const Sizes& s, int64_t sequence, int64_t token, int64_t head, int64_t column) {
+  const int64_t all = s.heads + 2 * s.kv_heads;
+  const int64_t row = sequence * s.ranks * s.tokens + token;
+  return static_cast<uint16_t>((row * all + head) * s.width + column);
+}
+
+Rows ByTokens(const Sizes& s, int64_t rank) {
+  Rows rows;
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t t = 0; t < s.tokens; ++t) {
+      for (int64_t h = 0; h < s.heads + 2 * s.kv_heads; ++h) {
+        for (int64_t c = 0; c < s.width; ++c) {
+          rows.push_back(ElementOf(s, b, rank * s.tokens + t, h, c));
+        }
+      }
+    }
+  }
+  return rows;
+}
+
+Rows ByHeads(const Sizes& s, int64_t rank) {
+  std::vector<int64_t> own;  // heads
+  for (int64_t h = 0; h < s.heads / s.ranks; ++h) own.push_back(rank * s.heads / s.ranks + h);
+  for (const int64_t first : {s.heads, s.heads + s.kv_heads}) {
+    const int64_t count = s.kv_heads / s.ranks;
+    for (int64_t h = 0; h < count; ++h) own.push_back(first + rank * count + h);
+  }
+  Rows rows;
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t t = 0; t < s.ranks * s.tokens; ++t) {
+      for (const int64_t h : own) {
+        for (int64_t c = 0; c < s.width; ++c) rows.push_back(ElementOf(s, b, t, h, c));
+      }
+    }
+  }
+  return rows;
+}
+
+const Sizes kSizes[] = {{1, 2, 3, 2, 1, 4}, {2, 1, 3, 4, 2, 5}, {2, 3, 4, 4, 4, 3},
+                        {3, 2, 5, 6, 3, 8}, {4, 2, 1, 4, 0, 7}, {2, 2, 40, 2, 2, 1}};
+
+// All ranks here: what rank `from` packs for rank `to` is what that one puts into its rows.
+TEST(HeadsExchangeKernel, TokensBecomeHeadsAndBack) {
+  for (const int threads : {1, 3}) {
+    const ThreadCount scope(threads);
+    for (const Sizes& s : kSizes) {
+      const HeadsExchangeShape shape = s.Shape();
+      Rows piece(static_cast<size_t>(shape.PieceBytes() / 2));
+      for (int64_t to = 0; to < s.ranks; ++to) {
+        const Rows wanted = ByHeads(s, to);
+        Rows got(wanted.size(), 0xffff);
+        for (int64_t from = 0; from < s.ranks; ++from) {
+          TakeHeads(shape, Bytes(ByTokens(s, from)), to, PackedPiece(shape, Bytes(piece)));
+          const char* sent = Bytes(piece);
+          CopyPiece(shape, PackedPiece(shape, sent), PieceOf(shape, Bytes(got), from));
+        }
+        EXPECT_EQ(got, wanted) << s.ranks << " ranks, to " << to;
+      }
+      for (int64_t to = 0; to < s.ranks; ++to) {
+        const Rows wanted = ByTokens(s, to);
+        Rows got(wanted.size(), 0xffff);
+        for (int64_t from = 0; from < s.ranks; ++from) {
+          const Rows heads = ByHeads(s, from);
+          CopyPiece(shape, PieceOf(shape, Bytes(heads), to), PackedPiece(shape, Bytes(piece)));
+          const char* sent = Bytes(piece);
+          PutHeads(shape, PackedPiece(shape, sent), from, Bytes(got));
+        }
+        EXPECT_EQ(got, wanted) << s.ranks << " ranks, to " << to;
+      }
+    }
+  }
+}
+
+// Without packing: a rank's own piece, and those of one sequence.
+TEST(HeadsExchangeKernel, PiecesLieInRowsByHeads) {
+  for (const Sizes& s : kSizes) {
+    const HeadsExchangeShape shape = s.Shape();
+    for (int64_t rank = 0; rank < s.ranks; ++rank) {
+      const Rows heads = ByHeads(s, rank);
+      Rows got(heads.size(), 0xffff);
+      for (int64_t from = 0; from < s.ranks; ++from) {
+        TakeHeads(shape, Bytes(ByTokens(s, from)), rank, PieceOf(shape, Bytes(got), from));
+      }
+      EXPECT_EQ(got, heads);
+      Rows tokens(ByTokens(s, rank).size(), 0xffff);
+      for (int64_t from = 0; from < s.ranks; ++from) {
+        const Rows of_rank = ByHeads(s, from);
+        PutHeads(shape, PieceOf(shape, Bytes(of_rank), rank), from, Bytes(tokens));
+      }
+      EXPECT_EQ(tokens, ByTokens(s, rank));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace milepost::kernels

@@ -1,0 +1,104 @@
+// Verification, part 8: where context ranks divide sequences, what each has of all tokens (some
+// heads) and what it has of some tokens (all heads) are told apart. Attention reads the one, nearly
+// all else the other, and exchanges alone turn one into the other.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/plan/verification/verify.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::kNoValue;
+using graph::OpKind;
+using graph::ValueId;
+
+// Needs all tokens of a sequence: their places.
+bool NeedsAllTokens(OpKind kind) {
+  return kind == OpKind::kAttention || kind == OpKind::kAttentionBackward ||
+         kind == OpKind::kRope || kind == OpKind::kRopeBackward;
+}
+
+// May compute with all tokens of some heads: makes the same of them.
+bool ComputesByHeads(OpKind kind) {
+  switch (kind) {
+    case OpKind::kQkNorm:
+    case OpKind::kQkNormBackward:
+    case OpKind::kCopyToHost:
+    case OpKind::kCopyToDevice:
+      return true;
+    default:
+      return NeedsAllTokens(kind);
+  }
+}
+
+class HeadsVerifier {
+ public:
+  HeadsVerifier(const StepPlan& plan, const Program& program)
+      : options_(plan.options), graph_(program.graph), by_heads_(graph_.values.size(), false) {}
+
+  absl::Status Verify(const graph::Op& op) {
+    bool any = false;
+    for (const ValueId input : op.inputs) any |= input != kNoValue && by_heads_[input];
+    if (op.kind == OpKind::kTokensToHeads || op.kind == OpKind::kHeadsToTokens) {
+      return VerifyExchange(op, any);
+    }
+    if (any && !ComputesByHeads(op.kind)) {
+      return Wrong(op, " reads some heads of all tokens, as if they were a rank's tokens");
+    }
+    if (NeedsAllTokens(op.kind) && (!any || op.attributes.sequence != options_.sequence)) {
+      return Wrong(op, " has not all tokens of the sequences");
+    }
+    for (const graph::Output& output : op.outputs) {
+      if (output.value == kNoValue) continue;
+      const graph::Value& value = graph_.values[output.value];
+      by_heads_[output.value] = any && value.kind == graph::ValueKind::kActivation &&
+                                value.shape.size() > 1;  // no gradient of a gamma
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Wrong(const graph::Op& op, const std::string& what) const {
+    const ValueId first = op.outputs.empty() ? kNoValue : op.outputs[0].value;
+    const std::string of = first == kNoValue ? "" : " (" + graph_.values[first].name + ")";
+    return absl::InternalError(absl::StrCat("plan: ", Name(op.kind), of, what));
+  }
+
+  absl::Status VerifyExchange(const graph::Op& op, bool read_by_heads) {
+    const bool to_heads = op.kind == OpKind::kTokensToHeads;
+    if (to_heads == read_by_heads) return Wrong(op, " reads what it should make");
+    const graph::Shape& x = graph_.values[op.inputs[0]].shape;
+    const graph::Shape& y = graph_.values[op.outputs[0].value].shape;
+    const graph::Shape& tokens = to_heads ? x : y;
+    const graph::Shape& heads = to_heads ? y : x;
+    const graph::Attributes& a = op.attributes;
+    const int64_t ranks = options_.context, all = a.heads + 2 * a.kv_heads;
+    if (heads[0] != a.batch * options_.sequence || heads[0] != tokens[0] * ranks ||
+        heads[1] * ranks != tokens[1] || tokens[1] % all != 0 || a.heads % ranks != 0 ||
+        a.kv_heads % ranks != 0) {
+      return Wrong(op, absl::StrCat(" does not divide the heads among ", ranks, " ranks"));
+    }
+    by_heads_[op.outputs[0].value] = to_heads;
+    return absl::OkStatus();
+  }
+
+  const PlanOptions& options_;
+  const graph::Graph& graph_;
+  std::vector<bool> by_heads_;  // by value
+};
+
+}  // namespace
+
+absl::Status VerifyHeads(const StepPlan& plan, const Program& program) {
+  if (plan.options.context == 1) return absl::OkStatus();
+  HeadsVerifier verifier(plan, program);
+  for (const PlannedOp& planned : program.ops) {
+    const absl::Status status = verifier.Verify(planned.op);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::plan
