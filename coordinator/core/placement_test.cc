@@ -71,6 +71,8 @@ TEST(PlacementTest, GroupsOfNeighboursShareAHostWhereTheyCan) {
   EXPECT_EQ(Show(InGroups(placed, 1)), Show(placed));
   EXPECT_EQ(Show(InGroups(placed, 4)), "a0 a1 a2 a3 b0 b1 b2 b3 c0 c1 c2 c3 a4 b4 c4 d0");
   EXPECT_EQ(Show(InGroups(pool.Find(2, 0), 4)), "a0 a1") << "fewer than a group";
+  // Of three times two ranks, which no host can give, two are together.
+  EXPECT_EQ(Show(InGroups(InGroups(placed, 6), 2)), Show(InGroups(placed, 2)));
 }
 
 TEST(PlacementTest, OneRackBeforeSeveral) {

@@ -50,8 +50,11 @@ TEST(Links, ContextRanksExchangeWithAllAtOnce) {
   EXPECT_EQ(who(8, 2, 0), Pair(8, 8));
   PlanOptions options = Options({.world = 16});
   options.context = 16;
-  const DeviceProfile profile = {
-      .collective_seconds = 1, .host_bandwidth = 100, .network_bandwidth = 10, .ranks_per_host = 8};
+  DeviceProfile profile;
+  profile.host_bandwidth = 100;
+  profile.network_bandwidth = 10;
+  profile.ranks_per_host = 8;
+  profile.collective_seconds = 1;
   // 8 of the 15 others are on the other host.
   EXPECT_DOUBLE_EQ(CollectiveSeconds(OpKind::kHeadsToTokens, 150, options, profile), 8 + 1);
 }

@@ -33,6 +33,13 @@ bool ComputesByHeads(OpKind kind) {
   }
 }
 
+// Of such an op: the inputs with a row for each token, of which it has all or some.
+std::vector<size_t> RowInputs(OpKind kind) {
+  if (kind == OpKind::kAttentionBackward) return {0, 1, 2, 3};
+  if (kind == OpKind::kQkNormBackward) return {0, 3};
+  return {0};
+}
+
 class HeadsVerifier {
  public:
   HeadsVerifier(const StepPlan& plan, const Program& program)
@@ -46,6 +53,11 @@ class HeadsVerifier {
     }
     if (any && !ComputesByHeads(op.kind)) {
       return Wrong(op, " reads some heads of all tokens, as if they were a rank's tokens");
+    }
+    for (const size_t input : any ? RowInputs(op.kind) : std::vector<size_t>()) {
+      if (by_heads_[op.inputs[input]]) continue;
+      return Wrong(op, absl::StrCat(" reads ", graph_.values[op.inputs[input]].name,
+                                    " of a rank's own tokens"));
     }
     if (NeedsAllTokens(op.kind) && (!any || op.attributes.sequence != options_.sequence)) {
       return Wrong(op, " has not all tokens of the sequences");
