@@ -248,6 +248,29 @@ TEST(MeshTest, SaysWhatContextRanksBreak) {
               HasSubstr("multiple of micro * (ranks / context) = 8"));
 }
 
+// Heads of keys that are fewer than ranks are shared, if each has as many.
+TEST(MeshTest, ContextRanksShareHeadsOfKeys) {
+  const auto message = [](int kv_heads, int context) {
+    return std::string(ValidateJobSpec(ContextSpec([=](JobSpec* s) {
+                         v1::LlamaSpec& llama = *s->mutable_model()->mutable_llama();
+                         llama.set_layers(2);
+                         llama.set_width(96);
+                         llama.set_heads(12);
+                         llama.set_kv_heads(kv_heads);
+                         llama.set_hidden(64);
+                         llama.set_context(24);
+                         llama.set_vocabulary(256);
+                         s->mutable_resources()->set_ranks(context);
+                         s->mutable_resources()->mutable_mesh()->set_context(context);
+                       })).message());
+  };
+  EXPECT_EQ(message(2, 4), "");
+  EXPECT_EQ(message(1, 12), "");
+  EXPECT_EQ(message(6, 3), "");
+  EXPECT_THAT(message(4, 6), HasSubstr("resources.mesh.context: must divide or be a multiple of "
+                                       "model.llama.kv_heads (4), got 6; nearest: 2"));
+}
+
 // Shards go over data and context ranks.
 TEST(MeshTest, ShardGroupsAreOfContextRanksToo) {
   const auto message = [](int group) {

@@ -121,7 +121,8 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
   return true;
 }
 
-// What context ranks divide: heads of a tensor rank, and a sequence's tokens.
+// What context ranks divide: heads of a tensor rank, and a sequence's tokens. Heads of keys that are
+// fewer may be shared instead.
 std::vector<Divided> DividedByContext(const v1::JobSpec& spec) {
   const int tensor = TensorRanks(spec.resources());
   const std::string of_tensor = tensor > 1 ? " / resources.mesh.tensor" : "";
@@ -133,12 +134,18 @@ std::vector<Divided> DividedByContext(const v1::JobSpec& spec) {
   return sizes;
 }
 
+bool AreKeys(const Divided& divided) { return absl::StrContains(divided.field, ".kv_heads"); }
+
+bool ContextFits(const Divided& divided, int context) {
+  return divided.size % context == 0 || (AreKeys(divided) && context % divided.size == 0);
+}
+
 // The next smaller number that divides a tensor rank's part of the ranks, and all sizes; 1 does.
 int NearestContext(const v1::JobSpec& spec, int context) {
   const int rest = spec.resources().ranks() / TensorRanks(spec.resources());
   for (--context; context > 1; --context) {
     bool all = rest % context == 0;
-    for (const Divided& divided : DividedByContext(spec)) all &= divided.size % context == 0;
+    for (const Divided& divided : DividedByContext(spec)) all &= ContextFits(divided, context);
     if (all) break;
   }
   return std::max(context, 1);
@@ -159,16 +166,18 @@ void CheckContext(const v1::JobSpec& spec, Checker* check) {
     if (is) return check->Add(kContext, what);
   }
   if (resources.ranks() % tensor != 0) return;  // said of tensor
-  const auto wrong = [&](absl::string_view what, int64_t size, int got) {
-    check->Add(kContext, absl::StrCat("must divide ", what, " (", size, "), got ", got,
-                                      "; nearest: ", NearestContext(spec, context)));
+  const auto wrong = [&](const Divided& divided) {
+    check->Add(kContext,
+               absl::StrCat("must divide ", AreKeys(divided) ? "or be a multiple of " : "",
+                            divided.field, " (", divided.size, "), got ", context,
+                            "; nearest: ", NearestContext(spec, context)));
   };
   if (resources.ranks() % (tensor * context) != 0) {
     const char* what = tensor > 1 ? "resources.ranks / resources.mesh.tensor" : "resources.ranks";
-    return wrong(what, resources.ranks() / tensor, context);
+    return wrong({what, resources.ranks() / tensor});
   }
   for (const Divided& divided : DividedByContext(spec)) {
-    if (divided.size % context != 0) return wrong(divided.field, divided.size, context);
+    if (!ContextFits(divided, context)) return wrong(divided);
   }
 }
 

@@ -94,6 +94,29 @@ TEST(ContextParallel, FourRanksHaveAHeadEach) {
   }
 }
 
+// Two heads of keys, or one, for four ranks.
+TEST(ContextParallel, RanksShareHeadsOfKeysThatAreFewer) {
+  const TinyJob job;
+  for (const int64_t kv_heads : {1, 2}) {
+    for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+      const TinyOptions options{
+          .precision = precision, .llama = true, .kv_heads = kv_heads, .qk_norm = true};
+      const double tolerance = precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3;
+      const Trained alone = Train(job.Spec(On({}, options)));
+      for (const Mesh& mesh : {Mesh{1, 4, 1, 1}, Mesh{2, 4, 1, 2}}) {
+        SCOPED_TRACE(absl::StrCat(kv_heads, " heads on ", NameOf(mesh)));
+        ExpectAlike(Train(job.Spec(On(mesh, options))), alone, tolerance);
+      }
+    }
+    const auto spec = [&](const Mesh& mesh) {
+      return WithOneStepOfSgd(
+          job.Spec(On(mesh, {.llama = true, .kv_heads = kv_heads, .qkv_bias = true})));
+    };
+    const Snapshot start = TrainUntil(spec({}), 0).snapshot;
+    ExpectSameStep(start, Train(spec({})).snapshot, Train(spec({1, 4, 1, 1})).snapshot);
+  }
+}
+
 TEST(ContextParallel, WithTensorRanks) {
   const TinyJob job;
   for (const ContextFamily& family : Families()) {
@@ -285,8 +308,8 @@ TEST(ContextParallel, SendsWhatIsPlanned) {
     for (const int tensor : {1, 2}) {
       for (const int stage : {0, 1, 3}) {
         const v1::JobSpec spec =
-            job.Spec(On({1, 2, tensor, stage},
-                        {.precision = precision, .llama = true, .kv_heads = 4, .qk_norm = true}));
+            job.Spec(On({1, 4 / tensor, tensor, stage},
+                        {.precision = precision, .llama = true, .kv_heads = 2, .qk_norm = true}));
         auto group = comm::MakeInProcessGroup(spec.resources().ranks());
         std::vector<std::thread> threads;
         for (size_t rank = 0; rank < group.size(); ++rank) {

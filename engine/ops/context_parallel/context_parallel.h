@@ -5,8 +5,11 @@
 // kTokensToHeads: x[B*T/R,(H+2G)D] -> y[B*T,(H+2G)/R*D]: of R ranks the r-th gives all heads of
 //                 tokens [r T/R, (r+1) T/R) of each sequence, and gets queries' heads
 //                 [r H/R, (r+1) H/R) of all tokens, and such a part of the keys' and of the
-//                 values'. Without heads of keys (kv_heads 0) there are queries alone.
-// kHeadsToTokens: the way back, and each other's gradient.
+//                 values'. Where R is a multiple of G, that is the one head which these queries
+//                 read: R/G neighbours get the same. Without heads of keys (kv_heads 0) there are
+//                 queries alone.
+// kHeadsToTokens: the way back, and each other's gradient: of heads that ranks share, the sum of
+//                 what each makes of it, in fp32 and rounded once.
 //
 // Within one rank both copy.
 #ifndef MILEPOST_ENGINE_OPS_CONTEXT_PARALLEL_CONTEXT_PARALLEL_H_

@@ -18,6 +18,7 @@ using kernels::CopyPiece;
 using kernels::HeadsExchangeShape;
 using kernels::PackedPiece;
 using kernels::PieceOf;
+using kernels::PieceRows;
 using runtime::Binding;
 using runtime::BoundOp;
 using runtime::StepContext;
@@ -91,27 +92,32 @@ absl::StatusOr<BoundOp> BindTokensToHeads(const Binding& b) {
   };
 }
 
-absl::StatusOr<BoundOp> BindHeadsToTokens(const Binding& b) {
+template <typename T>
+absl::StatusOr<BoundOp> HeadsToTokensOf(const Binding& b) {
   MP_ASSIGN_OR_RETURN(HeadsExchange exchange, HeadsExchangeFor(b));
   const char* const x = b.Input<char>(0);
   const bool whole = exchange.shape.batch == 1;
+  std::vector<PieceRows<const char>> pieces(static_cast<size_t>(exchange.shape.ranks));
+  pieces[static_cast<size_t>(exchange.own)] = PieceOf(exchange.shape, x, exchange.own);
   for (size_t i = 0; i < exchange.transfers.size(); ++i) {
-    exchange.transfers[i].receive = PackedAt(exchange, b.Workspace(), i, false);
-    exchange.transfers[i].send = whole ? PieceOf(exchange.shape, x, exchange.others[i]).data
-                                       : PackedAt(exchange, b.Workspace(), i, true);
+    Communicator::Transfer& transfer = exchange.transfers[i];
+    transfer.receive = PackedAt(exchange, b.Workspace(), i, false);
+    transfer.send = whole ? PieceOf(exchange.shape, x, exchange.others[i]).data
+                          : PackedAt(exchange, b.Workspace(), i, true);
+    const char* received = transfer.receive;
+    pieces[static_cast<size_t>(exchange.others[i])] = PackedPiece(exchange.shape, received);
   }
-  return [e = std::move(exchange), x, y = b.Output<char>(0), whole,
+  return [e = std::move(exchange), pieces = std::move(pieces), x, y = b.Output<T>(0), whole,
           packed = b.Workspace()](const StepContext&) {
     for (size_t i = 0; i < e.others.size() && !whole; ++i) {
       CopyPiece(e.shape, PieceOf(e.shape, x, e.others[i]),
                 PackedPiece(e.shape, PackedAt(e, packed, i, true)));
     }
-    PutHeads(e.shape, PieceOf(e.shape, x, e.own), e.own, y);
     MP_RETURN_IF_ERROR(ExchangePieces(e));
-    for (size_t i = 0; i < e.others.size(); ++i) {
-      const char* received = e.transfers[i].receive;
-      PutHeads(e.shape, PackedPiece(e.shape, received), e.others[i], y);
+    for (size_t rank = 0; rank < pieces.size(); ++rank) {
+      PutHeads(e.shape, pieces[rank], static_cast<int64_t>(rank), reinterpret_cast<char*>(y));
     }
+    if (e.shape.SharesKeys()) kernels::SumSharedKeys<T>(e.shape, pieces, y);
     return absl::OkStatus();
   };
 }
@@ -119,6 +125,6 @@ absl::StatusOr<BoundOp> BindHeadsToTokens(const Binding& b) {
 }  // namespace
 
 constinit const CpuOp kTokensToHeads = {.bind = BindTokensToHeads};
-constinit const CpuOp kHeadsToTokens = {.bind = BindHeadsToTokens};
+constinit const CpuOp kHeadsToTokens = {.bind = MP_BY_DTYPE(HeadsToTokensOf)};
 
 }  // namespace milepost::ops::cpu

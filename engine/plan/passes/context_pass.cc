@@ -115,18 +115,19 @@ class SequenceDivider {
     const Op by_tokens = op;  // as it was
     graph::Attributes& a = op.attributes;
     a.sequence *= ranks_;
-    MP_RETURN_IF_ERROR(Divide(op, a.heads));
-    MP_RETURN_IF_ERROR(Divide(op, a.kv_heads));
+    const ValueId x = op.inputs[0];
+    MP_RETURN_IF_ERROR(DivideHeads(op));
+    const int64_t heads = HeadsOf(op);
+    const int64_t width = graph_.values[x].shape[1] / (first ? HeadsOf(by_tokens) : heads);
     if (first) {
-      const ValueId x = op.inputs[0];
-      op.inputs[0] = ByHeads(x);
+      op.inputs[0] = ByHeads(x, heads * width);
       for (graph::Output& output : op.outputs) {
         if (output.may_overwrite == x) output.may_overwrite = op.inputs[0];
       }
       Push(ops::TokensToHeadsOp(x, op.inputs[0], by_tokens.attributes), op);
     }
     if (op.kind != OpKind::kAttention) {
-      Widen(graph_.values[op.outputs[0].value]);
+      Widen(heads * width, graph_.values[op.outputs[0].value]);
       graph_.ops.push_back(std::move(op));
       return absl::OkStatus();
     }
@@ -136,7 +137,7 @@ class SequenceDivider {
       shape[2] *= ranks_;
     }
     const ValueId out = op.outputs[0].value;
-    op.outputs[0].value = ByHeads(out);
+    op.outputs[0].value = ByHeads(out, a.heads * width);
     const Op back = ops::HeadsToTokensOp(op.outputs[0].value, out, by_tokens.attributes);
     graph_.ops.push_back(op);
     Push(back, op);
@@ -149,24 +150,31 @@ class SequenceDivider {
     graph_.ops.push_back(std::move(exchange));
   }
 
-  absl::Status Divide(const Op& op, int64_t& heads) const {
-    if (heads % ranks_ != 0) {
-      return Wrong(op, absl::StrCat(ranks_, " does not divide ", heads, " heads"));
+  static int64_t HeadsOf(const Op& op) { return op.attributes.heads + 2 * op.attributes.kv_heads; }
+
+  absl::Status DivideHeads(Op& op) const {
+    graph::Attributes& a = op.attributes;
+    const kernels::HeadsExchangeShape shape = {
+        .ranks = ranks_, .heads = a.heads, .kv_heads = a.kv_heads};
+    if (!shape.Divides()) {
+      return Wrong(op, absl::StrCat(ranks_, " ranks do not divide ", a.heads,
+                                    " heads, or those of ", a.kv_heads, " keys"));
     }
-    heads /= ranks_;
+    a.heads = shape.OwnHeads();
+    a.kv_heads = shape.OwnKvHeads();
     return absl::OkStatus();
   }
 
-  void Widen(graph::Value& value) const {
+  void Widen(int64_t width, graph::Value& value) const {
     value.shape[0] *= ranks_;
-    value.shape[1] /= ranks_;
+    value.shape[1] = width;
   }
 
   // A new value: the same, with all tokens of a rank's heads.
-  ValueId ByHeads(ValueId by_tokens) {
+  ValueId ByHeads(ValueId by_tokens, int64_t width) {
     graph::Value value = graph_.values[by_tokens];
     absl::StrAppend(&value.name, " by heads");
-    Widen(value);
+    Widen(width, value);
     graph_.values.push_back(std::move(value));
     return static_cast<ValueId>(graph_.values.size()) - 1;
   }

@@ -113,14 +113,31 @@ TEST(ContextPass, TensorRanksDivideTheHeadsFirst) {
   EXPECT_EQ(ShapeOf(graph, "layers.0.attn.qkv by heads"), (Shape{32, 32}));
 }
 
+// Two heads of keys for four ranks: two neighbours have the same, each for two heads of queries.
+TEST(ContextPass, RanksShareHeadsOfKeysThatAreFewer) {
+  graph::Graph graph = ForwardOf(LlamaSpecOf(8, 2));
+  ASSERT_EQ(DivideSequences(graph, 4), absl::OkStatus());
+  EXPECT_EQ(ShapeOf(graph, "layers.0.attn.qkv"), (Shape{16, 96}));
+  EXPECT_EQ(ShapeOf(graph, "layers.0.attn.qkv by heads"), (Shape{64, 32}));
+  EXPECT_EQ(ShapeOf(graph, "layers.0.attn.rotated"), (Shape{64, 32}));
+  EXPECT_EQ(ShapeOf(graph, "layers.0.attn.out by heads"), (Shape{64, 16}));
+  const absl::StatusOr<StepPlan> plan = PlanOf(LlamaSpecOf(8, 2), 4, 4);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  for (const PlannedOp& op : plan->train.ops) {
+    if (op.op.kind != OpKind::kAttention) continue;
+    EXPECT_EQ(op.op.attributes.heads, 2);
+    EXPECT_EQ(op.op.attributes.kv_heads, 1);
+  }
+}
+
 TEST(ContextPass, NamesWhatCannotBeDivided) {
   graph::Graph graph = ForwardOf(SpecOf({.heads = 4}));
   absl::Status status = DivideSequences(graph, 3);
   EXPECT_TRUE(absl::IsInvalidArgument(status));
   EXPECT_THAT(status.message(),
-              HasSubstr("resources.mesh.context: h.0.attn.out: 3 does not divide 4 heads"));
-  graph = ForwardOf(LlamaSpecOf(8, 2));
-  EXPECT_THAT(DivideSequences(graph, 4).message(), HasSubstr("4 does not divide 2 heads"));
+              HasSubstr("resources.mesh.context: h.0.attn.out: 3 ranks do not divide 4 heads"));
+  graph = ForwardOf(LlamaSpecOf(12, 4));
+  EXPECT_THAT(DivideSequences(graph, 6).message(), HasSubstr("or those of 4 keys"));
   graph = ForwardOf(SpecOf({.context = 15}));
   EXPECT_THAT(DivideSequences(graph, 2).message(),
               HasSubstr("sequences of 16 tokens are longer than the 15 positions"));

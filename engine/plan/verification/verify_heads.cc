@@ -1,6 +1,7 @@
 // Verification, part 8: where context ranks divide sequences, what each has of all tokens (some
 // heads) and what it has of some tokens (all heads) are told apart. Attention reads the one, nearly
 // all else the other, and exchanges alone turn one into the other.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -87,9 +88,13 @@ class HeadsVerifier {
     const graph::Shape& heads = to_heads ? y : x;
     const graph::Attributes& a = op.attributes;
     const int64_t ranks = options_.context, all = a.heads + 2 * a.kv_heads;
+    // Of keys a head at least, which then several ranks have.
+    const int64_t keys = a.kv_heads == 0 ? 0 : std::max<int64_t>(1, a.kv_heads / ranks);
+    const int64_t own = a.heads / ranks + 2 * keys;
+    const bool keys_divide = a.kv_heads % ranks == 0 || ranks % a.kv_heads == 0;
     if (heads[0] != a.batch * options_.sequence || heads[0] != tokens[0] * ranks ||
-        heads[1] * ranks != tokens[1] || tokens[1] % all != 0 || a.heads % ranks != 0 ||
-        a.kv_heads % ranks != 0) {
+        tokens[1] % all != 0 || heads[1] * all != tokens[1] * own || a.heads % ranks != 0 ||
+        !keys_divide) {
       return Wrong(op, absl::StrCat(" does not divide the heads among ", ranks, " ranks"));
     }
     by_heads_[op.outputs[0].value] = to_heads;

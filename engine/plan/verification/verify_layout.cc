@@ -339,8 +339,10 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
     return (options.tensor - 1) * 4.0 * static_cast<double>(graph::Elements(own.shape));
   }
   if (planned.op.kind == graph::OpKind::kTokensToHeads ||
-      planned.op.kind == graph::OpKind::kHeadsToTokens) {  // all but the own part
-    const graph::Value& own = plan.train.graph.values[planned.op.inputs[0]];
+      planned.op.kind == graph::OpKind::kHeadsToTokens) {  // all but the own part of rows by heads
+    const bool to_heads = planned.op.kind == graph::OpKind::kTokensToHeads;
+    const graph::ValueId rows = to_heads ? planned.op.outputs[0].value : planned.op.inputs[0];
+    const graph::Value& own = plan.train.graph.values[rows];
     const int64_t bytes = graph::Elements(own.shape) * ByteSize(own.dtype);
     return static_cast<double>(bytes - bytes / options.context);
   }

@@ -181,9 +181,11 @@ class CollectiveMaker {
   }
 
   Collective ExchangeHeads() const {
-    const graph::ValueId output = planned_.op.outputs[0].value;
-    const plan::Place& place = program_.places[output];
-    const graph::Value& value = program_.graph.values[output];
+    const bool to_heads = planned_.op.kind == OpKind::kTokensToHeads;
+    const graph::ValueId by_heads =
+        to_heads ? planned_.op.outputs[0].value : planned_.op.inputs[0];  // a shard for each rank
+    const plan::Place& place = program_.places[by_heads];
+    const graph::Value& value = program_.graph.values[by_heads];
     Collective call =
         OnBuffer(Kind::kExchange, place.buffer, graph::Elements(value.shape), value.dtype);
     call.offset += place.offset;
