@@ -226,8 +226,7 @@ TEST(MeshTest, SaysWhatContextRanksBreak) {
   };
   EXPECT_EQ(message(context(12, 4)), "");
   EXPECT_THAT(message(context(6, 4)),
-              HasSubstr("resources.mesh.context: must divide resources.ranks (6), got 4; "
-                        "nearest: 2"));
+              HasSubstr("resources.mesh.context: must divide ranks (6), got 4; nearest: 2"));
   EXPECT_THAT(message(context(12, 4, 30)),
               HasSubstr("must divide data.sequence_length (30), got 4; nearest: 2"));
   EXPECT_THAT(message(context(12, 3)), HasSubstr("must divide model.gpt2.heads (4), got 3; "
@@ -271,6 +270,20 @@ TEST(MeshTest, ContextRanksShareHeadsOfKeys) {
                                        "model.llama.kv_heads (4), got 6; nearest: 2"));
 }
 
+TEST(MeshTest, StagesHaveContextRanks) {
+  const auto spec = [](int ranks) {
+    return ContextSpec([=](JobSpec* s) {
+      s->mutable_resources()->set_ranks(ranks);
+      s->mutable_resources()->mutable_mesh()->set_pipeline(2);
+    });
+  };
+  EXPECT_EQ(ValidateJobSpec(spec(8)), absl::OkStatus());
+  EXPECT_EQ(DataRanks(spec(8).resources()), 2);
+  EXPECT_EQ(StateRanks(spec(8).resources()), 4);
+  EXPECT_THAT(ValidateJobSpec(spec(6)).message(),
+              HasSubstr("resources.mesh.context: must divide (ranks / pipeline) (3), got 2"));
+}
+
 // Shards go over data and context ranks.
 TEST(MeshTest, ShardGroupsAreOfContextRanksToo) {
   const auto message = [](int group) {
@@ -286,8 +299,6 @@ TEST(MeshTest, RefusesWhatContextRanksAreNotFor) {
   const std::pair<const char*, void (*)(JobSpec*)> cases[] = {
       {"resources.device: cuda",
        [](JobSpec* s) { s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA); }},
-      {"resources.mesh.pipeline",
-       [](JobSpec* s) { s->mutable_resources()->mutable_mesh()->set_pipeline(2); }},
       {"train.dpo", [](JobSpec* s) { s->mutable_train()->mutable_dpo(); }},
       {"images", [](JobSpec* s) { s->mutable_model()->mutable_resnet(); }},
   };

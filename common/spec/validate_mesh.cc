@@ -101,10 +101,10 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
     return wrong("is not for train.recompute: budget; take none, selective or full");
   }
   if (resources.ranks() % TensorRanks(resources) != 0) return true;  // said of tensor
-  if (resources.ranks() % ModelRanks(resources) != 0) {
+  const int model = TensorRanks(resources) * pipeline;
+  if (resources.ranks() % model != 0) {
     return wrong(absl::StrCat(TensorRanks(resources) > 1 ? "times tensor " : "",
-                              "must divide resources.ranks (", resources.ranks(), "), got ",
-                              ModelRanks(resources),
+                              "must divide resources.ranks (", resources.ranks(), "), got ", model,
                               "; nearest: ", NearestPipeline(spec, pipeline)));
   }
   if (pipeline > SizesOf(spec.model()).layers) {
@@ -121,8 +121,8 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
   return true;
 }
 
-// What context ranks divide: heads of a tensor rank, and a sequence's tokens. Heads of keys that are
-// fewer may be shared instead.
+// What context ranks divide: heads of a tensor rank, and a sequence's tokens. Heads of keys that
+// are fewer may be shared instead.
 std::vector<Divided> DividedByContext(const v1::JobSpec& spec) {
   const int tensor = TensorRanks(spec.resources());
   const std::string of_tensor = tensor > 1 ? " / resources.mesh.tensor" : "";
@@ -140,9 +140,10 @@ bool ContextFits(const Divided& divided, int context) {
   return divided.size % context == 0 || (AreKeys(divided) && context % divided.size == 0);
 }
 
-// The next smaller number that divides a tensor rank's part of the ranks, and all sizes; 1 does.
+// The next smaller number that divides the ranks of a tensor rank and stage, and all sizes; 1 does.
 int NearestContext(const v1::JobSpec& spec, int context) {
-  const int rest = spec.resources().ranks() / TensorRanks(spec.resources());
+  const v1::ResourceSpec& resources = spec.resources();
+  const int rest = resources.ranks() / (TensorRanks(resources) * PipelineStages(resources));
   for (--context; context > 1; --context) {
     bool all = rest % context == 0;
     for (const Divided& divided : DividedByContext(spec)) all &= ContextFits(divided, context);
@@ -153,28 +154,29 @@ int NearestContext(const v1::JobSpec& spec, int context) {
 
 void CheckContext(const v1::JobSpec& spec, Checker* check) {
   const v1::ResourceSpec& resources = spec.resources();
-  const int context = resources.mesh().context(), tensor = TensorRanks(resources);
+  const int context = resources.mesh().context();
+  const int others = TensorRanks(resources) * PipelineStages(resources);
   const std::pair<bool, const char*> refused[] = {
       {spec.has_script(), "is not for jobs with a script: it divides its sequences itself"},
       {spec.model().has_resnet() || spec.model().has_vit(),
        "is not for images: it is for model.gpt2, model.llama and model.bert; take 1"},
       {resources.device() == v1::DEVICE_KIND_CUDA,
        "is not for resources.device: cuda; take 1, and resources.mesh.tensor"},
-      {resources.mesh().has_pipeline(), "is not for resources.mesh.pipeline; take 1 of either"},
       {spec.train().has_dpo(), "is not for train.dpo; take 1"}};
   for (const auto& [is, what] : refused) {
     if (is) return check->Add(kContext, what);
   }
-  if (resources.ranks() % tensor != 0) return;  // said of tensor
+  if (resources.ranks() % others != 0) return;  // said of these
   const auto wrong = [&](const Divided& divided) {
     check->Add(kContext,
                absl::StrCat("must divide ", AreKeys(divided) ? "or be a multiple of " : "",
                             divided.field, " (", divided.size, "), got ", context,
                             "; nearest: ", NearestContext(spec, context)));
   };
-  if (resources.ranks() % (tensor * context) != 0) {
-    const char* what = tensor > 1 ? "resources.ranks / resources.mesh.tensor" : "resources.ranks";
-    return wrong({what, resources.ranks() / tensor});
+  if (resources.ranks() / others % context != 0) {
+    v1::ResourceSpec rest = resources;
+    rest.mutable_mesh()->clear_context();
+    return wrong({DataRanksName(rest), resources.ranks() / others});
   }
   for (const Divided& divided : DividedByContext(spec)) {
     if (!ContextFits(divided, context)) return wrong(divided);

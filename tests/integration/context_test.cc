@@ -301,6 +301,46 @@ TEST(ContextParallel, WithWhatDataRanksHave) {
   }
 }
 
+// Each stage's ranks exchange heads, whatever the order of its passes.
+TEST(ContextParallel, WithStages) {
+  const TinyJob job;
+  for (const ContextFamily& family : Families()) {
+    if (family.options.olmo3) continue;
+    TinyOptions options = family.options;
+    options.kv_heads = 4;
+    options.layers = 4;
+    const Trained alone = Train(job.Spec(On({}, options)));
+    std::vector<Mesh> meshes = {{2, 2, 1, 3}};
+    if (family.name == "gpt2" || family.name == "bert") meshes.push_back({1, 2, 2, 1});
+    for (const Mesh& mesh : meshes) {
+      for (const v1::PipelineSchedule schedule :
+           {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
+        SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh), ", schedule ", schedule));
+        TinyOptions with = On(mesh, options);
+        with.ranks *= 2;
+        with.pipeline = 2;
+        with.schedule = schedule;
+        with.micro_batch = 2;
+        const Trained trained = Train(job.Spec(with));
+        ExpectAlike(trained, alone, 1e-5);
+      }
+    }
+  }
+}
+
+// With rows of a rank that layers of 8 bits take: multiples of 16.
+TEST(ContextParallel, InFp8) {
+  const TinyJob job;
+  const auto spec = [&](int context) {
+    return job.Spec({.ranks = context,
+                     .context = context,
+                     .precision = v1::PRECISION_FP8,
+                     .global_batch = 16,
+                     .micro_batch = 8});
+  };
+  ExpectAlike(Train(spec(2)), Train(spec(1)), 5e-3);
+}
+
 // What is planned is what is sent, and a rank has its part of the tokens' activations.
 TEST(ContextParallel, SendsWhatIsPlanned) {
   const TinyJob job;

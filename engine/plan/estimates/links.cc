@@ -74,6 +74,7 @@ Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_p
       return Neighbours(options.tensor, all, on_host);
     case OpKind::kTokensToHeads:
     case OpKind::kHeadsToTokens:
+      // Those of a stage are placed beside each other.
       if (options.context * options.tensor <= on_host) return {options.context, options.context};
       return Apart(options.context, options.tensor, all, on_host);
     case OpKind::kStageSend:  // to a neighbour

@@ -443,9 +443,10 @@ absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const Rank
         absl::StrCat(text,
                      "; no micro-batch, stage or recomputation makes it fit: shorten "
                      "data.sequence_length, use more ranks with memory of their own, ",
-                     TensorRanks(spec.resources()) > 1 ? "a larger resources.mesh.tensor, "
-                     : StoragesOf(spec).size() > 1     ? "let train.memory be low, "
-                                                       : "",
+                     TensorRanks(spec.resources()) > 1    ? "a larger resources.mesh.tensor, "
+                     : ContextRanks(spec.resources()) > 1 ? "a larger resources.mesh.context, "
+                     : StoragesOf(spec).size() > 1        ? "let train.memory be low, "
+                                                          : "",
                      In4Bits(spec, place), "or make the model smaller"));
   }
   return absl::InvalidArgumentError(
