@@ -236,9 +236,25 @@ double ExchangedBytes(const StepPlan& plan) {
   return bytes;
 }
 
-}  // namespace
+void AddMesh(const StepPlan& plan, Json& json) {
+  json["world"] = plan.options.Ranks();
+  json["tensor"] = plan.options.tensor;
+  if (plan.options.pipeline > 1) {
+    json["pipeline"] = {{"stages", plan.options.pipeline},
+                        {"schedule", Name(plan.options.schedule)},
+                        {"stage", plan.options.stage},
+                        {"idle_share", TimeOf(ShapeOf(plan.options)).idle_share()}};
+  }
+  if (plan.options.context > 1) {
+    json["context"] = {{"ranks", plan.options.context},
+                       {"tokens", plan.options.OwnSequence()},
+                       {"heads", HeadsOfARank(plan)},
+                       {"exchanged_bytes", ExchangedBytes(plan)}};
+  }
+}
 
-std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
+// How ranks share out the work.
+std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
       "ranks %d%s, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.Ranks(),
@@ -261,6 +277,14 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
                           o.OwnSequence(), o.sequence, HeadsOfARank(plan),
                           HumanBytes(ExchangedBytes(plan)));
   }
+  return text;
+}
+
+}  // namespace
+
+std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
+  const PlanOptions& o = plan.options;
+  std::string text = RanksText(plan, options);
   for (const v1::Choice& choice : options.choices) {
     absl::StrAppendFormat(&text, "chosen         %s: %s (%s)\n", choice.field(), choice.value(),
                           choice.reason());
@@ -332,20 +356,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
     json["chosen"].push_back(
         {{"field", choice.field()}, {"value", choice.value()}, {"reason", choice.reason()}});
   }
-  json["world"] = plan.options.Ranks();
-  json["tensor"] = plan.options.tensor;
-  if (plan.options.pipeline > 1) {
-    json["pipeline"] = {{"stages", plan.options.pipeline},
-                        {"schedule", Name(plan.options.schedule)},
-                        {"stage", plan.options.stage},
-                        {"idle_share", TimeOf(ShapeOf(plan.options)).idle_share()}};
-  }
-  if (plan.options.context > 1) {
-    json["context"] = {{"ranks", plan.options.context},
-                       {"tokens", plan.options.OwnSequence()},
-                       {"heads", HeadsOfARank(plan)},
-                       {"exchanged_bytes", ExchangedBytes(plan)}};
-  }
+  AddMesh(plan, json);
   json["zero_stage"] = plan.options.zero_stage;
   json["shards"] = plan.options.Shards();
   json["precision"] = Precision(plan);
