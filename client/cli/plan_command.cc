@@ -110,6 +110,10 @@ absl::StatusOr<v1::JobSpec> OpenSpec(v1::JobSpec spec, const PlanOptions& option
     return absl::InvalidArgumentError(
         "train.memory: low is not for --search, which does not change what is stored; take exact");
   }
+  if (ContextRanks(spec.resources()) > 1) {
+    return absl::InvalidArgumentError(
+        "resources.mesh.context is not for --search, which knows no context ranks; remove it");
+  }
   if (options.ranks) spec.mutable_resources()->set_ranks(*options.ranks);
   spec.mutable_resources()->clear_mesh();
   v1::TrainSpec* train = spec.mutable_train();

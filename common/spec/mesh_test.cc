@@ -177,6 +177,146 @@ TEST(MeshTest, SaysWhatAPipelineBreaks) {
               HasSubstr("at most 256 micro-batches"));
 }
 
+// 4 ranks, of which each two have a half of each sequence.
+template <typename Change>
+JobSpec ContextSpec(const Change& change) {
+  return MeshSpec([&](JobSpec* s) {
+    s->mutable_resources()->mutable_mesh()->clear_tensor();
+    s->mutable_resources()->mutable_mesh()->set_context(2);
+    change(s);
+  });
+}
+
+TEST(MeshTest, ContextRanksShareTheBatch) {
+  const JobSpec spec = ContextSpec([](JobSpec*) {});
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  EXPECT_EQ(spec.train().batch().accumulation(), 2);  // 16 = 4 * 2 * 2 data ranks
+  EXPECT_EQ(spec.resources().mesh().tensor(), 1);
+  EXPECT_EQ(DataRanks(spec.resources()), 2);
+  EXPECT_EQ(StateRanks(spec.resources()), 4);
+  EXPECT_EQ(StateDigest(spec),
+            StateDigest(MeshSpec([](JobSpec* s) { s->mutable_resources()->clear_mesh(); })));
+  const auto back = ParseJobSpecYaml(MessageToYaml(spec), "f.yaml");
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->resources().mesh().context(), 2);
+}
+
+// So that specs from before there were context ranks have the same digest.
+TEST(MeshTest, OneContextRankIsNone) {
+  const JobSpec spec =
+      MeshSpec([](JobSpec* s) { s->mutable_resources()->mutable_mesh()->set_context(1); });
+  EXPECT_EQ(SpecDigest(spec), SpecDigest(MeshSpec([](JobSpec*) {})));
+  EXPECT_FALSE(
+      ContextSpec([](JobSpec* s) { s->mutable_resources()->mutable_mesh()->set_context(1); })
+          .resources()
+          .has_mesh());
+}
+
+TEST(MeshTest, SaysWhatContextRanksBreak) {
+  const auto message = [](const auto& change) {
+    return std::string(ValidateJobSpec(ContextSpec(change)).message());
+  };
+  const auto context = [](int ranks, int count, int length = 24) {
+    return [=](JobSpec* s) {
+      s->mutable_resources()->set_ranks(ranks);
+      s->mutable_train()->mutable_batch()->set_global(48);
+      s->mutable_data()->set_sequence_length(length);
+      s->mutable_resources()->mutable_mesh()->set_context(count);
+    };
+  };
+  EXPECT_EQ(message(context(12, 4)), "");
+  EXPECT_THAT(message(context(6, 4)),
+              HasSubstr("resources.mesh.context: must divide ranks (6), got 4; nearest: 2"));
+  EXPECT_THAT(message(context(12, 4, 30)),
+              HasSubstr("must divide data.sequence_length (30), got 4; nearest: 2"));
+  EXPECT_THAT(message(context(12, 3)), HasSubstr("must divide model.gpt2.heads (4), got 3; "
+                                                 "nearest: 2"));
+  EXPECT_THAT(message(context(12, 1025)), HasSubstr("resources.mesh.context"));
+  EXPECT_THAT(message([](JobSpec* s) {
+                s->mutable_resources()->set_ranks(8);
+                s->mutable_resources()->mutable_mesh()->set_tensor(2);
+                s->mutable_resources()->mutable_mesh()->set_context(4);
+              }),
+              HasSubstr("model.gpt2.heads / resources.mesh.tensor (2), got 4; nearest: 2"));
+  EXPECT_THAT(message([](JobSpec* s) {
+                s->mutable_resources()->set_min_ranks(3);
+                s->mutable_resources()->set_max_ranks(8);
+              }),
+              HasSubstr("must be a multiple of resources.mesh.context (2), got 3"));
+  EXPECT_THAT(message([](JobSpec* s) { s->mutable_train()->mutable_batch()->set_global(6); }),
+              HasSubstr("multiple of micro * (ranks / context) = 8"));
+}
+
+// Heads of keys that are fewer than ranks are shared, if each has as many.
+TEST(MeshTest, ContextRanksShareHeadsOfKeys) {
+  const auto message = [](int kv_heads, int context) {
+    return std::string(ValidateJobSpec(ContextSpec([=](JobSpec* s) {
+                         v1::LlamaSpec& llama = *s->mutable_model()->mutable_llama();
+                         llama.set_layers(2);
+                         llama.set_width(96);
+                         llama.set_heads(12);
+                         llama.set_kv_heads(kv_heads);
+                         llama.set_hidden(64);
+                         llama.set_context(24);
+                         llama.set_vocabulary(256);
+                         s->mutable_resources()->set_ranks(context);
+                         s->mutable_resources()->mutable_mesh()->set_context(context);
+                       })).message());
+  };
+  EXPECT_EQ(message(2, 4), "");
+  EXPECT_EQ(message(1, 12), "");
+  EXPECT_EQ(message(6, 3), "");
+  EXPECT_THAT(message(4, 6), HasSubstr("resources.mesh.context: must divide or be a multiple of "
+                                       "model.llama.kv_heads (4), got 6; nearest: 2"));
+}
+
+TEST(MeshTest, StagesHaveContextRanks) {
+  const auto spec = [](int ranks) {
+    return ContextSpec([=](JobSpec* s) {
+      s->mutable_resources()->set_ranks(ranks);
+      s->mutable_resources()->mutable_mesh()->set_pipeline(2);
+    });
+  };
+  EXPECT_EQ(ValidateJobSpec(spec(8)), absl::OkStatus());
+  EXPECT_EQ(DataRanks(spec(8).resources()), 2);
+  EXPECT_EQ(StateRanks(spec(8).resources()), 4);
+  EXPECT_THAT(ValidateJobSpec(spec(6)).message(),
+              HasSubstr("resources.mesh.context: must divide (ranks / pipeline) (3), got 2"));
+}
+
+// Shards go over data and context ranks.
+TEST(MeshTest, ShardGroupsAreOfContextRanksToo) {
+  const auto message = [](int group) {
+    return std::string(ValidateJobSpec(ContextSpec([=](JobSpec* s) {
+                         s->mutable_train()->mutable_zero()->set_group(group);
+                       })).message());
+  };
+  EXPECT_EQ(message(4), "");
+  EXPECT_THAT(message(3), HasSubstr("train.zero.group: must divide resources.ranks (4), got 3"));
+}
+
+TEST(MeshTest, RefusesWhatContextRanksAreNotFor) {
+  const std::pair<const char*, void (*)(JobSpec*)> cases[] = {
+      {"resources.device: cuda",
+       [](JobSpec* s) { s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA); }},
+      {"train.dpo", [](JobSpec* s) { s->mutable_train()->mutable_dpo(); }},
+      {"images", [](JobSpec* s) { s->mutable_model()->mutable_resnet(); }},
+  };
+  for (const auto& [what, change] : cases) {
+    const absl::Status status = ValidateJobSpec(ContextSpec(change));
+    EXPECT_THAT(status.message(), HasSubstr("resources.mesh.context: is not for ")) << what;
+    EXPECT_THAT(status.message(), HasSubstr(what));
+  }
+  EXPECT_THAT(ValidateJobSpec(ContextSpec([](JobSpec* s) {
+                s->mutable_resources()->mutable_mesh()->set_tensor(kAuto);
+              })).message(),
+              HasSubstr("resources.mesh.tensor: auto chooses no context: give a number"));
+  // What tensor ranks alone do not have.
+  EXPECT_EQ(ValidateJobSpec(ContextSpec(
+                [](JobSpec* s) { s->mutable_train()->set_precision(v1::PRECISION_FP16); })),
+            absl::OkStatus());
+}
+
 // How many ranks share the batch is open until the number is chosen.
 TEST(MeshTest, AutoLeavesTheBatchOpen) {
   const auto spec = [](const auto& change) {

@@ -3,10 +3,25 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/spec/checker.h"
 
 namespace milepost {
+namespace {
+
+// What is above 1 of resources.mesh.
+std::vector<std::string> Divisors(const v1::ResourceSpec& resources) {
+  std::vector<std::string> names;
+  if (TensorRanks(resources) > 1) names.push_back("tensor");
+  if (PipelineStages(resources) > 1) names.push_back("pipeline");
+  if (ContextRanks(resources) > 1) names.push_back("context");
+  return names;
+}
+
+}  // namespace
 
 int LeastRanks(const v1::ResourceSpec& resources) {
   return resources.has_min_ranks() ? resources.min_ranks() : std::max(1, resources.ranks());
@@ -24,28 +39,41 @@ int PipelineStages(const v1::ResourceSpec& resources) {
   return std::clamp(resources.mesh().pipeline(), 1, static_cast<int>(kMaxStages));
 }
 
+int ContextRanks(const v1::ResourceSpec& resources) {
+  return std::clamp(resources.mesh().context(), 1, static_cast<int>(kMaxContext));
+}
+
 int ModelRanks(const v1::ResourceSpec& resources) {
-  return TensorRanks(resources) * PipelineStages(resources);
+  return TensorRanks(resources) * PipelineStages(resources) * ContextRanks(resources);
 }
 
 int DataRanks(const v1::ResourceSpec& resources) {
   return std::max(1, resources.ranks() / ModelRanks(resources));
 }
 
+int StateRanks(const v1::ResourceSpec& resources) {
+  return DataRanks(resources) * ContextRanks(resources);
+}
+
 std::string ModelRanksName(const v1::ResourceSpec& resources) {
-  if (PipelineStages(resources) == 1) return "resources.mesh.tensor";
-  return TensorRanks(resources) == 1 ? "resources.mesh.pipeline"
-                                     : "resources.mesh.tensor * pipeline";
+  const std::string names = absl::StrJoin(Divisors(resources), " * ");
+  return absl::StrCat("resources.mesh.", names.empty() ? "tensor" : names);
+}
+
+std::string DataRanksName(const v1::ResourceSpec& resources) {
+  const std::string names = absl::StrJoin(Divisors(resources), " / ");
+  return names.empty() ? "ranks" : absl::StrCat("(ranks / ", names, ")");
 }
 
 bool IsPossibleSize(const v1::JobSpec& normalized, int ranks) {
   const int model = ModelRanks(normalized.resources());
   if (ranks % model != 0) return false;
   const int data = ranks / model;
+  const int sharing = data * ContextRanks(normalized.resources());
   const v1::BatchSpec& batch = normalized.train().batch();
   const int64_t micro = std::max<int64_t>(1, batch.micro());  // auto: any divisor will do
   const int32_t group = normalized.train().zero().group();
-  return batch.global() % (micro * data) == 0 && (group <= 0 || data % group == 0);
+  return batch.global() % (micro * data) == 0 && (group <= 0 || sharing % group == 0);
 }
 
 std::vector<int> PossibleSizes(const v1::JobSpec& normalized) {

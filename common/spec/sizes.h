@@ -20,16 +20,22 @@ int LeastRanks(const v1::ResourceSpec& resources);
 int MostRanks(const v1::ResourceSpec& resources);
 
 // At least 1: neighbouring ranks that divide each layer among them (resources.mesh.tensor); stages
-// of such groups, which divide the blocks (resources.mesh.pipeline); ranks that train on the same
-// samples together, which are both; and groups of these, each of which has samples of its own.
+// of such groups, which divide the blocks (resources.mesh.pipeline); such groups that divide the
+// tokens of a sequence (resources.mesh.context); ranks that train on the same samples together,
+// which are all of these; and groups of such ranks, each of which has samples of its own.
 int TensorRanks(const v1::ResourceSpec& resources);
 int PipelineStages(const v1::ResourceSpec& resources);
+int ContextRanks(const v1::ResourceSpec& resources);
 // That a pipeline takes in a step: a stage's program has all of them in it.
 inline constexpr int64_t kMaxMicroBatches = 256;
 int ModelRanks(const v1::ResourceSpec& resources);
 int DataRanks(const v1::ResourceSpec& resources);
+// Among how many ranks train.zero shares out what a rank trains: data ranks times context ranks.
+int StateRanks(const v1::ResourceSpec& resources);
 // As messages call ModelRanks: "resources.mesh.tensor", "resources.mesh.tensor * pipeline".
 std::string ModelRanksName(const v1::ResourceSpec& resources);
+// The same as divisors of ranks: "ranks", "(ranks / tensor / pipeline)".
+std::string DataRanksName(const v1::ResourceSpec& resources);
 
 // The numbers of tensor ranks that the spec may have besides what it has (docs/use/parallelism.md),
 // ascending; 1 among them. Whether the batch can be cut accordingly is not looked at.

@@ -46,6 +46,7 @@ void CheckSize(const v1::JobSpec& spec, const char* field, int32_t ranks, Checke
       automatic ? "" : absl::StrCat("train.batch.micro (", train.batch().micro(), ") * "),
       ranks / model,
       PipelineStages(resources) > 1 ? " pipelines"
+      : ContextRanks(resources) > 1 ? " groups of ranks on the same samples"
       : model > 1                   ? " groups of tensor ranks"
                                     : " ranks");
   if (train.zero().group() > 0) {

@@ -1,10 +1,11 @@
-// resources.mesh: what tensor ranks and the stages of a pipeline can divide.
+// resources.mesh: what tensor ranks, the stages of a pipeline and context ranks can divide.
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/auto_fields.h"
 #include "common/spec/checker.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr char kTensor[] = "resources.mesh.tensor";
 constexpr char kPipeline[] = "resources.mesh.pipeline";
 constexpr char kSchedule[] = "resources.mesh.schedule";
+constexpr char kContext[] = "resources.mesh.context";
 
 struct Divided {
   std::string field;
@@ -65,7 +67,7 @@ void CheckDivided(const v1::JobSpec& spec, Checker* check) {
     check->Add(kTensor, absl::StrCat("must divide ", what, " (", size, "), got ", tensor,
                                      "; nearest: ", NearestTensor(tensor, ranks, sizes)));
   };
-  if (ranks % ModelRanks(spec.resources()) != 0) return wrong("resources.ranks", ranks);
+  if (ranks % tensor != 0) return wrong("resources.ranks", ranks);
   for (const Divided& divided : sizes) {
     if (divided.size % tensor != 0) return wrong(divided.field, divided.size);
   }
@@ -96,10 +98,10 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
     return wrong("is not for train.recompute: budget; take none, selective or full");
   }
   if (resources.ranks() % TensorRanks(resources) != 0) return true;  // said of tensor
-  if (resources.ranks() % ModelRanks(resources) != 0) {
+  const int model = TensorRanks(resources) * pipeline;
+  if (resources.ranks() % model != 0) {
     return wrong(absl::StrCat(TensorRanks(resources) > 1 ? "times tensor " : "",
-                              "must divide resources.ranks (", resources.ranks(), "), got ",
-                              ModelRanks(resources),
+                              "must divide resources.ranks (", resources.ranks(), "), got ", model,
                               "; nearest: ", NearestPipeline(spec, pipeline)));
   }
   if (pipeline > SizesOf(spec.model()).layers) {
@@ -114,6 +116,68 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
                               micro_batches, ": take a larger train.batch.micro"));
   }
   return true;
+}
+
+// What context ranks divide: heads of a tensor rank, and a sequence's tokens. Heads of keys that
+// are fewer may be shared instead.
+std::vector<Divided> DividedByContext(const v1::JobSpec& spec) {
+  const int tensor = TensorRanks(spec.resources());
+  const std::string of_tensor = tensor > 1 ? " / resources.mesh.tensor" : "";
+  std::vector<Divided> sizes = {{"data.sequence_length", spec.data().sequence_length()}};
+  for (const Divided& divided : DividedSizes(spec.model())) {
+    if (!absl::EndsWith(divided.field, "heads")) continue;
+    sizes.push_back({absl::StrCat(divided.field, of_tensor), divided.size / tensor});
+  }
+  return sizes;
+}
+
+bool AreKeys(const Divided& divided) { return absl::StrContains(divided.field, ".kv_heads"); }
+
+bool ContextFits(const Divided& divided, int context) {
+  return divided.size % context == 0 || (AreKeys(divided) && context % divided.size == 0);
+}
+
+// The next smaller number that divides the ranks of a tensor rank and stage, and all sizes; 1 does.
+int NearestContext(const v1::JobSpec& spec, int context) {
+  const v1::ResourceSpec& resources = spec.resources();
+  const int rest = resources.ranks() / (TensorRanks(resources) * PipelineStages(resources));
+  for (--context; context > 1; --context) {
+    bool all = rest % context == 0;
+    for (const Divided& divided : DividedByContext(spec)) all &= ContextFits(divided, context);
+    if (all) break;
+  }
+  return std::max(context, 1);
+}
+
+void CheckContext(const v1::JobSpec& spec, Checker* check) {
+  const v1::ResourceSpec& resources = spec.resources();
+  const int context = resources.mesh().context();
+  const int others = TensorRanks(resources) * PipelineStages(resources);
+  const std::pair<bool, const char*> refused[] = {
+      {spec.has_script(), "is not for jobs with a script: it divides its sequences itself"},
+      {spec.model().has_resnet() || spec.model().has_vit(),
+       "is not for images: it is for model.gpt2, model.llama and model.bert; take 1"},
+      {resources.device() == v1::DEVICE_KIND_CUDA,
+       "is not for resources.device: cuda; take 1, and resources.mesh.tensor"},
+      {spec.train().has_dpo(), "is not for train.dpo; take 1"}};
+  for (const auto& [is, what] : refused) {
+    if (is) return check->Add(kContext, what);
+  }
+  if (resources.ranks() % others != 0) return;  // said of these
+  const auto wrong = [&](const Divided& divided) {
+    check->Add(kContext,
+               absl::StrCat("must divide ", AreKeys(divided) ? "or be a multiple of " : "",
+                            divided.field, " (", divided.size, "), got ", context,
+                            "; nearest: ", NearestContext(spec, context)));
+  };
+  if (resources.ranks() / others % context != 0) {
+    v1::ResourceSpec rest = resources;
+    rest.mutable_mesh()->clear_context();
+    return wrong({DataRanksName(rest), resources.ranks() / others});
+  }
+  for (const Divided& divided : DividedByContext(spec)) {
+    if (!ContextFits(divided, context)) return wrong(divided);
+  }
 }
 
 bool HasFamily(const v1::ModelSpec& model) {
@@ -137,10 +201,17 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
   }
   const bool automatic = TensorIsAuto(spec);
   if (!automatic && !check->Int(kTensor, mesh.tensor(), 1, kMaxRanks)) return;
-  if (automatic && mesh.has_pipeline()) {
-    return check->Add(kTensor, "auto chooses no pipeline: give a number");
+  if (automatic && (mesh.has_pipeline() || mesh.has_context())) {
+    const char* other = mesh.has_pipeline() ? "pipeline" : "context";
+    return check->Add(kTensor, absl::StrCat("auto chooses no ", other, ": give a number"));
   }
   if (mesh.has_pipeline() && !check->Int(kPipeline, mesh.pipeline(), 1, kMaxStages)) return;
+  if (mesh.has_context()) {
+    if (!check->Int(kContext, mesh.context(), 1, kMaxContext)) return;
+    CheckContext(spec, check);
+    // To the rest of the job context ranks are data ranks.
+    if (!mesh.has_pipeline() && mesh.tensor() == 1) return;
+  }
   const char* field = mesh.has_pipeline() ? kPipeline : kTensor;
   const v1::TrainSpec& train = spec.train();
   const v1::LlamaSpec& llama = spec.model().llama();

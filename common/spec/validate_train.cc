@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/auto_fields.h"
 #include "common/spec/checker.h"
@@ -35,8 +36,9 @@ bool CheckBatchRanges(const v1::BatchSpec& batch, Checker* check) {
 // As messages call the number of ranks with samples of their own.
 std::string SampleRanks(const v1::ResourceSpec& resources) {
   if (ModelRanks(resources) == 1) return "resources.ranks";
-  const char* of = PipelineStages(resources) > 1 && TensorRanks(resources) > 1 ? "(" : "";
-  return absl::StrCat("resources.ranks / ", of, ModelRanksName(resources), *of == 0 ? "" : ")");
+  const std::string of = ModelRanksName(resources);
+  const bool several = absl::StrContains(of, '*');
+  return absl::StrCat("resources.ranks / ", several ? "(" : "", of, several ? ")" : "");
 }
 
 void CheckAutoMicro(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, Checker* check) {
@@ -63,10 +65,7 @@ void CheckOpenBatch(const v1::BatchSpec& batch, Checker* check) {
 
 void CheckBatch(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, Checker* check) {
   const int64_t ranks = DataRanks(resources);
-  const char* by = ModelRanks(resources) == 1       ? "ranks"
-                   : PipelineStages(resources) == 1 ? "(ranks / tensor)"
-                   : TensorRanks(resources) == 1    ? "(ranks / pipeline)"
-                                                    : "(ranks / tensor / pipeline)";
+  const std::string by = DataRanksName(resources);
   const int given = batch.has_global() + batch.has_micro() + batch.has_accumulation();
   if (!CheckBatchRanges(batch, check) || ranks < 1 || ranks > kMaxRanks) return;
   if (resources.mesh().tensor() == kAuto) return CheckOpenBatch(batch, check);
@@ -97,9 +96,11 @@ void CheckBatch(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, C
 void CheckShardGroup(const v1::ResourceSpec& resources, int32_t group, Checker* check) {
   if (!check->Int("train.zero.group", group, 0, kMaxRanks) || group == 0) return;
   if (resources.mesh().tensor() == kAuto) return;  // checked with each number of tensor ranks
-  const int ranks = DataRanks(resources);
+  const int ranks = StateRanks(resources);
   if (ranks % group == 0) return;
-  check->Add("train.zero.group", absl::StrCat("must divide ", SampleRanks(resources), " (", ranks,
+  v1::ResourceSpec whole = resources;  // context ranks share out the state too
+  whole.mutable_mesh()->clear_context();
+  check->Add("train.zero.group", absl::StrCat("must divide ", SampleRanks(whole), " (", ranks,
                                               "), got ", group, "; 0: all ranks"));
 }
 

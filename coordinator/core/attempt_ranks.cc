@@ -75,7 +75,9 @@ v1::Failure HostFailureOf(const v1::JobRecord& record, int rank, const std::stri
 void Transition::StartAttempt(int64_t number, const std::vector<PlacedRank>& slots) {
   v1::JobRecord& record = Change(number);
   v1::Job* job = record.mutable_job();
-  const std::vector<PlacedRank> placed = InGroups(slots, TensorRanks(job->spec().resources()));
+  const v1::ResourceSpec& resources = job->spec().resources();
+  const std::vector<PlacedRank> placed =
+      InMesh(slots, TensorRanks(resources), PipelineStages(resources), ContextRanks(resources));
   job->set_generation(job->generation() + 1);
   job->set_attempts(job->attempts() + 1);
   Move(JobCause::kStarted, job);

@@ -241,6 +241,21 @@ std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size
   return grouped;
 }
 
+std::vector<PlacedRank> InMesh(const std::vector<PlacedRank>& placed, int tensor, int pipeline,
+                               int context) {
+  std::vector<PlacedRank> grouped = InGroups(InGroups(placed, tensor * context), tensor);
+  const int model = tensor * pipeline * context, ranks = static_cast<int>(placed.size());
+  if (pipeline == 1 || context == 1 || ranks % model != 0) return grouped;
+  std::vector<PlacedRank> by_rank(grouped.size());
+  for (int slot = 0; slot < ranks; ++slot) {  // of one stage's context ranks after the other
+    const int of_tensor = slot % tensor, of_context = slot / tensor % context;
+    const int stage = slot / (tensor * context) % pipeline, data = slot / model;
+    const int rank = ((data * context + of_context) * pipeline + stage) * tensor + of_tensor;
+    by_rank[static_cast<size_t>(rank)] = grouped[static_cast<size_t>(slot)];
+  }
+  return by_rank;
+}
+
 bool IsModel(absl::string_view model, absl::string_view wanted) {
   return absl::StrContains(absl::AsciiStrToLower(model), absl::AsciiStrToLower(wanted));
 }

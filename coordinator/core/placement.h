@@ -69,6 +69,11 @@ struct SlotClass {
 // host of their own: whole groups of a host first, and then what is left of the hosts.
 std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size);
 
+// By rank of a mesh, whose numbers divide the slots': context ranks of a stage have a host of their
+// own as far as can be, with their tensor ranks; of what is left, tensor ranks have.
+std::vector<PlacedRank> InMesh(const std::vector<PlacedRank>& placed, int tensor, int pipeline,
+                               int context);
+
 // The slots of one class that can be used, free or not.
 class SlotPool {
  public:

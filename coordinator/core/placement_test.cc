@@ -73,6 +73,20 @@ TEST(PlacementTest, GroupsOfNeighboursShareAHostWhereTheyCan) {
   EXPECT_EQ(Show(InGroups(pool.Find(2, 0), 4)), "a0 a1") << "fewer than a group";
 }
 
+TEST(PlacementTest, ContextRanksOfAStageShareAHostWhereTheyCan) {
+  const SlotPool pool = MakePool(
+      {{"a", {0, 1, 2, 3, 4}}, {"b", {0, 1, 2, 3, 4}}, {"c", {0, 1, 2, 3, 4}}, {"d", {0}}});
+  const std::vector<PlacedRank> placed = pool.Find(16, 0);
+  EXPECT_EQ(Show(InMesh(placed, 1, 1, 1)), Show(placed));
+  EXPECT_EQ(Show(InMesh(placed, 2, 2, 1)), Show(InGroups(placed, 2)));
+  EXPECT_EQ(Show(InMesh(placed, 2, 1, 2)), Show(InGroups(placed, 4)));
+  // Four of three times two ranks are on no host: the pairs of tensor ranks are.
+  EXPECT_EQ(Show(InMesh(placed, 2, 1, 4)), Show(InGroups(placed, 2)));
+  // Rank r is stage r % 2 of context rank r / 2 % 4: stages are on two hosts, context ranks on one.
+  EXPECT_EQ(Show(InMesh(placed, 1, 2, 4)), "a0 b0 a1 b1 a2 b2 a3 b3 c0 a4 c1 b4 c2 c4 c3 d0");
+  EXPECT_EQ(Show(InMesh(placed, 2, 2, 2)), "a0 a1 b0 b1 a2 a3 b2 b3 c0 c1 a4 b4 c2 c3 c4 d0");
+}
+
 TEST(PlacementTest, OneRackBeforeSeveral) {
   const SlotPool pool = MakePool({{"a", {0, 1, 2, 3}, "r1"},
                                   {"b", {0, 1}, "r2"},

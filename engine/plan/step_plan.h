@@ -303,10 +303,14 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 struct PlanOptions {
   DeviceKind device = DeviceKind::kCpu;
-  // Data ranks: each trains on samples of its own. What is said of ranks below is said of these.
+  // Data ranks: each has all that is trained, and tokens of its own. What is said of ranks below is
+  // said of these.
   int world = 1;
   // Neighbouring ranks of the job that divide the layers of a data rank among them.
   int tensor = 1;
+  // Neighbouring data ranks that train on the same samples: each has so large a part of every
+  // sequence and, for attention, of the heads (passes/context_pass.h). Divides world and sequence.
+  int context = 1;
   // Stages of a pipeline: a data rank has so many neighbouring groups of tensor ranks, each with
   // some of the blocks. The plan is that of the ranks of `stage`, counted from 0.
   int pipeline = 1;
@@ -342,9 +346,10 @@ struct PlanOptions {
   DType orthogonalization = DType::kF32;  // FlatGroup::product_dtype of Muon's groups
   bool averages = false;  // of the parameters over steps; not where the optimizer is offloaded
   int64_t micro_batch = 1;
-  int64_t sequence = 1;  // generation plans: how many positions of a text the caches hold
-  int64_t texts = 1;     // generation plans: of how many texts, which are made side by side
-  bool scores = false;   // generation plans: they have the program `score`
+  // Of a sample. Generation plans: how many positions of a text the caches hold.
+  int64_t sequence = 1;
+  int64_t texts = 1;    // generation plans: of how many texts, which are made side by side
+  bool scores = false;  // generation plans: they have the program `score`
   int64_t accumulation = 1;
   // Inputs that say where documents and segments are (models::ModelOptions).
   bool documents = false;
@@ -373,10 +378,15 @@ struct PlanOptions {
   int64_t min_attention_workspace_bytes = 0;          // the same, of every attention
   int64_t attention_call_bytes = int64_t{512} << 20;  // library_attention.h: kAttentionCallBytes
 
+  int SampleRanks() const { return world / context; }         // with samples of their own
+  int64_t OwnSequence() const { return sequence / context; }  // tokens of a sample that a rank has
+  int64_t TokensOfStep() const { return SampleRanks() * micro_batch * accumulation * sequence; }
   int ModelRanks() const { return tensor * pipeline; }  // of a data rank
   int Ranks() const { return world * ModelRanks(); }    // of the job
   int DataRank(int rank) const { return rank / ModelRanks(); }
   int TensorRank(int rank) const { return rank % tensor; }
+  int SampleRank(int rank) const { return DataRank(rank) / context; }
+  int ContextRank(int rank) const { return DataRank(rank) % context; }
   int StageOf(int rank) const { return rank / tensor % pipeline; }
   bool IsLastStage() const { return stage == pipeline - 1; }
   // How often a step runs the training program: that of a stage has all micro-batches in it.

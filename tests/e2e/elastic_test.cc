@@ -183,6 +183,38 @@ TEST_F(ElasticTest, StagesGoOnWithFewerDataRanks) {
   ExpectGoesOnWithHalfTheHosts(cluster, spec);
 }
 
+// Context ranks are data ranks to ZeRO: what a lost one had is in the copies of others.
+TEST_F(ElasticTest, ContextRanksGoOnFromMemory) {
+  Cluster cluster(folder_, {.workers = 1, .slots = 4});
+  cluster.Start();
+  v1::JobSpec spec = Job();
+  spec.mutable_checkpoint()->set_redundancy(1);
+  spec.mutable_train()->mutable_zero()->set_stage(2);
+  spec.mutable_resources()->set_ranks(4);
+  spec.mutable_resources()->mutable_mesh()->set_context(2);
+  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
+  ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
+  const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
+  ASSERT_TRUE(cluster.KillTrainer(1));
+  const v1::Job after = AwaitNextAttempt(cluster, before);
+  EXPECT_EQ(after.progress().restored_from(), "memory");
+  EXPECT_GE(after.progress().start_step(), before.progress().step() - 2);
+  const v1::Job end = cluster.Await(before.name(), IsTerminal);
+  EXPECT_EQ(end.state(), v1::JOB_STATE_SUCCEEDED) << end.reason_detail();
+  EXPECT_EQ(end.progress().train_loss(), expected.progress().train_loss());
+}
+
+TEST_F(ElasticTest, ContextRanksGoOnWithFewerDataRanks) {
+  Cluster cluster(folder_, {.workers = 2, .slots = 2, .lease_seconds = 2});
+  cluster.Start();
+  v1::JobSpec spec = Job(/*steps=*/120);
+  spec.mutable_checkpoint()->set_every(20);
+  spec.mutable_resources()->set_ranks(4);
+  spec.mutable_resources()->set_min_ranks(2);
+  spec.mutable_resources()->mutable_mesh()->set_context(2);
+  ExpectGoesOnWithHalfTheHosts(cluster, spec);
+}
+
 TEST_F(ElasticTest, AJobGrowsOntoANewHost) {
   Cluster cluster(folder_, {.workers = 2, .slots = 1, .resize_seconds = 0.5});
   cluster.StartCoordinator();

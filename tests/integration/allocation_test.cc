@@ -131,6 +131,15 @@ TEST(Allocation, NoneWhereTargetsVary) {
   }
 }
 
+// Nor where ranks exchange heads, with what they share of keys, beside tensor ranks' sums.
+TEST(Allocation, NoneInAStepOfContextRanks) {
+  if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
+  const TinyJob job;
+  const TinyOptions options{
+      .ranks = 4, .tensor = 2, .context = 2, .precision = v1::PRECISION_BF16, .llama = true};
+  EXPECT_EQ(AllocationsInSteps(job.Spec(options)), 0);
+}
+
 // Without AVX-512 oneDNN's fp32 products copy their factors into memory of its own.
 bool Fp32ProductsCopy() {
 #if MILEPOST_COUNTS_ALLOCATIONS

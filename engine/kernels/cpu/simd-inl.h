@@ -214,7 +214,7 @@ HWY_INLINE void RandomGroup(uint64_t group, uint64_t step, std::array<uint32_t, 
   }
 }
 
-// Multipliers of dropout, 0 or 1 / (1 - p), for `count` elements from first_element + offset on.
+// Multipliers of dropout, 0 or 1 / (1 - p), for `count` elements of a call from `offset` on.
 HWY_INLINE void DropoutRow(const DropoutParams& params, uint64_t offset, int64_t count,
                            float* out) {
   const DF d;
@@ -223,9 +223,9 @@ HWY_INLINE void DropoutRow(const DropoutParams& params, uint64_t offset, int64_t
   const float keep = 1.0f / (1.0f - params.p);
   alignas(64) uint32_t words[64];
   for (int64_t done = 0; done < count;) {
-    const uint64_t element = params.first_element + offset + done;
+    const uint64_t element = params.Element(offset + done);
     const int64_t skip = element % 64;
-    const int64_t use = HWY_MIN(64 - skip, count - done);
+    const int64_t use = HWY_MIN(64 - skip, params.Neighbours(offset + done, count - done));
     RandomGroup(element / 64, params.step, key, words);
     if (use == 64) {
       for (int64_t i = 0; i < 64; i += hn::Lanes(d)) {

@@ -35,5 +35,23 @@ TEST_P(DropoutAlone, MultipliesByTheMask) {
   }
 }
 
+// A rank that has a part of each sample has that part of the samples' masks.
+TEST_P(DropoutAlone, PartsHaveTheMaskOfTheWhole) {
+  constexpr int64_t kSample = 700, kBegin = 90, kOwn = 333, kSamples = 3;
+  const DropoutParams whole{.p = 0.3f, .seed = 4, .stream = 5, .step = 6, .first_element = 96};
+  std::vector<float> keep(kSamples * kSample);
+  DropoutMultipliers(whole, 0, kSamples * kSample, keep.data());
+  DropoutParams part = whole;
+  part.first_element += kBegin;
+  part.run = kOwn;
+  part.gap = kSample - kOwn;
+  const std::vector<float> ones(kSamples * kOwn, 1.0f);
+  std::vector<float> y(ones.size());
+  Dropout(ones.data(), kSamples * kOwn, part, y.data());
+  for (int64_t i = 0; i < kSamples * kOwn; ++i) {
+    ASSERT_EQ(y[i], keep[i / kOwn * kSample + kBegin + i % kOwn]) << i;
+  }
+}
+
 }  // namespace
 }  // namespace milepost::kernels

@@ -12,8 +12,12 @@ namespace milepost::ops {
 
 inline kernels::EmbeddingRows EmbeddingRowsOf(const runtime::OpBinding& b, int positions,
                                               int segments) {
-  return {b.Input<int32_t>(0), b.Input<int32_t>(positions), b.Input<int32_t>(segments),
-          b.attributes().batch, b.attributes().sequence};
+  return {.tokens = b.Input<int32_t>(0),
+          .positions = b.Input<int32_t>(positions),
+          .segments = b.Input<int32_t>(segments),
+          .batch = b.attributes().batch,
+          .sequence = b.attributes().sequence,
+          .first_position = b.TokensBefore()};
 }
 
 // The tokens whose rows of the table this rank has: [first, first + count).

@@ -31,9 +31,10 @@ struct Places {
   int64_t token, position, segment;
 };
 HWY_INLINE Places PlacesOf(const EmbeddingRows& rows, int64_t row) {
-  return {rows.tokens == nullptr ? row : rows.tokens[row],
-          rows.positions == nullptr ? row % rows.sequence : rows.positions[row],
-          rows.segments == nullptr ? 0 : rows.segments[row]};
+  return {
+      rows.tokens == nullptr ? row : rows.tokens[row],
+      rows.positions == nullptr ? rows.first_position + row % rows.sequence : rows.positions[row],
+      rows.segments == nullptr ? 0 : rows.segments[row]};
 }
 
 template <typename T>

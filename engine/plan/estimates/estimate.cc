@@ -376,8 +376,7 @@ void Finish(const StepCosts& step, const DeviceProfile& profile,
     estimate->bubble_seconds = std::max(0.0, seconds - estimate->seconds);
     estimate->seconds += estimate->bubble_seconds;
   }
-  const auto tokens = static_cast<double>(o.world * o.micro_batch * o.accumulation * o.sequence);
-  estimate->tokens_per_second = tokens / estimate->seconds;
+  estimate->tokens_per_second = static_cast<double>(o.TokensOfStep()) / estimate->seconds;
   estimate->mfu = step.flops_per_step / (estimate->seconds * RateOf(profile, o.compute_dtype).peak);
   estimate->bound = BoundOf(*estimate);
 }

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/ops/context_parallel/context_parallel.h"
+
 namespace milepost::plan {
 namespace {
 
@@ -46,6 +48,15 @@ double Ways(OpKind kind, const Participants& who, const PlanOptions& options) {
   return hosts * Doublings(who.on_a_host) + hosts - 1;
 }
 
+// An all-to-all: as much to each of the others, at once. What goes to other hosts takes this rank's
+// own part of the network.
+double ExchangeSeconds(double wire_bytes, const Participants& who, const DeviceProfile& profile) {
+  const double far = static_cast<double>(who.ranks - who.on_a_host) / (who.ranks - 1);
+  const double near_seconds = wire_bytes / std::max(profile.host_bandwidth, 1.0);
+  const double far_seconds = wire_bytes * far / std::max(profile.network_bandwidth, 1.0);
+  return std::max(near_seconds, far > 0 ? far_seconds : 0.0) + profile.collective_seconds;
+}
+
 }  // namespace
 
 Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_per_host) {
@@ -61,6 +72,11 @@ Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_p
     case OpKind::kTensorGather:
       if (options.tensor <= on_host) return {options.tensor, options.tensor};
       return Neighbours(options.tensor, all, on_host);
+    case OpKind::kTokensToHeads:
+    case OpKind::kHeadsToTokens:
+      // Those of a stage are placed beside each other.
+      if (options.context * options.tensor <= on_host) return {options.context, options.context};
+      return Apart(options.context, options.tensor, all, on_host);
     case OpKind::kStageSend:  // to a neighbour
     case OpKind::kReduceShared:
       return {2, options.ModelRanks() <= on_host ? 2 : 1};
@@ -79,6 +95,7 @@ double CollectiveSeconds(OpKind kind, double wire_bytes, const PlanOptions& opti
                          const DeviceProfile& profile) {
   if (wire_bytes <= 0) return 0;
   const Participants who = ParticipantsOf(kind, options, profile.ranks_per_host);
+  if (ops::IsHeadsExchange(kind)) return ExchangeSeconds(wire_bytes, who, profile);
   return wire_bytes / std::max(Bandwidth(who, profile), 1.0) +
          profile.collective_seconds * Ways(kind, who, options);
 }

@@ -37,6 +37,28 @@ TEST(Links, TensorRanksAreNeighbours) {
   EXPECT_EQ(Who(OpKind::kTensorReduce, {.world = 8, .tensor = 3}, 8), Pair(3, 3));
 }
 
+// Two hosts of 8: of a context group of 8 with two tensor ranks each, four to a host.
+TEST(Links, ContextRanksExchangeWithAllAtOnce) {
+  const auto who = [](int context, int tensor, int host) {
+    PlanOptions options = Options({.world = 16 / tensor, .tensor = tensor});
+    options.context = context;
+    const Participants found = ParticipantsOf(OpKind::kTokensToHeads, options, host);
+    return Pair(found.ranks, found.on_a_host);
+  };
+  EXPECT_EQ(who(4, 2, 8), Pair(4, 4));
+  EXPECT_EQ(who(8, 2, 8), Pair(8, 4));
+  EXPECT_EQ(who(8, 2, 0), Pair(8, 8));
+  PlanOptions options = Options({.world = 16});
+  options.context = 16;
+  DeviceProfile profile;
+  profile.host_bandwidth = 100;
+  profile.network_bandwidth = 10;
+  profile.ranks_per_host = 8;
+  profile.collective_seconds = 1;
+  // 8 of the 15 others are on the other host.
+  EXPECT_DOUBLE_EQ(CollectiveSeconds(OpKind::kHeadsToTokens, 150, options, profile), 8 + 1);
+}
+
 TEST(Links, DataRanksLieTensorRanksApart) {
   EXPECT_EQ(Who(OpKind::kReduceGradients, {.world = 16, .stage = 1}, 8), Pair(16, 8));
   EXPECT_EQ(Who(OpKind::kReduceGradients, {.world = 16, .tensor = 4, .stage = 1}, 8), Pair(16, 2));

@@ -37,7 +37,7 @@ SettingSpace AutoSpace(const v1::JobSpec& spec) {
   if (rounds && MicroIsAuto(spec)) space.micros = {given.micro * given.accumulation};
   if (StageIsAuto(spec)) {
     space.stages = {1, 0, 2, 3};
-    if (DataRanks(spec.resources()) == 1) space.stages = {1};  // all the same
+    if (StateRanks(spec.resources()) == 1) space.stages = {1};  // all the same
   }
   if (RecomputeIsAuto(spec)) {
     space.recomputes = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
@@ -229,7 +229,7 @@ SettingSpace SmallerSpace(const v1::JobSpec& spec, const RankPlace& place) {
   if (can_offload) space.offloads.push_back(true);
   if (given.offload && place.host_bytes > 0) space.offloads.push_back(false);
   if (space.micros.empty()) space.micros = {given.micro};
-  const int last = DataRanks(spec.resources()) == 1 ? given.stage : 3;
+  const int last = StateRanks(spec.resources()) == 1 ? given.stage : 3;
   for (int stage = given.stage; stage <= last; ++stage) space.stages.push_back(stage);
   if (given.recompute == Recompute::kNone) space.recomputes.push_back(Recompute::kSelective);
   if (given.recompute != Recompute::kFull) space.recomputes.push_back(Recompute::kFull);
@@ -444,9 +444,10 @@ absl::Status CheckFits(const v1::JobSpec& spec, const StepPlan& plan, const Rank
         absl::StrCat(text,
                      "; no micro-batch, stage or recomputation makes it fit: shorten "
                      "data.sequence_length, use more ranks with memory of their own, ",
-                     TensorRanks(spec.resources()) > 1 ? "a larger resources.mesh.tensor, "
-                     : StoragesOf(spec).size() > 1     ? "let train.memory be low, "
-                                                       : "",
+                     TensorRanks(spec.resources()) > 1    ? "a larger resources.mesh.tensor, "
+                     : ContextRanks(spec.resources()) > 1 ? "a larger resources.mesh.context, "
+                     : StoragesOf(spec).size() > 1        ? "let train.memory be low, "
+                                                          : "",
                      In4Bits(spec, place), "or make the model smaller"));
   }
   return absl::InvalidArgumentError(

@@ -49,8 +49,8 @@ std::vector<int> GroupsOf(const v1::JobSpec& spec, bool open, int stage, int ran
 
 // Stages of ZeRO that differ. Those of a pipeline have a gradient of all micro-batches whole, so
 // that stage 2 is no other than 1.
-std::vector<int> StagesFor(std::vector<int> stages, int data, int pipeline) {
-  if (data == 1) stages.resize(1);
+std::vector<int> StagesFor(std::vector<int> stages, int sharing, int pipeline) {
+  if (sharing == 1) stages.resize(1);
   if (pipeline > 1 && stages.size() > 1) std::erase(stages, 2);
   return stages;
 }
@@ -122,7 +122,8 @@ void AddCandidates(const v1::JobSpec& spec, const MeshSpace& space, const RankPl
   std::vector<Setting> valid;  // with the first micro-batch; that of the others is so too
   for (const bool offload : space.offloads) {
     setting.offload = offload;
-    for (const int stage : StagesFor(space.stages, data, setting.pipeline)) {
+    for (const int stage :
+         StagesFor(space.stages, StateRanks(spec.resources()), setting.pipeline)) {
       setting.stage = stage;
       for (const int group : GroupsOf(spec, space.groups, stage, place.profile.ranks_per_host)) {
         setting.group = group;

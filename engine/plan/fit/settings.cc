@@ -73,9 +73,10 @@ absl::StatusOr<std::optional<Setting>> LargestMicro(const v1::JobSpec& spec,
   return found;
 }
 
-// Of what a layer multiplies, for each sample.
+// Of what a layer multiplies on a rank, for each sample.
 int64_t RowsOfSample(const v1::JobSpec& spec) {
-  if (!spec.model().has_vit()) return spec.data().sequence_length();
+  const int64_t tokens = spec.data().sequence_length() / ContextRanks(spec.resources());
+  if (!spec.model().has_vit()) return tokens;
   const v1::VitSpec& vit = spec.model().vit();
   const int64_t side = vit.image_size() / vit.patch_size();
   return side * side + 1;  // with the class token

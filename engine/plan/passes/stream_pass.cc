@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "engine/ops/context_parallel/context_parallel.h"
 #include "engine/plan/accesses.h"
 
 namespace milepost::plan {
@@ -25,7 +26,8 @@ bool IsCommunication(OpKind kind) {
          kind == OpKind::kGatherUpdates || kind == OpKind::kScatterUpdates ||
          kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce ||
          kind == OpKind::kReduceShared || kind == OpKind::kTensorGather ||
-         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes;
+         ops::IsHeadsExchange(kind) || kind == OpKind::kAverageStatistics ||
+         kind == OpKind::kGatherAmaxes;
 }
 
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.

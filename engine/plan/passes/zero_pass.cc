@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/round_up.h"
+#include "engine/ops/context_parallel/context_parallel.h"
 #include "engine/ops/cost.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
@@ -32,7 +33,8 @@ double GatheredBytes(const graph::Graph& graph, const graph::Op& op, const PlanO
   return static_cast<double>(bytes * (options.tensor - 1));
 }
 
-// Of both programs: an all-reduce or a gather among the tensor ranks.
+// Of both programs: an all-reduce or a gather among the tensor ranks; all pieces but the own one
+// among context ranks.
 PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
   PlannedOp planned = FromGraph(graph, op);
   if (op.kind == OpKind::kTensorReduce) {
@@ -45,6 +47,10 @@ PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op, const PlanOp
     planned.wire_bytes = static_cast<double>(graph::Elements(sent.shape) * ByteSize(sent.dtype));
   }
   if (op.kind == OpKind::kTensorGather) planned.wire_bytes = GatheredBytes(graph, op, options);
+  if (ops::IsHeadsExchange(op.kind)) {
+    const int64_t piece = ops::HeadsExchangeOf(graph, op).PieceBytes();
+    planned.wire_bytes = static_cast<double>((options.context - 1) * piece);
+  }
   return planned;
 }
 

@@ -20,6 +20,7 @@
 #include "engine/optim/batch.h"
 #include "engine/plan/parameter_updates.h"
 #include "engine/plan/passes/buffer_pass.h"
+#include "engine/plan/passes/context_pass.h"
 #include "engine/plan/passes/fp8_pass.h"
 #include "engine/plan/passes/gather_pass.h"
 #include "engine/plan/passes/gelu_pass.h"
@@ -75,6 +76,12 @@ absl::Status CheckOptions(const PlanOptions& options) {
   MP_RETURN_IF_ERROR(at_least_one("train.batch.micro", options.micro_batch));
   MP_RETURN_IF_ERROR(at_least_one("train.batch.accumulation", options.accumulation));
   MP_RETURN_IF_ERROR(at_least_one("data.sequence_length", options.sequence));
+  MP_RETURN_IF_ERROR(at_least_one("resources.mesh.context", options.context));
+  if (options.world % options.context != 0 || options.sequence % options.context != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("resources.mesh.context: ", options.context,
+                                                   " does not divide ", options.world,
+                                                   " ranks, or not ", options.sequence, " tokens"));
+  }
   if (options.zero_stage < 0 || options.zero_stage > 3) {
     return absl::InvalidArgumentError(absl::StrCat("train.zero.stage: ", options.zero_stage,
                                                    " is not supported; expected 0 to 3"));
@@ -107,6 +114,10 @@ absl::Status CheckOptions(const PlanOptions& options) {
 }
 
 absl::Status CheckDevice(const v1::ModelSpec& model, const PlanOptions& options) {
+  if (options.device == DeviceKind::kCuda && options.context > 1) {
+    return absl::InvalidArgumentError(
+        "resources.mesh.context: there are no kernels that exchange heads on a GPU; take 1");
+  }
   if (options.device != DeviceKind::kCuda || !model.llama().has_experts()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "model.llama.experts: there are no kernels of experts for a GPU; choose the device cpu");
@@ -114,7 +125,7 @@ absl::Status CheckDevice(const v1::ModelSpec& model, const PlanOptions& options)
 
 absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode,
                                    const PlanOptions& options) {
-  const int64_t rows = options.micro_batch * options.sequence;
+  const int64_t rows = options.micro_batch * options.OwnSequence();
   const int64_t vocabulary = SizesOf(model).vocabulary;
   std::optional<ops::PreferenceOptions> preference;
   if (options.dpo_beta > 0) {
@@ -124,7 +135,7 @@ absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode
       model, {.mode = mode,
               .compute_dtype = options.compute_dtype,
               .batch = options.micro_batch,
-              .sequence = options.sequence,
+              .sequence = options.OwnSequence(),
               .lm_head_chunk_rows = vocabulary < 1
                                         ? 0
                                         : LmHeadChunkRows(rows, vocabulary, options.compute_dtype,
@@ -344,7 +355,7 @@ absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const 
       options.recompute_budget, options.micro_batch, options.zero_stage, options.offload_optimizer,
       options.offload_disk, options.offload_activations, options.world > 1, options.Shards() > 1,
       options.Replicas() > 1, options.MicroSteps() > 1, options.RoundsGradients(), options.nf4_base,
-      options.tensor}];
+      options.tensor, options.context}];
   if (known.empty()) {
     MP_ASSIGN_OR_RETURN(known, ChooseRecompute(options.recompute_budget, blocks, draft));
   }
@@ -366,19 +377,22 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   }
   const int tensor = TensorRanks(spec.resources());
   const int pipeline = PipelineStages(spec.resources());
-  if (tensor < 1 || pipeline < 1 || ranks % (tensor * pipeline) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("resources.mesh: ", tensor * pipeline,
+  const int context = ContextRanks(spec.resources());
+  if (tensor < 1 || pipeline < 1 || ranks % (tensor * pipeline * context) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("resources.mesh: ", tensor * pipeline * context,
                                                    " ranks of a model do not divide ", ranks,
                                                    " ranks"));
   }
   const int world = ranks / (tensor * pipeline);
-  MP_ASSIGN_OR_RETURN(const optim::BatchTriple triple, optim::DeriveBatch(request, world));
+  MP_ASSIGN_OR_RETURN(const optim::BatchTriple triple,
+                      optim::DeriveBatch(request, world / context));
   MP_ASSIGN_OR_RETURN(const Optimizer optimizer, OptimizerOf(spec.train().optimizer().type()));
   PlanOptions options{
       .device =
           spec.resources().device() == v1::DEVICE_KIND_CUDA ? DeviceKind::kCuda : DeviceKind::kCpu,
       .world = world,
       .tensor = tensor,
+      .context = context,
       .pipeline = pipeline,
       .schedule = spec.resources().mesh().schedule() == v1::PIPELINE_SCHEDULE_ZERO_BUBBLE
                       ? PipelineSchedule::kZeroBubble
@@ -423,13 +437,12 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .threads = threads,
   };
   const ModelSizes model = SizesOf(spec.model());
+  const int64_t rows = options.micro_batch * options.OwnSequence();
   const int64_t chunk_rows =
-      LmHeadChunkRows(options.micro_batch * options.sequence, model.vocabulary,
-                      options.compute_dtype, options.LmHeadChunkBytes());
+      LmHeadChunkRows(rows, model.vocabulary, options.compute_dtype, options.LmHeadChunkBytes());
   // Tensor ranks divide the vocabulary: each has fewer columns of more rows at once.
   options.min_matmul_workspace_bytes = MatmulWorkspaceReserve(
-      threads, options.compute_dtype,
-      std::min(chunk_rows * tensor, options.micro_batch * options.sequence), model.width,
+      threads, options.compute_dtype, std::min(chunk_rows * tensor, rows), model.width,
       tensor == 1 ? model.vocabulary : VocabularyRows(model.vocabulary, tensor));
   return options;
 }
@@ -460,9 +473,11 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   MP_RETURN_IF_ERROR(Spend(planning, Planning::kWorkOfDraft));
   Parts parts;
   MP_ASSIGN_OR_RETURN(parts.train, Build(spec.model(), models::Mode::kTraining, options));
-  MP_RETURN_IF_ERROR(DivideLayers(parts.train, options.tensor));
   MP_ASSIGN_OR_RETURN(parts.evaluate, Build(spec.model(), models::Mode::kEvaluation, options));
-  MP_RETURN_IF_ERROR(DivideLayers(parts.evaluate, options.tensor));
+  for (graph::Graph* graph : {&parts.train, &parts.evaluate}) {
+    MP_RETURN_IF_ERROR(DivideLayers(*graph, options.tensor));
+    MP_RETURN_IF_ERROR(DivideSequences(*graph, options.context));
+  }
   MP_RETURN_IF_ERROR(CutStages(options, parts));
   if (options.fp8 && MarkFp8(parts.train) == 0) {
     return absl::InvalidArgumentError(

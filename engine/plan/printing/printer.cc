@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/ops/context_parallel/context_parallel.h"
 #include "engine/plan/cuda_beside.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/human_units.h"
@@ -217,14 +218,49 @@ std::string StorageText(const PlanOptions& options) {
                       options.nf4_base ? ", base in nf4" : "");
 }
 
-}  // namespace
+// Of queries, in the first layer's attention.
+int64_t HeadsOfARank(const StepPlan& plan) {
+  for (const PlannedOp& op : plan.train.ops) {
+    if (op.op.kind == graph::OpKind::kAttention) return op.op.attributes.heads;
+  }
+  return 0;
+}
 
-std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
+// That context ranks send each other for attention.
+double ExchangedBytes(const StepPlan& plan) {
+  double bytes = 0;
+  for (const PlannedOp& op : plan.train.ops) {
+    if (!ops::IsHeadsExchange(op.op.kind)) continue;
+    bytes += op.wire_bytes * static_cast<double>(plan.options.MicroSteps());
+  }
+  return bytes;
+}
+
+void AddMesh(const StepPlan& plan, Json& json) {
+  json["world"] = plan.options.Ranks();
+  json["tensor"] = plan.options.tensor;
+  if (plan.options.pipeline > 1) {
+    json["pipeline"] = {{"stages", plan.options.pipeline},
+                        {"schedule", Name(plan.options.schedule)},
+                        {"stage", plan.options.stage},
+                        {"idle_share", TimeOf(ShapeOf(plan.options)).idle_share()}};
+  }
+  if (plan.options.context > 1) {
+    json["context"] = {{"ranks", plan.options.context},
+                       {"tokens", plan.options.OwnSequence()},
+                       {"heads", HeadsOfARank(plan)},
+                       {"exchanged_bytes", ExchangedBytes(plan)}};
+  }
+}
+
+// How ranks share out the work.
+std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
       "ranks %d%s, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.Ranks(),
       absl::StrCat(o.tensor > 1 ? absl::StrCat(", tensor ", o.tensor) : "",
-                   o.pipeline > 1 ? absl::StrCat(", pipeline ", o.pipeline) : ""),
+                   o.pipeline > 1 ? absl::StrCat(", pipeline ", o.pipeline) : "",
+                   o.context > 1 ? absl::StrCat(", context ", o.context) : ""),
       o.zero_stage, o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "",
       Precision(plan), MicroBatchText(o, options.unit), o.accumulation, RecomputeText(plan));
   if (o.pipeline > 1) {
@@ -234,6 +270,21 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
                           Name(o.schedule), 100 * TimeOf(ShapeOf(o)).idle_share(), o.stage + 1,
                           o.pipeline);
   }
+  if (o.context > 1) {
+    absl::StrAppendFormat(&text,
+                          "context        %d of %d tokens of each sequence, and %d heads of all "
+                          "of them; %s exchanged per step and rank\n",
+                          o.OwnSequence(), o.sequence, HeadsOfARank(plan),
+                          HumanBytes(ExchangedBytes(plan)));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
+  const PlanOptions& o = plan.options;
+  std::string text = RanksText(plan, options);
   for (const v1::Choice& choice : options.choices) {
     absl::StrAppendFormat(&text, "chosen         %s: %s (%s)\n", choice.field(), choice.value(),
                           choice.reason());
@@ -305,14 +356,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
     json["chosen"].push_back(
         {{"field", choice.field()}, {"value", choice.value()}, {"reason", choice.reason()}});
   }
-  json["world"] = plan.options.Ranks();
-  json["tensor"] = plan.options.tensor;
-  if (plan.options.pipeline > 1) {
-    json["pipeline"] = {{"stages", plan.options.pipeline},
-                        {"schedule", Name(plan.options.schedule)},
-                        {"stage", plan.options.stage},
-                        {"idle_share", TimeOf(ShapeOf(plan.options)).idle_share()}};
-  }
+  AddMesh(plan, json);
   json["zero_stage"] = plan.options.zero_stage;
   json["shards"] = plan.options.Shards();
   json["precision"] = Precision(plan);

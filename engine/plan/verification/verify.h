@@ -18,6 +18,8 @@
 //     their bytes are reused;
 //   - gradients (or their shards) and step accumulators are started once a step and never lost
 //     between micro-steps;
+//   - where context ranks divide sequences, attention has all tokens of its heads, and ops by token
+//     never read such values;
 //   - caches are whole, added to once by every run of a program that generates, and the same
 //     bytes in all of them;
 //   - persistent buffers overlap nothing; every buffer lies inside the arena, aligned; operands of
@@ -47,6 +49,7 @@ absl::Status VerifyOps(const StepPlan& plan, const Program& program);     // ope
 absl::Status VerifyValues(const StepPlan& plan, const Program& program);  // program order
 absl::Status VerifyOrder(const StepPlan& plan, const Program& program);   // between streams
 absl::Status VerifySums(const StepPlan& plan, const Program& program);    // among tensor ranks
+absl::Status VerifyHeads(const StepPlan& plan, const Program& program);   // among context ranks
 absl::Status VerifyExchange(const StepPlan& plan);                        // of averages
 absl::Status VerifyWire(const StepPlan& plan);                            // bytes sent
 

@@ -338,6 +338,14 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
     const graph::Value& own = plan.train.graph.values[planned.op.inputs[0]];
     return (options.tensor - 1) * 4.0 * static_cast<double>(graph::Elements(own.shape));
   }
+  if (planned.op.kind == graph::OpKind::kTokensToHeads ||
+      planned.op.kind == graph::OpKind::kHeadsToTokens) {  // all but the own part of rows by heads
+    const bool to_heads = planned.op.kind == graph::OpKind::kTokensToHeads;
+    const graph::ValueId rows = to_heads ? planned.op.outputs[0].value : planned.op.inputs[0];
+    const graph::Value& own = plan.train.graph.values[rows];
+    const int64_t bytes = graph::Elements(own.shape) * ByteSize(own.dtype);
+    return static_cast<double>(bytes - bytes / options.context);
+  }
   if (options.world == 1) return 0;
   if (planned.op.kind == graph::OpKind::kReduceUpdateNorms) {  // a pair of f64 per tensor
     return 2 * others * static_cast<double>(plan.buffers[plan.update_norms].bytes);

@@ -32,16 +32,20 @@ const CpuOp& CpuOpOf(graph::OpKind kind) {
 DropoutBinding::DropoutBinding(const Binding& binding, int64_t width)
     : p(binding.attributes().dropout),
       tag(binding.attributes().dropout_tag),
-      elements_per_sample(binding.attributes().sequence * width),
-      samples_before(binding.SamplesBefore()) {}
+      elements_per_sample(binding.attributes().sequence * binding.plan.options.context * width),
+      samples_before(binding.SamplesBefore()),
+      own_elements(binding.plan.options.context > 1 ? binding.attributes().sequence * width : 0),
+      elements_before(binding.TokensBefore() * width) {}
 
 kernels::DropoutParams DropoutBinding::At(const StepContext& context) const {
   return {.p = static_cast<float>(p),
           .seed = context.seed,
           .stream = RandomStream(RandomPurpose::kDropout, tag),
           .step = static_cast<uint64_t>(context.step),
-          .first_element =
-              static_cast<uint64_t>((context.first_sample + samples_before) * elements_per_sample)};
+          .first_element = static_cast<uint64_t>(
+              (context.first_sample + samples_before) * elements_per_sample + elements_before),
+          .run = static_cast<uint64_t>(own_elements),
+          .gap = static_cast<uint64_t>(elements_per_sample - own_elements)};
 }
 
 CpuBackend::CpuBackend(int threads)

@@ -115,14 +115,16 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
   MP_ASSIGN_OR_RETURN(exchange_, Executor::Create(plan_, plan_.exchange, &backend_, abort));
   MP_ASSIGN_OR_RETURN(gather_, Executor::Create(plan_, plan_.gather, &backend_, abort));
+  const int context_rank = plan_.options.ContextRank(communicator->rank());
   for (int64_t micro_batch = 0; micro_batch < MicroBatchesOfRun(plan_); ++micro_batch) {
-    MP_ASSIGN_OR_RETURN(
-        train_inputs_.emplace_back(),
-        HostInputs::Find(plan_, plan_.train, arena_->data(), *data.train, micro_batch));
+    MP_ASSIGN_OR_RETURN(train_inputs_.emplace_back(),
+                        HostInputs::Find(plan_, plan_.train, arena_->data(), *data.train,
+                                         micro_batch, context_rank));
   }
   if (data.validation != nullptr) {
     MP_ASSIGN_OR_RETURN(evaluate_inputs_,
-                        HostInputs::Find(plan_, plan_.evaluate, arena_->data(), *data.validation));
+                        HostInputs::Find(plan_, plan_.evaluate, arena_->data(), *data.validation,
+                                         /*micro_batch=*/0, context_rank));
   }
   const plan::Buffer& scalars = plan_.buffers[plan_.scalars];
   scalars_ = {reinterpret_cast<double*>(arena_->data() + scalars.offset),

@@ -56,6 +56,10 @@ class CollectiveMaker {
       case OpKind::kStageSend:
         call = Handed(Kind::kSend, planned_.op.inputs[0]);
         break;
+      case OpKind::kTokensToHeads:
+      case OpKind::kHeadsToTokens:
+        call = ExchangeHeads();
+        break;
       case OpKind::kGatherParameters:
         call = GatherParameters();
         break;
@@ -196,6 +200,20 @@ class CollectiveMaker {
     return call;
   }
 
+  Collective ExchangeHeads() const {
+    const bool to_heads = planned_.op.kind == OpKind::kTokensToHeads;
+    const graph::ValueId by_heads =
+        to_heads ? planned_.op.outputs[0].value : planned_.op.inputs[0];  // a shard for each rank
+    const plan::Place& place = program_.places[by_heads];
+    const graph::Value& value = program_.graph.values[by_heads];
+    Collective call =
+        OnBuffer(Kind::kExchange, place.buffer, graph::Elements(value.shape), value.dtype);
+    call.offset += place.offset;
+    const int context = plan_.options.context;
+    call.among = AmongRanks({rank_ / context * context, context, 1});
+    return call;
+  }
+
   const plan::StepPlan& plan_;
   const plan::Program& program_;
   const plan::PlannedOp& planned_;
@@ -220,6 +238,7 @@ absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& 
     return call.kind == Kind::kSend ? communicator.Send(call.peer, data, bytes)
                                     : communicator.Receive(call.peer, data, bytes);
   }
+  MP_CHECK(call.kind != Kind::kExchange);
   if (call.dtype == DType::kBf16 && call.kind == Kind::kAllReduce) {
     return communicator.AllReduceElementsBf16(data, count, reinterpret_cast<float*>(scratch),
                                               call.among);

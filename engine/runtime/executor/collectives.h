@@ -21,8 +21,9 @@
 namespace milepost::runtime {
 
 struct Collective {
-  // Sums, and in place, as the calls of comm::Communicator.
-  enum class Kind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kSend, kReceive };
+  // Sums, and in place, as the calls of comm::Communicator. kExchange: each rank gives each of the
+  // others a shard of its elements; the op packs and calls (ops/context_parallel), not CallOnHost.
+  enum class Kind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kSend, kReceive, kExchange };
   Kind kind = Kind::kAllReduce;
   int64_t offset = 0;  // bytes from the arena's begin to the first element
   int64_t elements = 0;

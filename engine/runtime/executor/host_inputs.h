@@ -21,11 +21,12 @@ inline int64_t MicroBatchesOfRun(const plan::StepPlan& plan) {
 
 class HostInputs {
  public:
-  // Of a micro-batch of the step, where a program has them all. INTERNAL when the source's fields
-  // are not the program's inputs.
+  // Of a micro-batch of the step, where a program has them all. A context rank has its part of each
+  // sample, but for inputs that are whole. INTERNAL when the source's fields are not the program's
+  // inputs.
   static absl::StatusOr<HostInputs> Find(const plan::StepPlan& plan, const plan::Program& program,
                                          char* arena, const data::SampleSource& source,
-                                         int64_t micro_batch = 0);
+                                         int64_t micro_batch = 0, int context_rank = 0);
 
   // A micro-batch that is in host memory already.
   void Copy(const std::vector<std::vector<char>>& fields) const;
@@ -39,12 +40,17 @@ class HostInputs {
   struct Place {
     char* data;
     int64_t sample_bytes;
-    int64_t bytes;  // of a micro-batch
+    int64_t own_begin;  // what the input has of them
+    int64_t own_bytes;
+    int64_t bytes;  // of the input: a micro-batch
     bool targets;
   };
 
-  std::vector<Place> places_;          // by field
-  std::vector<size_t> target_fields_;  // by loss head
+  static void CopySamples(const Place& place, const char* samples, int64_t count);
+
+  std::vector<Place> places_;                       // by field
+  mutable std::vector<std::vector<char>> fetched_;  // likewise, where the input has a part of them
+  std::vector<size_t> target_fields_;               // by loss head
 };
 
 }  // namespace milepost::runtime

@@ -18,7 +18,7 @@ class StateDisk;
 // Of the step: how many lie between this rank's first micro-batch and another, where a program has
 // them all.
 inline int64_t SamplesBefore(const plan::StepPlan& plan, int64_t micro_batch) {
-  return micro_batch * plan.options.micro_batch * plan.options.world;
+  return micro_batch * plan.options.micro_batch * plan.options.SampleRanks();
 }
 
 // Lives only while binding.
@@ -32,9 +32,12 @@ struct OpBinding {
   StateDisk* disk = nullptr;   // null where no state is on disk
   int tensor_rank = 0;
 
-  int RankOfJob() const {
-    const plan::PlanOptions& options = plan.options;
-    return (rank * options.pipeline + options.stage) * options.tensor + tensor_rank;
+  int RankOfJob() const { return PeerOfStage(plan.options.stage); }
+  // Of a sequence's tokens: how many lie before this rank's, where context ranks divide them.
+  int64_t TokensBefore() const { return rank % plan.options.context * plan.options.OwnSequence(); }
+  // The rank of the job that has this one's data and tensor ranks.
+  int PeerOfStage(int stage) const {
+    return (rank * plan.options.pipeline + stage) * plan.options.tensor + tensor_rank;
   }
 
   const graph::Attributes& attributes() const { return planned.op.attributes; }

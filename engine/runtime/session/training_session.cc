@@ -88,8 +88,8 @@ absl::Status TrainingSession::Open() {
   const plan::StepPlan& plan = engine_->plan();
   layout_ = {.micro_batch = plan.options.micro_batch,
              .accumulation = plan.options.accumulation,
-             .rank = plan.options.DataRank(communicator_->rank()),
-             .world = plan.options.world};
+             .rank = plan.options.SampleRank(communicator_->rank()),
+             .world = plan.options.SampleRanks()};
   prefetcher_ = std::make_unique<data::Prefetcher>(
       data_.train, layout_, data::ForThreads(data_.threads, layout_.micro_batch));
   store_.emplace(plan, plan.train.graph, engine_->mirror(), communicator_, engine_->host_arena());
@@ -380,8 +380,9 @@ absl::Status TrainingSession::AgreeOnData(const data::MicroBatch& first, const H
   for (int64_t a = 0; a < layout_.accumulation; ++a) {
     agreed_[heads.size() + a] = first.step.documents[a] > engine_->most_documents() ? 1 : 0;
   }
-  // Where there are documents, the targets in them vary.
+  // Where there are documents, the targets in them vary. Context ranks know of the same.
   if (data::TargetsVary(*data_.train)) {
+    if (plan().options.ContextRank(communicator_->rank()) > 0) absl::c_fill(targets, 0.0);
     MP_RETURN_IF_ERROR(
         communicator_->AllReduce(absl::MakeSpan(agreed_), comm::ReduceOp::kSum, OwnDataRanks()));
   } else {

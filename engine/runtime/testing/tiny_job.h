@@ -32,6 +32,7 @@ struct TinyOptions {
   int ranks = 1;
   int tensor = 1;    // of them, those that divide each layer
   int pipeline = 1;  // stages
+  int context = 1;   // ranks that divide each sequence
   v1::PipelineSchedule schedule = v1::PIPELINE_SCHEDULE_UNSPECIFIED;
   int stage = 1;
   int group = 0;  // ranks that share out shards; 0: all
@@ -143,6 +144,7 @@ class TinyJob {
       spec.mutable_resources()->mutable_mesh()->set_pipeline(options.pipeline);
       spec.mutable_resources()->mutable_mesh()->set_schedule(options.schedule);
     }
+    if (options.context > 1) spec.mutable_resources()->mutable_mesh()->set_context(options.context);
     NormalizeJobSpec(&spec);
     EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
     return spec;

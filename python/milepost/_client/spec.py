@@ -22,6 +22,8 @@ _BATCH = (
     "resources.ranks",
     "resources.mesh",
     "resources.mesh.tensor",
+    "resources.mesh.pipeline",
+    "resources.mesh.context",
 )
 
 

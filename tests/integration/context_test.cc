@@ -1,0 +1,392 @@
+// Context parallelism: ranks that divide the tokens of their sequences train as one rank does, at
+// every ZeRO stage and number of data and tensor ranks, and their state goes on at any other mesh.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/runtime/testing/mesh_runs.h"
+#include "engine/runtime/testing/snapshot.h"
+#include "engine/runtime/testing/tiny_job.h"
+#include "engine/state/layout.h"
+
+namespace milepost::runtime {
+namespace {
+
+constexpr int64_t kGlobalBatch = 12;
+
+struct Mesh {
+  int data = 1;
+  int context = 1;
+  int tensor = 1;
+  int stage = 1;
+  int group = 0;
+};
+
+std::string NameOf(const Mesh& mesh) {
+  return absl::StrCat("data ", mesh.data, ", context ", mesh.context, ", tensor ", mesh.tensor,
+                      ", stage ", mesh.stage, ", group ", mesh.group);
+}
+
+// At odd stages with two micro-batches.
+TinyOptions On(const Mesh& mesh, TinyOptions options) {
+  options.ranks = mesh.data * mesh.context * mesh.tensor;
+  options.tensor = mesh.tensor;
+  options.context = mesh.context;
+  options.stage = mesh.stage;
+  options.group = mesh.group;
+  options.global_batch = kGlobalBatch;
+  options.micro_batch = kGlobalBatch / mesh.data / (1 + mesh.stage % 2);
+  return options;
+}
+
+struct ContextFamily {
+  std::string name;
+  TinyOptions options;
+};
+
+// OLMo 3's norms of all heads at once have no tensor ranks.
+std::vector<ContextFamily> Families() {
+  return {{"gpt2", {.dropout = 0.1}},
+          {"packed gpt2", {.dropout = 0.1, .documents = true}},
+          {"llama", {.llama = true, .kv_heads = 4, .qkv_bias = true}},
+          {"packed llama", {.llama = true, .tied = true, .documents = true}},
+          {"qwen3", {.llama = true, .kv_heads = 4, .qk_norm = true}},
+          {"gemma3", {.llama = true, .tied = true, .gemma3 = true}},
+          {"olmo3", {.llama = true, .kv_heads = 4, .olmo3 = true}},
+          {"bert", {.dropout = 0.1, .bert = true, .documents = true}},
+          {"distilbert", {.dropout = 0.1, .bert = true, .distilbert = true}},
+          {"heads", {.documents = true, .heads = true}}};
+}
+
+TEST(ContextParallel, TrainsAsOneRankDoes) {
+  const TinyJob job;
+  for (const ContextFamily& family : Families()) {
+    const Trained alone = Train(job.Spec(On({}, family.options)));
+    std::vector<Mesh> meshes = {{1, 2, 1, 1}, {2, 2, 1, 0}, {2, 2, 1, 3}};
+    if (family.name == "gpt2") {  // the rest is no matter of the family
+      meshes.insert(meshes.end(), {{1, 2, 1, 0},
+                                   {1, 2, 1, 3},
+                                   {2, 2, 1, 1},
+                                   {2, 2, 1, 2},
+                                   {3, 2, 1, 2},
+                                   {2, 2, 1, 3, /*group=*/2},
+                                   {4, 2, 1, 2, /*group=*/4}});
+    }
+    for (const Mesh& mesh : meshes) {
+      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+      ExpectAlike(Train(job.Spec(On(mesh, family.options))), alone, 1e-5);
+    }
+  }
+}
+
+TEST(ContextParallel, FourRanksHaveAHeadEach) {
+  const TinyJob job;
+  for (const TinyOptions& options :
+       {TinyOptions{.dropout = 0.1}, TinyOptions{.llama = true, .kv_heads = 4, .qk_norm = true},
+        TinyOptions{.dropout = 0.1, .bert = true}}) {
+    const Trained alone = Train(job.Spec(On({}, options)));
+    for (const Mesh& mesh : {Mesh{1, 4, 1, 1}, Mesh{2, 4, 1, 3}}) {
+      SCOPED_TRACE(NameOf(mesh));
+      ExpectAlike(Train(job.Spec(On(mesh, options))), alone, 1e-5);
+    }
+  }
+}
+
+// Two heads of keys, or one, for four ranks.
+TEST(ContextParallel, RanksShareHeadsOfKeysThatAreFewer) {
+  const TinyJob job;
+  for (const int64_t kv_heads : {1, 2}) {
+    for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+      const TinyOptions options{
+          .precision = precision, .llama = true, .kv_heads = kv_heads, .qk_norm = true};
+      const double tolerance = precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3;
+      const Trained alone = Train(job.Spec(On({}, options)));
+      for (const Mesh& mesh : {Mesh{1, 4, 1, 1}, Mesh{2, 4, 1, 2}}) {
+        SCOPED_TRACE(absl::StrCat(kv_heads, " heads on ", NameOf(mesh)));
+        ExpectAlike(Train(job.Spec(On(mesh, options))), alone, tolerance);
+      }
+    }
+    const auto spec = [&](const Mesh& mesh) {
+      return WithOneStepOfSgd(
+          job.Spec(On(mesh, {.llama = true, .kv_heads = kv_heads, .qkv_bias = true})));
+    };
+    const Snapshot start = TrainUntil(spec({}), 0).snapshot;
+    ExpectSameStep(start, Train(spec({})).snapshot, Train(spec({1, 4, 1, 1})).snapshot);
+  }
+}
+
+TEST(ContextParallel, WithTensorRanks) {
+  const TinyJob job;
+  for (const ContextFamily& family : Families()) {
+    if (family.options.olmo3) continue;
+    TinyOptions options = family.options;
+    options.kv_heads = 4;
+    const Trained alone = Train(job.Spec(On({}, options)));
+    for (const Mesh& mesh : {Mesh{1, 2, 2, 1}, Mesh{2, 2, 2, 3}}) {
+      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+      ExpectAlike(Train(job.Spec(On(mesh, options))), alone, 1e-5);
+    }
+  }
+}
+
+// What it is for: more ranks than sequences, and three that divide 24 tokens and 6 heads.
+TEST(ContextParallel, WithFewerSequencesThanRanks) {
+  const TinyJob job;
+  const auto spec = [&](int context) {
+    v1::JobSpec made = job.Spec({.global_batch = 1, .micro_batch = 1, .width = 48});
+    made.mutable_model()->mutable_gpt2()->set_heads(6);
+    made.mutable_resources()->set_ranks(context);
+    made.mutable_resources()->mutable_mesh()->set_context(context);
+    NormalizeJobSpec(&made);
+    EXPECT_EQ(ValidateJobSpec(made), absl::OkStatus());
+    return made;
+  };
+  const Trained alone = Train(spec(1));
+  for (const int context : {2, 3, 6}) {
+    SCOPED_TRACE(context);
+    ExpectAlike(Train(spec(context)), alone, 1e-5);
+  }
+}
+
+TEST(ContextParallel, WithRecomputation) {
+  const TinyJob job;
+  for (const v1::Recompute recompute : {v1::RECOMPUTE_SELECTIVE, v1::RECOMPUTE_FULL}) {
+    for (ContextFamily family : Families()) {
+      const Trained alone = Train(job.Spec(On({}, family.options)));
+      family.options.recompute = recompute;
+      SCOPED_TRACE(family.name);
+      ExpectAlike(Train(job.Spec(On({2, 2, 1, 3}, family.options))), alone, 1e-5);
+    }
+  }
+}
+
+TEST(ContextParallel, InBf16) {
+  const TinyJob job;
+  for (ContextFamily family : Families()) {
+    family.options.precision = v1::PRECISION_BF16;
+    const Trained alone = Train(job.Spec(On({}, family.options)));
+    for (const Mesh& mesh : {Mesh{1, 2, 1, 1}, Mesh{2, 2, 1, 3}}) {
+      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+      ExpectAlike(Train(job.Spec(On(mesh, family.options))), alone, 2e-3);
+    }
+  }
+}
+
+TEST(ContextParallel, BeginsWithTheValuesOfOneRankAndSavesEachElementOnce) {
+  const TinyJob job;
+  for (const ContextFamily& family : Families()) {
+    const Trained alone = TrainUntil(job.Spec(On({}, family.options)), 0);
+    for (const Mesh& mesh : {Mesh{1, 2, 1, 0}, Mesh{2, 2, 1, 1}, Mesh{2, 2, 1, 3, 2}}) {
+      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+      const Snapshot snapshot = TrainUntil(job.Spec(On(mesh, family.options)), 0).snapshot;
+      EXPECT_TRUE(snapshot.data == alone.snapshot.data);
+      auto layout = state::StateLayout::FromProto(snapshot.tensors);
+      ASSERT_TRUE(layout.ok()) << layout.status();
+      EXPECT_EQ(CheckCoverage(*layout, snapshot.covered), absl::OkStatus());
+    }
+  }
+}
+
+TEST(ContextParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
+  const TinyJob job;
+  for (const ContextFamily& family : Families()) {
+    const auto spec = [&](const Mesh& mesh) {
+      return WithOneStepOfSgd(job.Spec(On(mesh, family.options)));
+    };
+    SCOPED_TRACE(family.name);
+    const Snapshot start = TrainUntil(spec({}), 0).snapshot;
+    ExpectSameStep(start, Train(spec({})).snapshot, Train(spec({2, 2, 1, 1})).snapshot);
+  }
+}
+
+TEST(ContextParallel, GoesOnAtEveryOtherMesh) {
+  const TinyJob job;
+  for (const ContextFamily& family : Families()) {
+    const Trained whole = Train(job.Spec(On({}, family.options)));
+    std::vector<Mesh> others = {{1, 1, 1, 0}, {1, 2, 1, 1}, {2, 2, 1, 3}};
+    if (family.name == "gpt2") others.insert(others.end(), {{1, 4, 1, 2}, {2, 1, 2, 3}});
+    for (const Mesh& from : others) {
+      const Snapshot snapshot = TrainUntil(job.Spec(On(from, family.options)), 5).snapshot;
+      for (const Mesh& to : others) {
+        SCOPED_TRACE(absl::StrCat(family.name, " from ", NameOf(from), " to ", NameOf(to)));
+        const Trained rest = Train(job.Spec(On(to, family.options)), &snapshot);
+        ASSERT_EQ(rest.losses.size(), 5);
+        for (size_t i = 0; i < 5; ++i) {
+          EXPECT_NEAR(rest.losses[i], whole.losses[5 + i], 1e-5 * whole.losses[5 + i]);
+        }
+      }
+    }
+  }
+}
+
+TEST(ContextParallel, HasTheSameBitsAgainAndAfterAResume) {
+  const TinyJob job;
+  for (const ContextFamily& family : Families()) {
+    const v1::JobSpec spec = job.Spec(On({2, 2, 1, 2}, family.options));
+    const Trained once = Train(spec), again = Train(spec);
+    EXPECT_EQ(once.losses, again.losses);
+    EXPECT_TRUE(once.snapshot.data == again.snapshot.data);
+    const Snapshot half = TrainUntil(spec, 5).snapshot;
+    const Trained rest = Train(spec, &half);
+    EXPECT_TRUE(rest.snapshot.data == once.snapshot.data);
+  }
+}
+
+// To the rest of a job context ranks are data ranks.
+TEST(ContextParallel, WithWhatDataRanksHave) {
+  const TinyJob job;
+  struct Case {
+    std::string name;
+    double tolerance;
+    void (*change)(v1::JobSpec*);
+    TinyOptions options;
+  };
+  const auto with_optimizer = [](v1::OptimizerSpec::Type type, v1::JobSpec* s) {
+    s->mutable_train()->clear_optimizer();
+    s->mutable_train()->mutable_optimizer()->set_type(type);
+    s->mutable_train()->mutable_optimizer()->set_lr(1e-3);
+  };
+  static const auto optimizer = with_optimizer;
+  const Case cases[] = {
+      {"average",
+       1e-5,
+       [](v1::JobSpec* s) { s->mutable_train()->mutable_ema()->set_decay(0.9); },
+       {.llama = true}},
+      {"clipping", 1e-5, [](v1::JobSpec* s) { s->mutable_train()->set_clip_norm(0.05); }, {}},
+      {"lamb", 1e-5, [](v1::JobSpec* s) { optimizer(v1::OptimizerSpec::TYPE_LAMB, s); }, {}},
+      {"muon",
+       1e-5,
+       [](v1::JobSpec* s) {
+         optimizer(v1::OptimizerSpec::TYPE_MUON, s);
+         s->mutable_train()->mutable_optimizer()->set_orthogonalization(v1::ORTHOGONALIZATION_FP32);
+       },
+       {}},
+      {"lion", 1e-5, [](v1::JobSpec* s) { optimizer(v1::OptimizerSpec::TYPE_LION, s); }, {}},
+      {"frozen",
+       1e-5,
+       [](v1::JobSpec* s) {
+         v1::ParameterGroupSpec& group = *s->mutable_train()->mutable_optimizer()->add_groups();
+         group.set_match("*attn*");
+         group.set_freeze(true);
+       },
+       {}},
+      {"lora", 1e-5, [](v1::JobSpec*) {}, {.llama = true, .lora = 3}},
+      {"experts", 1e-5, [](v1::JobSpec*) {}, {.llama = true, .experts = 4, .balance = 0}},
+      {"dora", 1e-5, [](v1::JobSpec*) {}, {.llama = true, .lora = 3, .dora = true}},
+      {"fp16", 2e-3, [](v1::JobSpec*) {}, {.precision = v1::PRECISION_FP16}},
+      {"offload",
+       1e-5,
+       [](v1::JobSpec* s) {
+         s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+         s->mutable_train()->mutable_offload()->set_activations(true);
+       },
+       {.layers = 6}},
+  };
+  for (const Case& one : cases) {
+    const auto spec = [&](const Mesh& mesh) {
+      v1::JobSpec made = job.Spec(On(mesh, one.options));
+      one.change(&made);
+      NormalizeJobSpec(&made);
+      EXPECT_EQ(ValidateJobSpec(made), absl::OkStatus()) << one.name;
+      return made;
+    };
+    SCOPED_TRACE(one.name);
+    const Trained alone = Train(spec({}));
+    for (const Mesh& mesh : {Mesh{1, 2, 1, 1}, Mesh{2, 2, 1, 2}}) {
+      SCOPED_TRACE(NameOf(mesh));
+      ExpectAlike(Train(spec(mesh)), alone, one.tolerance);
+    }
+  }
+}
+
+// Each stage's ranks exchange heads, whatever the order of its passes.
+TEST(ContextParallel, WithStages) {
+  const TinyJob job;
+  for (const ContextFamily& family : Families()) {
+    if (family.options.olmo3) continue;
+    TinyOptions options = family.options;
+    options.kv_heads = 4;
+    options.layers = 4;
+    const Trained alone = Train(job.Spec(On({}, options)));
+    std::vector<Mesh> meshes = {{2, 2, 1, 3}};
+    if (family.name == "gpt2" || family.name == "bert") meshes.push_back({1, 2, 2, 1});
+    for (const Mesh& mesh : meshes) {
+      for (const v1::PipelineSchedule schedule :
+           {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
+        SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh), ", schedule ", schedule));
+        TinyOptions with = On(mesh, options);
+        with.ranks *= 2;
+        with.pipeline = 2;
+        with.schedule = schedule;
+        with.micro_batch = 2;
+        const Trained trained = Train(job.Spec(with));
+        ExpectAlike(trained, alone, 1e-5);
+      }
+    }
+  }
+}
+
+// With rows of a rank that layers of 8 bits take: multiples of 16.
+TEST(ContextParallel, InFp8) {
+  const TinyJob job;
+  const auto spec = [&](int context) {
+    return job.Spec({.ranks = context,
+                     .context = context,
+                     .precision = v1::PRECISION_FP8,
+                     .global_batch = 16,
+                     .micro_batch = 8});
+  };
+  ExpectAlike(Train(spec(2)), Train(spec(1)), 5e-3);
+}
+
+// What is planned is what is sent, and a rank has its part of the tokens' activations.
+TEST(ContextParallel, SendsWhatIsPlanned) {
+  const TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (const int tensor : {1, 2}) {
+      for (const int stage : {0, 1, 3}) {
+        const v1::JobSpec spec =
+            job.Spec(On({1, 4 / tensor, tensor, stage},
+                        {.precision = precision, .llama = true, .kv_heads = 2, .qk_norm = true}));
+        auto group = comm::MakeInProcessGroup(spec.resources().ranks());
+        std::vector<std::thread> threads;
+        for (size_t rank = 0; rank < group.size(); ++rank) {
+          threads.emplace_back([&, rank] {
+            auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
+            ASSERT_TRUE(session.ok()) << session.status();
+            ASSERT_TRUE((*session)->InitializeParameters().ok());
+            for (int i = 0; i < 3; ++i) {
+              const int64_t before = group[rank]->stats().bytes_sent;
+              ASSERT_TRUE((*session)->Step(false).ok());
+              const auto sent = static_cast<double>(group[rank]->stats().bytes_sent - before);
+              // A few bytes of scalars are sent whole, not as a ring would.
+              EXPECT_NEAR(sent, (*session)->plan().wire_bytes_per_step, 300) << "stage " << stage;
+            }
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
+      }
+    }
+  }
+}
+
+TEST(ContextParallel, ARankHoldsItsPartOfTheActivations) {
+  const TinyJob job;
+  TinyOptions options;
+  options.layers = 8;
+  options.width = 128;
+  constexpr auto kActivations = static_cast<size_t>(plan::BufferClass::kActivations);
+  int64_t bytes[2] = {0, 0};
+  for (const int context : {1, 2}) {
+    RunRanks(job.Spec(On({1, context, 1, 0}, options)), [&](int rank, TrainingSession& session) {
+      if (rank == 0) bytes[context - 1] = session.plan().bytes_by_class[kActivations];
+    });
+  }
+  // And what attention has made, once more by tokens.
+  EXPECT_LT(bytes[1], 0.6 * static_cast<double>(bytes[0]));
+}
+
+}  // namespace
+}  // namespace milepost::runtime
