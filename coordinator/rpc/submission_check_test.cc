@@ -170,6 +170,18 @@ TEST_F(SubmissionCheckTest, AGpusMemoryIsTheGpusAlone) {
   EXPECT_TRUE(large->Receive().has_start_rank()) << "the small one has no room";
 }
 
+// Of a stage's ranks each has a GPU of its own.
+TEST_F(SubmissionCheckTest, APipelineOnGpusIsHeldAgainstThem) {
+  v1::JobSpec spec = Spec();
+  spec.mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
+  spec.mutable_resources()->mutable_mesh()->set_pipeline(2);
+  v1::Job job;
+  const auto small = Connect("small", 300 * kMiB, v1::DEVICE_KIND_CUDA);
+  EXPECT_THAT(Submit(spec, &job).error_message(), HasSubstr("does not fit"));
+  const auto large = Connect("large", 24 * 1024 * kMiB, v1::DEVICE_KIND_CUDA);
+  EXPECT_TRUE(Submit(spec, &job).ok());
+}
+
 TEST_F(SubmissionCheckTest, AJobIsHeldAgainstTheSlotsOfItsPool) {
   const auto small = Connect("small", 30 * kMiB, v1::DEVICE_KIND_CPU, 0, "old");
   const auto large = Connect("large", 1024 * kMiB, v1::DEVICE_KIND_CPU, 0, "new");

@@ -75,10 +75,11 @@ TEST(DevicePipelines, TrainAsOneRankOnTheCpu) {
       const Trained cpu = Train(job.Spec(On({}, family.options)), OnCpu);
       std::vector<DeviceMesh> meshes = {{1, 1, 2, 0, k1F1B}, {1, 2, 2, 1, kZeroBubble}};
       if (family.name == "gpt2") {
-        meshes.insert(meshes.end(), {{1, 1, 3, 1, kZeroBubble},
-                                     {2, 1, 2, 2, kZeroBubble},
-                                     {2, 1, 2, 3, k1F1B},
-                                     {2, 2, 2, 1, k1F1B}});
+        meshes.insert(meshes.end(),
+                      {{1, 1, 3, 1, kZeroBubble}, {2, 1, 2, 2, kZeroBubble}, {2, 1, 2, 3, k1F1B}});
+#if !defined(MILEPOST_ON_DEVICE)  // eight ranks of one process have more streams than it has queues
+        meshes.push_back({2, 2, 2, 1, k1F1B});
+#endif
       }
       for (const DeviceMesh& mesh : meshes) {
         SCOPED_TRACE(
@@ -216,19 +217,6 @@ TEST(DevicePipelines, DocumentsByTheLibraryTrainAsOnTheCpu) {
              Train(spec({}), OnCpu), kBf16Bar);
 }
 
-TEST(DevicePipelines, HaveTheMemoryThatIsPlanned) {
-  const TinyJob job;
-  TinyOptions options = On({2, 1, 2, 2}, {.dropout = 0.1, .bert = true, .documents = true});
-  options.global_batch = 64;
-  RunRanks(
-      job.Spec(options),
-      [](int, TrainingSession& session) {
-        EXPECT_EQ(session.allocated_bytes(), session.plan().arena_bytes);
-        EXPECT_LE(session.beside_bytes(), plan::CudaBesideBytes(session.plan()));
-      },
-      Devices({2, 1, 2, 2}));
-}
-
 TEST(DevicePipelines, SayWhereTheTimeGoes) {
   const TinyJob job;
   const DeviceMesh mesh{1, 1, 2, 1};
@@ -248,6 +236,32 @@ TEST(DevicePipelines, SayWhereTheTimeGoes) {
 }
 
 #if !defined(MILEPOST_ON_DEVICE)
+// The arena as planned, and beside it no more than a plan says.
+TEST(DevicePipelines, HaveTheMemoryThatIsPlanned) {
+  const TinyJob job;
+  TinyOptions options = On({2, 1, 2, 2}, {.dropout = 0.1, .bert = true, .documents = true});
+  options.global_batch = 64;
+  const auto links = comm::MakeInProcessGroup(4);
+  const FakeDevice* devices[4] = {};
+  RunRanks(
+      job.Spec(options),
+      [&](int rank, TrainingSession& session) {
+        const int64_t arena = session.plan().arena_bytes;
+        EXPECT_EQ(devices[rank]->allocated_bytes(), arena + session.beside_bytes());
+        EXPECT_LE(session.beside_bytes(), plan::CudaBesideBytes(session.plan()));
+      },
+      [&](int rank) {
+        SessionOptions with;
+        with.engine = [&, rank](const StepEngineArguments& arguments) {
+          auto device = std::make_unique<FakeDevice>(/*seed=*/1 + rank);
+          devices[rank] = device.get();
+          return EngineOnFakeDevice(arguments, *links[rank], std::move(device), /*capture=*/true,
+                                    /*attention=*/true);
+        };
+        return with;
+      });
+}
+
 // What is planned is what is sent, by each of a rank's communicators.
 TEST(DevicePipelines, SendWhatIsPlanned) {
   const TinyJob job;
