@@ -105,6 +105,53 @@ TEST_F(PlanCommandTest, SearchesTheFastestSettings) {
               HasSubstr("milepost run examples/llama3-8b.yaml --set resources.ranks=64"));
 }
 
+// Those that docs/use/parallelism.md shows. Where they are to change, copy them from the file that is
+// named.
+TEST_F(PlanCommandTest, DrawsThePicturesOfTheDocs) {
+  for (const char* schedule : {"1f1b", "zero_bubble"}) {
+    const std::string drawn = absl::StrCat(folder_, "/", schedule, ".svg");
+    const Outcome outcome = RunCli(absl::StrCat(
+        "plan examples/llama3-8b.yaml --device h200 --set resources.ranks=4 "
+        "--set resources.mesh.pipeline=4 --set resources.mesh.schedule=",
+        schedule,
+        " --set train.batch.global=8 --set train.batch.micro=1 --set train.zero.stage=1 "
+        "--set train.recompute=none --draw ",
+        drawn));
+    ASSERT_EQ(outcome.exit_code, kExitOk) << outcome.err;
+    const auto text = [](const std::string& path) {
+      std::ifstream file(path);
+      return std::string(std::istreambuf_iterator<char>(file), {});
+    };
+    const std::string shown = absl::StrCat("docs/images/pipeline_", schedule, ".svg");
+    if (text(drawn) == text(shown)) continue;
+    const std::string kept = absl::StrCat(::testing::TempDir(), "/pipeline_", schedule, ".svg");
+    std::filesystem::copy_file(drawn, kept, std::filesystem::copy_options::overwrite_existing);
+    ADD_FAILURE() << shown << " is not what the planner draws: " << kept;
+  }
+}
+
+TEST_F(PlanCommandTest, SearchesPipelines) {
+  const auto found = PlanJson("examples/llama3-70b.yaml --search --network 100");
+  const auto& best = found["best"][0];
+  EXPECT_GT(best["pipeline"].get<int>(), 1);
+  EXPECT_GT(best["bubble_seconds"].get<double>(), 0);
+  EXPECT_EQ(best["data"].get<int>() * best["pipeline"].get<int>() * best["tensor"].get<int>(), 512);
+  // What is planned with all micro-batches is within a percent of it, and its bytes are the same.
+  const auto plan =
+      PlanJson(absl::StrCat("examples/llama3-70b.yaml --network 100 --set resources.mesh.pipeline=",
+                            best["pipeline"].get<int>(),
+                            " --set resources.mesh.schedule=", best["schedule"].get<std::string>(),
+                            " --set resources.mesh.tensor=", best["tensor"].get<int>(),
+                            " --set train.batch.micro=", best["micro"].get<int>(),
+                            " --set train.zero.stage=", best["stage"].get<int>(),
+                            " --set train.zero.group=", best["group"].get<int>(),
+                            " --set train.recompute=", best["recompute"].get<std::string>()));
+  EXPECT_EQ(plan["required_bytes"], best["bytes"]);
+  EXPECT_NEAR(plan["expected"]["seconds"].get<double>() / best["seconds"].get<double>(), 1, 0.01);
+  EXPECT_THAT(RunCli("plan examples/llama3-8b.yaml --search --set resources.mesh.context=2").err,
+              HasSubstr("resources.mesh.context is not for --search"));
+}
+
 TEST_F(PlanCommandTest, ANetworkIsAHosts) {
   const char* command = "examples/llama3-8b.yaml --ranks 64 --device h100 --set train.zero.stage=3";
   const auto seconds = [&](const char* network) {
@@ -121,8 +168,10 @@ TEST_F(PlanCommandTest, ANetworkIsAHosts) {
 TEST_F(PlanCommandTest, ASearchThatFindsNothingSaysWhy) {
   EXPECT_THAT(RunCli("plan examples/llama3-70b.yaml --search --ranks 1").err,
               AllOf(HasSubstr("nothing fits: a rank needs"), HasSubstr("use more ranks")));
-  EXPECT_THAT(RunCli("plan examples/llama3-8b.yaml --search --device h100 --ranks 4096").err,
-              HasSubstr("train.batch.global (128) cannot be shared out among 4096 ranks"));
+  EXPECT_THAT(RunCli("plan examples/llama3-8b.yaml --search --device h100 --ranks 4096 "
+                     "--set train.batch.global=1")
+                  .err,
+              HasSubstr("train.batch.global (1) cannot be shared out among 4096 ranks"));
   EXPECT_THAT(
       RunCli("plan examples/llama3-8b.yaml --search --device h100 --set train.memory=low").err,
       HasSubstr("train.memory: low is not for --search"));
