@@ -235,7 +235,7 @@ class InProcessCommunicator : public Communicator {
     MP_RETURN_IF_ERROR(group_->Enter(rank(), meeting, {data, 'h', count, 0}));
     const size_t shard = count / set.count;
     const size_t begin = 2 * shard * set.IndexOf(rank());
-    std::vector<const char*> sources;
+    absl::InlinedVector<const char*, 16> sources;
     for (const Contribution& each : meeting.contributions) sources.push_back(each.data + begin);
     SumBf16InOrder(sources, out, shard);
     *sent += 2 * shard * (set.count - 1);

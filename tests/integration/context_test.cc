@@ -234,57 +234,72 @@ TEST(ContextParallel, HasTheSameBitsAgainAndAfterAResume) {
   }
 }
 
+struct DataRankCase {
+  std::string name;
+  void (*change)(v1::JobSpec*) = [](v1::JobSpec*) {};
+  TinyOptions options = {};
+  double tolerance = 1e-5;
+};
+
+void TakeOptimizer(v1::OptimizerSpec::Type type, v1::JobSpec* spec) {
+  spec->mutable_train()->clear_optimizer();
+  spec->mutable_train()->mutable_optimizer()->set_type(type);
+  spec->mutable_train()->mutable_optimizer()->set_lr(1e-3);
+}
+
+// In fewer bits as other numbers of data ranks are held to (fewer_bits_test.cc).
+std::vector<DataRankCase> CasesOfOptimizers() {
+  return {
+      {"lamb", [](v1::JobSpec* s) { TakeOptimizer(v1::OptimizerSpec::TYPE_LAMB, s); }},
+      {"lion", [](v1::JobSpec* s) { TakeOptimizer(v1::OptimizerSpec::TYPE_LION, s); }},
+      {"adan", [](v1::JobSpec* s) { TakeOptimizer(v1::OptimizerSpec::TYPE_ADAN, s); }},
+      {"muon",
+       [](v1::JobSpec* s) {
+         TakeOptimizer(v1::OptimizerSpec::TYPE_MUON, s);
+         s->mutable_train()->mutable_optimizer()->set_orthogonalization(v1::ORTHOGONALIZATION_FP32);
+       }},
+      {"8 bits",
+       [](v1::JobSpec* s) { TakeOptimizer(v1::OptimizerSpec::TYPE_ADAMW_8BIT, s); },
+       {},
+       5e-3},
+      {"rounded at random",
+       [](v1::JobSpec* s) {
+         s->mutable_train()->mutable_optimizer()->set_state_dtype(v1::STATE_DTYPE_BF16);
+         s->mutable_train()->mutable_optimizer()->set_master(v1::MASTER_DTYPE_NONE);
+       },
+       {.precision = v1::PRECISION_BF16},
+       5e-3}};
+}
+
+std::vector<DataRankCase> OtherCases() {
+  return {{"average",
+           [](v1::JobSpec* s) { s->mutable_train()->mutable_ema()->set_decay(0.9); },
+           {.llama = true}},
+          {"clipping", [](v1::JobSpec* s) { s->mutable_train()->set_clip_norm(0.05); }},
+          {"frozen",
+           [](v1::JobSpec* s) {
+             v1::ParameterGroupSpec& group = *s->mutable_train()->mutable_optimizer()->add_groups();
+             group.set_match("*attn*");
+             group.set_freeze(true);
+           }},
+          {"lora", [](v1::JobSpec*) {}, {.llama = true, .lora = 3}},
+          {"dora", [](v1::JobSpec*) {}, {.llama = true, .lora = 3, .dora = true}},
+          {"experts", [](v1::JobSpec*) {}, {.llama = true, .experts = 4, .balance = 0}},
+          {"fp16", [](v1::JobSpec*) {}, {.precision = v1::PRECISION_FP16}, 2e-3},
+          {"offload",
+           [](v1::JobSpec* s) {
+             s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+             s->mutable_train()->mutable_offload()->set_activations(true);
+           },
+           {.layers = 6}}};
+}
+
 // To the rest of a job context ranks are data ranks.
 TEST(ContextParallel, WithWhatDataRanksHave) {
   const TinyJob job;
-  struct Case {
-    std::string name;
-    double tolerance;
-    void (*change)(v1::JobSpec*);
-    TinyOptions options;
-  };
-  const auto with_optimizer = [](v1::OptimizerSpec::Type type, v1::JobSpec* s) {
-    s->mutable_train()->clear_optimizer();
-    s->mutable_train()->mutable_optimizer()->set_type(type);
-    s->mutable_train()->mutable_optimizer()->set_lr(1e-3);
-  };
-  static const auto optimizer = with_optimizer;
-  const Case cases[] = {
-      {"average",
-       1e-5,
-       [](v1::JobSpec* s) { s->mutable_train()->mutable_ema()->set_decay(0.9); },
-       {.llama = true}},
-      {"clipping", 1e-5, [](v1::JobSpec* s) { s->mutable_train()->set_clip_norm(0.05); }, {}},
-      {"lamb", 1e-5, [](v1::JobSpec* s) { optimizer(v1::OptimizerSpec::TYPE_LAMB, s); }, {}},
-      {"muon",
-       1e-5,
-       [](v1::JobSpec* s) {
-         optimizer(v1::OptimizerSpec::TYPE_MUON, s);
-         s->mutable_train()->mutable_optimizer()->set_orthogonalization(v1::ORTHOGONALIZATION_FP32);
-       },
-       {}},
-      {"lion", 1e-5, [](v1::JobSpec* s) { optimizer(v1::OptimizerSpec::TYPE_LION, s); }, {}},
-      {"frozen",
-       1e-5,
-       [](v1::JobSpec* s) {
-         v1::ParameterGroupSpec& group = *s->mutable_train()->mutable_optimizer()->add_groups();
-         group.set_match("*attn*");
-         group.set_freeze(true);
-       },
-       {}},
-      {"lora", 1e-5, [](v1::JobSpec*) {}, {.llama = true, .lora = 3}},
-      {"experts", 1e-5, [](v1::JobSpec*) {}, {.llama = true, .experts = 4, .balance = 0}},
-      {"dora", 1e-5, [](v1::JobSpec*) {}, {.llama = true, .lora = 3, .dora = true}},
-      {"fp16", 2e-3, [](v1::JobSpec*) {}, {.precision = v1::PRECISION_FP16}},
-      {"offload",
-       1e-5,
-       [](v1::JobSpec* s) {
-         s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
-         s->mutable_train()->mutable_offload()->set_activations(true);
-       },
-       {.layers = 6}},
-  };
-  for (const Case& one : cases) {
+  std::vector<DataRankCase> cases = CasesOfOptimizers();
+  for (const DataRankCase& one : OtherCases()) cases.push_back(one);
+  for (const DataRankCase& one : cases) {
     const auto spec = [&](const Mesh& mesh) {
       v1::JobSpec made = job.Spec(On(mesh, one.options));
       one.change(&made);
