@@ -168,10 +168,10 @@ TEST_F(PlanCommandTest, ANetworkIsAHosts) {
 TEST_F(PlanCommandTest, ASearchThatFindsNothingSaysWhy) {
   EXPECT_THAT(RunCli("plan examples/llama3-70b.yaml --search --ranks 1").err,
               AllOf(HasSubstr("nothing fits: a rank needs"), HasSubstr("use more ranks")));
-  EXPECT_THAT(RunCli("plan examples/llama3-8b.yaml --search --device h100 --ranks 4096 "
-                     "--set train.batch.global=1")
+  EXPECT_THAT(RunCli("plan examples/llama3-8b.yaml --search --device h100 --ranks 16384 "
+                     "--set train.batch.global=8")
                   .err,
-              HasSubstr("train.batch.global (1) cannot be shared out among 4096 ranks"));
+              HasSubstr("train.batch.global (8) cannot be shared out among 16384 ranks"));
   EXPECT_THAT(
       RunCli("plan examples/llama3-8b.yaml --search --device h100 --set train.memory=low").err,
       HasSubstr("train.memory: low is not for --search"));

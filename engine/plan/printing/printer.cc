@@ -236,19 +236,21 @@ double ExchangedBytes(const StepPlan& plan) {
   return bytes;
 }
 
-// Of a step that a pipeline's stage waits for others.
-double IdleShare(const StepEstimate& estimate) {
-  return estimate.seconds > 0 ? estimate.bubble_seconds / estimate.seconds : 0;
+// What part of a step a pipeline's stage waits for others: on a device, or as if stages were alike.
+double IdleShare(const StepPlan& plan, const PrintOptions& options) {
+  const std::optional<StepEstimate>& estimate = options.estimate;
+  if (!estimate.has_value()) return TimeOf(ShapeOf(plan.options)).idle_share();
+  return estimate->seconds > 0 ? estimate->bubble_seconds / estimate->seconds : 0;
 }
 
-void AddMesh(const StepPlan& plan, const StepEstimate& estimate, Json& json) {
+void AddMesh(const StepPlan& plan, const PrintOptions& options, Json& json) {
   json["world"] = plan.options.Ranks();
   json["tensor"] = plan.options.tensor;
   if (plan.options.pipeline > 1) {
     json["pipeline"] = {{"stages", plan.options.pipeline},
                         {"schedule", Name(plan.options.schedule)},
                         {"stage", plan.options.stage},
-                        {"idle_share", IdleShare(estimate)}};
+                        {"idle_share", IdleShare(plan, options)}};
   }
   if (plan.options.context > 1) {
     json["context"] = {{"ranks", plan.options.context},
@@ -272,7 +274,7 @@ std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
     absl::StrAppendFormat(&text,
                           "pipeline       %s, idle %.0f%% of the time; stage %d of %d is shown, "
                           "which needs the most memory\n",
-                          Name(o.schedule), 100 * IdleShare(options.estimate), o.stage + 1,
+                          Name(o.schedule), 100 * IdleShare(plan, options), o.stage + 1,
                           o.pipeline);
   }
   if (o.context > 1) {
@@ -361,7 +363,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
     json["chosen"].push_back(
         {{"field", choice.field()}, {"value", choice.value()}, {"reason", choice.reason()}});
   }
-  AddMesh(plan, options.estimate, json);
+  AddMesh(plan, options, json);
   json["zero_stage"] = plan.options.zero_stage;
   json["shards"] = plan.options.Shards();
   json["precision"] = Precision(plan);
