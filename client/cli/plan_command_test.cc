@@ -105,8 +105,8 @@ TEST_F(PlanCommandTest, SearchesTheFastestSettings) {
               HasSubstr("milepost run examples/llama3-8b.yaml --set resources.ranks=64"));
 }
 
-// Those that docs/use/parallelism.md shows. Where they are to change, copy them from the file that is
-// named.
+// Those that docs/use/parallelism.md shows. Where they are to change, copy them from the file that
+// is named.
 TEST_F(PlanCommandTest, DrawsThePicturesOfTheDocs) {
   for (const char* schedule : {"1f1b", "zero_bubble"}) {
     const std::string drawn = absl::StrCat(folder_, "/", schedule, ".svg");

@@ -44,8 +44,8 @@ ALLOWED = {
                            | GRAPH,
     "engine/plan/estimates": {"engine/plan", "engine/plan/pipeline", "engine/plan/passes",
                               "engine/plan/planner"} | GRAPH,
-    "engine/plan/fit": {"engine/plan", "engine/plan/passes", "engine/plan/planner",
-                        "engine/plan/estimates"} | GRAPH,
+    "engine/plan/fit": {"engine/plan", "engine/plan/passes", "engine/plan/pipeline",
+                        "engine/plan/planner", "engine/plan/estimates"} | GRAPH,
     "engine/plan/printing": {"engine/plan", "engine/plan/pipeline", "engine/plan/estimates",
                              "engine/plan/fit"} | GRAPH,
     "engine/plan/testing": {"engine/plan", "engine/plan/planner", "engine/plan/verification"}

@@ -22,8 +22,8 @@ constexpr double kBoundPart = 0.98;
 constexpr size_t kSpare = 3;
 
 // Of what lives through the whole run, and the activations at their fullest moment. A pipeline's
-// stages have equal parts at best. The first one keeps `in_flight` micro-batches; where gradients of
-// weights are made later, one of these has what `alike_none`, without recomputation, keeps.
+// stages have equal parts at best. The first one keeps `in_flight` micro-batches; where gradients
+// of weights are made later, one of these has what `alike_none`, without recomputation, keeps.
 // `layer`: what one layer keeps while it is computed again.
 double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike, const ScaledDraft& alike_none,
                     int in_flight, double layer) {

@@ -131,8 +131,8 @@ TEST(ScaledDraft, OfPipelinesFewerMicroBatchesAreDrafted) {
        {PipelineSchedule::kOneForwardOneBackward, PipelineSchedule::kZeroBubble}) {
     for (const int tensor : {1, 2}) {
       for (const int stage : {1, 3}) {
-        // At stage 3 micro-batches share gathers, in a short step fewer of them. Over a slow network
-        // these would decide.
+        // At stage 3 micro-batches share gathers, in a short step fewer of them. Over a slow
+        // network these would decide.
         const DeviceProfile profile = OnHosts(*BuiltInProfile("h100"), 4, stage == 3 ? 3200 : 100);
         RankPlace place = Gpu(profile);
         place.host_memory = true;

@@ -34,7 +34,7 @@ struct PipelineDraft {
 };
 
 // For options of more than one stage; options.stage is not looked at. With a stage that needs more
-// than `most_bytes` the work ends: `largest` and the bytes are that one's, and there are no seconds.
+// than `most_bytes` the work ends: `largest` and the bytes are its own, and there are no seconds.
 // The errors are DraftTraining's.
 absl::StatusOr<PipelineDraft> DraftPipeline(
     const v1::JobSpec& spec, PlanOptions options, Planning* planning = nullptr,

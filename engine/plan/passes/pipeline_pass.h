@@ -33,9 +33,9 @@ void CutStage(graph::Graph& graph, const std::vector<int>& stage_of_block, int s
 // it computes.
 void UnrollPasses(graph::Graph& graph, const std::vector<Pass>& passes);
 
-// Bounds what is in flight (kPassesUnsent, kPassesReceivedAhead): a pass begins when what an earlier
-// one made is sent, and what is received ahead of time takes no bytes before the pass before has
-// begun. For ops with accesses and without streams (PlannedOp::after).
+// Bounds what is in flight (kPassesUnsent, kPassesReceivedAhead): a pass begins when what an
+// earlier one made is sent, and what is received ahead of time takes no bytes before the pass
+// before has begun. For ops with accesses and without streams (PlannedOp::after).
 void LimitTransfers(Program& program);
 
 }  // namespace milepost::plan
