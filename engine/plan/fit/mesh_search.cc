@@ -206,8 +206,9 @@ absl::Status MeshSearch::Sieve() {
     Setting keeps_all = first;
     keeps_all.recompute = Recompute::kNone;
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const none, AlikeOf(keeps_all));
+    const int64_t layers = std::max<int64_t>(1, SizesOf(spec_.model()).layers);
     const double layer = first.recompute == Recompute::kFull && none != nullptr
-                             ? none->layer_bytes / SizesOf(spec_.model()).layers
+                             ? none->layer_bytes / static_cast<double>(layers)
                              : 0;
     const size_t before = fit.size();
     bool many_ops = false;
