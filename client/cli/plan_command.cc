@@ -198,10 +198,23 @@ int SearchCommand(const GlobalOptions& global, const v1::JobSpec& spec,
   return kExitOk;
 }
 
-absl::StatusOr<plan::StepPlan> PlanFor(const v1::JobSpec& spec, const plan::RankPlace& place) {
+struct Planned {
+  plan::StepPlan plan;  // of a pipeline's stage that needs the most memory
+  plan::StepEstimate estimate;
+};
+
+absl::StatusOr<Planned> PlanFor(const v1::JobSpec& spec, const plan::RankPlace& place) {
   MP_ASSIGN_OR_RETURN(plan::PlanOptions options, plan::OptionsFromSpec(spec, place.threads));
-  MP_ASSIGN_OR_RETURN(options, plan::AtLargestStage(spec, options, place.planning));
-  return plan::PlanTraining(spec, options);
+  plan::PipelineDraft stages;
+  if (options.pipeline > 1) {
+    MP_ASSIGN_OR_RETURN(stages, plan::DraftPipeline(spec, options, place.planning));
+    options.stage = stages.largest;
+  }
+  Planned planned;
+  MP_ASSIGN_OR_RETURN(planned.plan, plan::PlanTraining(spec, options));
+  planned.estimate = plan::EstimateStage(plan::CostsOf(planned.plan), place.profile,
+                                         stages.Seconds(place.profile));
+  return planned;
 }
 
 absl::Status DrawTo(const std::string& file, const v1::JobSpec& spec,
@@ -241,12 +254,11 @@ absl::StatusOr<std::string> PlanJsonOn(const v1::JobSpec& given, const std::stri
                                                            : v1::DEVICE_KIND_CUDA);
   }
   MP_ASSIGN_OR_RETURN(const plan::Resolved resolved, plan::ResolveAuto(spec, place));
-  MP_ASSIGN_OR_RETURN(const plan::StepPlan plan, PlanFor(resolved.spec, place));
-  MP_ASSIGN_OR_RETURN(const plan::StepEstimate estimate,
-                      plan::EstimateJob(resolved.spec, plan, place.profile, place.planning));
+  MP_ASSIGN_OR_RETURN(const Planned planned, PlanFor(resolved.spec, place));
+  const plan::StepPlan& plan = planned.plan;
   auto json = nlohmann::ordered_json::parse(
       plan::PlanJson(plan, {.place = place,
-                            .estimate = estimate,
+                            .estimate = planned.estimate,
                             .device = place.profile.name,
                             .choices = resolved.choices,
                             .unit = absl::StrCat(SampleUnit(spec), "s"),
@@ -274,12 +286,11 @@ int PlanCommand(const GlobalOptions& global, const PlanOptions& options) {
   }
   const auto resolved = plan::ResolveAuto(*spec, *place);
   if (!resolved.ok()) return Fail(resolved.status());
-  const auto plan = PlanFor(resolved->spec, *place);
-  if (!plan.ok()) return Fail(plan.status());
-  const auto estimate = plan::EstimateJob(resolved->spec, *plan, place->profile);
-  if (!estimate.ok()) return Fail(estimate.status());
+  const auto planned = PlanFor(resolved->spec, *place);
+  if (!planned.ok()) return Fail(planned.status());
+  const plan::StepPlan* const plan = &planned->plan;
   const plan::PrintOptions print = {.place = *place,
-                                    .estimate = *estimate,
+                                    .estimate = planned->estimate,
                                     .device = place->profile.name,
                                     .choices = resolved->choices,
                                     .unit = absl::StrCat(SampleUnit(*spec), "s"),

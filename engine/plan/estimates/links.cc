@@ -62,8 +62,10 @@ double ExchangeSeconds(double wire_bytes, const Participants& who, const DeviceP
 Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_per_host) {
   const int all = options.Ranks();
   const int on_host = ranks_per_host > 0 ? ranks_per_host : all;
-  // Each host gives whole groups of tensor ranks, as far as it can.
-  const int data_on_host = std::max(on_host / options.ModelRanks(), 1);
+  // Each host gives whole groups of tensor ranks, as far as it can, and of context ranks of a stage.
+  const bool all_stages = options.ModelRanks() * options.context <= on_host;
+  const int data_on_host = all_stages ? on_host / options.ModelRanks()
+                                      : std::clamp(on_host / options.tensor, 1, options.context);
   const int shards = options.Shards();
   switch (kind) {
     case OpKind::kReduceScalars:
@@ -79,7 +81,7 @@ Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_p
       return Apart(options.context, options.tensor, all, on_host);
     case OpKind::kStageSend:  // to a neighbour
     case OpKind::kReduceShared:
-      return {2, options.ModelRanks() <= on_host ? 2 : 1};
+      return {2, all_stages ? 2 : 1};
     case OpKind::kReduceReplicas:
       return Apart(options.Replicas(), shards, options.world, data_on_host);
     case OpKind::kReduceStatistics:

@@ -59,6 +59,23 @@ TEST(Links, ContextRanksExchangeWithAllAtOnce) {
   EXPECT_DOUBLE_EQ(CollectiveSeconds(OpKind::kHeadsToTokens, 150, options, profile), 8 + 1);
 }
 
+// 4 data x 2 context x 2 stages x 2 tensor ranks: hosts of 8 have both stages of a data rank, hosts
+// of 4 the context ranks of one stage, hosts of 2 the tensor ranks alone.
+TEST(Links, ContextRanksOfAStageShareAHost) {
+  const auto who = [](OpKind kind, int host) {
+    PlanOptions options = Options({.world = 8, .tensor = 2, .stage = 1});
+    options.context = 2;
+    options.pipeline = 2;
+    const Participants found = ParticipantsOf(kind, options, host);
+    return Pair(found.ranks, found.on_a_host);
+  };
+  EXPECT_EQ(who(OpKind::kStageSend, 8), Pair(2, 2));
+  EXPECT_EQ(who(OpKind::kStageSend, 4), Pair(2, 1));
+  EXPECT_EQ(who(OpKind::kReduceGradients, 8), Pair(8, 2));
+  EXPECT_EQ(who(OpKind::kReduceGradients, 4), Pair(8, 2));
+  EXPECT_EQ(who(OpKind::kReduceGradients, 2), Pair(8, 1));
+}
+
 TEST(Links, DataRanksLieTensorRanksApart) {
   EXPECT_EQ(Who(OpKind::kReduceGradients, {.world = 16, .stage = 1}, 8), Pair(16, 8));
   EXPECT_EQ(Who(OpKind::kReduceGradients, {.world = 16, .tensor = 4, .stage = 1}, 8), Pair(16, 2));

@@ -52,6 +52,16 @@ class Chooser {
 
   // nullopt: nothing fits; Refusal() says so.
   absl::StatusOr<std::optional<Resolved>> Resolve() {
+    if (space_.micros.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("train.batch.micro: auto: no micro-batch of at most ", kMostSequencesAtOnce,
+                       " divides what a rank ", "has of train.batch.global (",
+                       spec_.train().batch().global(), ")",
+                       PipelineStages(spec_.resources()) > 1
+                           ? absl::StrCat(" into at most ", kMaxMicroBatches, " for a pipeline")
+                           : "",
+                       ": take another train.batch.global, or more ranks"));
+    }
     MP_ASSIGN_OR_RETURN(settings_, Search(spec_, space_, place_));
     // By the least bytes a setting may seem to fit that does not quite: then the next one.
     while (!settings_.empty()) {

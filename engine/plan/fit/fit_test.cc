@@ -8,6 +8,7 @@
 #include "common/spec/auto_fields.h"
 #include "common/spec/validate.h"
 #include "engine/plan/fit/required_bytes.h"
+#include "engine/plan/fit/stage_drafts.h"
 #include "engine/plan/planner/planner.h"
 #include "engine/plan/testing/plan_fixture.h"
 #include "gmock/gmock.h"
@@ -398,6 +399,31 @@ TEST(Fit, LargePlansStaySmall) {
   for (const PlannedOp& op : plan.train.ops) accesses += op.accesses.size();
   EXPECT_LT(accesses, plan.train.ops.size() * 16);
   EXPECT_LT(plan.arena_bytes, int64_t{40} << 30);
+}
+
+// A prime number of sequences: micro-batches of one are more than a pipeline takes, and one of all
+// is more than is looked at.
+TEST(Fit, APipelineWithoutAMicroBatchIsRefused) {
+  v1::JobSpec spec = AutoSpec(2);
+  spec.mutable_resources()->mutable_mesh()->set_pipeline(2);
+  spec.mutable_train()->mutable_batch()->set_global(4099);
+  NormalizeJobSpec(&spec);
+  ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  EXPECT_THAT(ResolveAuto(spec, PlaceWith(int64_t{1} << 40)).status().message(),
+              AllOf(HasSubstr("train.batch.micro: auto: no micro-batch"), HasSubstr("(4099)"),
+                    HasSubstr("into at most 256 for a pipeline")));
+}
+
+// At any of its sizes, whatever a spec says of one.
+TEST(Fit, MicroBatchesOfAPipelineAreBounded) {
+  v1::JobSpec spec = Spec(2);
+  spec.mutable_resources()->mutable_mesh()->set_pipeline(2);
+  spec.mutable_train()->mutable_batch()->clear_accumulation();
+  NormalizeJobSpec(&spec);
+  PlanOptions options = *OptionsFromSpec(spec, 1);
+  options.accumulation = 257;
+  EXPECT_THAT(AtLargestStage(spec, options).status().message(),
+              AllOf(HasSubstr("at most 256 micro-batches"), HasSubstr("resources.min_ranks")));
 }
 
 }  // namespace

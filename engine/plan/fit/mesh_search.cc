@@ -21,26 +21,30 @@ constexpr double kBoundPart = 0.98;
 // Drafts need a little less than what is packed: some more are measured than are asked for.
 constexpr size_t kSpare = 3;
 
-// Of what lives through the whole run, and the activations at their fullest moment. A pipeline's
-// stages have equal parts at best. The first one keeps `in_flight` micro-batches; where gradients
-// of weights are made later, one of these has what `alike_none`, without recomputation, keeps.
-// `layer`: what one layer keeps while it is computed again.
-double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike, const ScaledDraft& alike_none,
-                    int in_flight, double layer) {
+// Of what lives through the whole run, and the activations at their fullest moment.
+double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike) {
   const auto shards = static_cast<double>(o.Shards());
-  const double stages = o.pipeline;
-  const bool sharded = o.ShardsGradients() && o.pipeline == 1;
+  return alike.parameter_bytes / (o.ShardsParameters() ? shards : 1) +
+         alike.gradient_bytes / (o.ShardsGradients() && o.pipeline == 1 ? shards : 1) +
+         (o.offload_optimizer ? 0 : alike.optimizer_bytes / shards) +
+         (o.pipeline == 1 ? alike.activation_bytes : 0);
+}
+
+// Of a pipeline. Its first stage keeps `in_flight` micro-batches of no fewer layers than any stage
+// has at least; some stage has a part of all. Where gradients of weights are made later, one
+// micro-batch has what `keeps_all`, without recomputation, keeps; where layers are computed again,
+// one of them has.
+double LeastBytesOfStage(const PlanOptions& o, const ScaledDraft& alike,
+                         const ScaledDraft& keeps_all, int64_t layers, int in_flight) {
+  const double whole = LeastBytesOf(o, alike);
+  const double of_first = static_cast<double>(layers / o.pipeline) / static_cast<double>(layers);
   const double last = o.schedule == PipelineSchedule::kZeroBubble
-                          ? std::max(alike.layer_bytes, alike_none.layer_bytes)
+                          ? std::max(alike.layer_bytes, keeps_all.layer_bytes)
                           : alike.layer_bytes;
-  const double activations = o.pipeline == 1
-                                 ? alike.activation_bytes
-                                 : (alike.layer_bytes * (in_flight - 1) + last) / stages + layer;
-  return (alike.parameter_bytes / (o.ShardsParameters() ? shards : 1) +
-          alike.gradient_bytes / (sharded ? shards : 1) +
-          (o.offload_optimizer ? 0 : alike.optimizer_bytes / shards)) /
-             stages +
-         activations;
+  const double again =
+      o.recompute == Recompute::kFull ? keeps_all.layer_bytes / static_cast<double>(layers) : 0;
+  const double kept = alike.layer_bytes * (in_flight - 1) + last;
+  return std::max(of_first * (whole + kept), (whole + last) / o.pipeline) + again;
 }
 
 // Of gradients and parameters alone, as a ring sends them. `elements`: of a stage.
@@ -203,21 +207,21 @@ absl::Status MeshSearch::Sieve() {
     const std::tuple row(first.tensor, PipelineKeyOf(first), first.recompute);
     if (too_large == row) continue;
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const alike, AlikeOf(first));
-    Setting keeps_all = first;
-    keeps_all.recompute = Recompute::kNone;
-    MP_ASSIGN_OR_RETURN(const ScaledDraft* const none, AlikeOf(keeps_all));
-    const int64_t layers = std::max<int64_t>(1, SizesOf(spec_.model()).layers);
-    const double layer = first.recompute == Recompute::kFull && none != nullptr
-                             ? none->layer_bytes / static_cast<double>(layers)
-                             : 0;
+    Setting without = first;
+    without.recompute = Recompute::kNone;
+    MP_ASSIGN_OR_RETURN(const ScaledDraft* const keeps_all, AlikeOf(without));
+    const auto least_bytes = [&](const Setting& setting, const PlanOptions& options) {
+      if (setting.pipeline == 1) return LeastBytesOf(options, *alike);
+      return LeastBytesOfStage(options, *alike, keeps_all == nullptr ? *alike : *keeps_all,
+                               SizesOf(spec_.model()).layers, PassesOf(setting).in_flight);
+    };
     const size_t before = fit.size();
     bool many_ops = false;
     for (size_t i = begin; alike != nullptr && i < end; ++i) {
       const PlanOptions options = OptionsWith(candidates_[i], *alike);
       if (!FewOps(options, *alike)) {
         many_ops = true;
-      } else if (LeastBytesOf(options, *alike, none == nullptr ? *alike : *none,
-                              PassesOf(candidates_[i]).in_flight, layer) <= most) {
+      } else if (least_bytes(candidates_[i], options) <= most) {
         fit.push_back(candidates_[i]);
       }
     }

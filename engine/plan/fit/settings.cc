@@ -142,8 +142,11 @@ std::vector<int64_t> MicrosUpTo(const v1::JobSpec& spec, int64_t most) {
     return micro > most || !IsPossibleSize(with, LeastRanks(resources)) ||
            !IsPossibleSize(with, MostRanks(resources));
   });
-  if (PipelineStages(resources) > 1) {
-    std::erase_if(micros, [&](int64_t micro) { return per_rank / micro > kMaxMicroBatches; });
+  if (PipelineStages(resources) > 1) {  // with the fewest ranks, each has the most
+    v1::ResourceSpec least = resources;
+    least.set_ranks(LeastRanks(resources));
+    const int64_t most_of_rank = spec.train().batch().global() / DataRanks(least);
+    std::erase_if(micros, [&](int64_t micro) { return most_of_rank / micro > kMaxMicroBatches; });
   }
   if (spec.train().precision() != v1::PRECISION_FP8) return micros;
   // With others no layer has 8 bits. Where there are no others, that is what is said.

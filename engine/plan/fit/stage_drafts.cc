@@ -81,11 +81,4 @@ absl::StatusOr<PlanOptions> AtLargestStage(const v1::JobSpec& spec, PlanOptions 
   return options;
 }
 
-absl::StatusOr<StepEstimate> EstimateJob(const v1::JobSpec& spec, const StepPlan& plan,
-                                         const DeviceProfile& profile, Planning* planning) {
-  if (plan.options.pipeline == 1) return EstimateStep(plan, profile);
-  MP_ASSIGN_OR_RETURN(const PipelineDraft draft, DraftPipeline(spec, plan.options, planning));
-  return EstimateStage(CostsOf(plan), profile, draft.Seconds(profile));
-}
-
 }  // namespace milepost::plan

@@ -44,11 +44,6 @@ absl::StatusOr<PipelineDraft> DraftPipeline(
 absl::StatusOr<PlanOptions> AtLargestStage(const v1::JobSpec& spec, PlanOptions options,
                                            Planning* planning = nullptr);
 
-// EstimateStep of a plan, which knows of the other stages where there are any.
-absl::StatusOr<StepEstimate> EstimateJob(const v1::JobSpec& spec, const StepPlan& plan,
-                                         const DeviceProfile& profile,
-                                         Planning* planning = nullptr);
-
 }  // namespace milepost::plan
 
 #endif  // MILEPOST_ENGINE_PLAN_FIT_STAGE_DRAFTS_H_

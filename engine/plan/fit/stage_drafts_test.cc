@@ -73,6 +73,33 @@ TEST(StageDrafts, FindsTheLargestStageOfAll) {
   }
 }
 
+// With a rank's own tokens alone attention would seem to cost a quarter.
+TEST(StageDrafts, KnowsWhatContextRanksAttendTo) {
+  const v1::JobSpec spec = SpecOf({.layers = 7, .context = 512, .vocabulary = 2048});
+  PlanOptions options = PipelineOptions(3, 3, PipelineSchedule::kOneForwardOneBackward);
+  options.world = 4;
+  options.context = 4;
+  options.sequence = 512;
+  const auto costs = CostsOfStages(spec, options);
+  const auto draft = DraftPipeline(spec, options);
+  ASSERT_TRUE(draft.ok() && costs.ok()) << draft.status() << costs.status();
+  int64_t most = 0;
+  for (options.stage = 0; options.stage < 3; ++options.stage) {
+    const auto plan = DraftTraining(spec, options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    most = std::max(most, RequiredBytes(*plan, LeastBytes(*plan), true));
+    if (options.stage == 2) continue;  // its head makes gradients in the forward
+    double flops = 0;                  // of the micro-batches' forwards
+    for (const PlannedOp& op : plan->train.ops) {
+      if (op.op.phase == graph::Phase::kForward && op.op.block >= 0) flops += op.flops;
+    }
+    double expected = 0;
+    for (const double block : (*costs)[static_cast<size_t>(options.stage)]) expected += block;
+    EXPECT_NEAR(flops / 3, expected, 1e-6 * expected) << "stage " << options.stage;
+  }
+  EXPECT_EQ(draft->bytes, most);
+}
+
 TEST(StageDrafts, SaysWhatEveryStageTakes) {
   const v1::JobSpec spec = SpecOfLayers(10, 4096);
   const DeviceProfile profile = SlowDevice();
@@ -101,14 +128,15 @@ TEST(StageDrafts, TheSlowestStageDecides) {
   const v1::JobSpec spec = SpecOfLayers(4, 16384);
   const DeviceProfile profile = SlowDevice();
   PlanOptions options = PipelineOptions(3, 8, PipelineSchedule::kOneForwardOneBackward);
+  const auto draft = DraftPipeline(spec, options);
+  ASSERT_TRUE(draft.ok()) << draft.status();
+  const std::vector<StageSeconds> stages = draft->Seconds(profile);
   std::vector<double> estimates, alike;
   double longest = 0;
   for (options.stage = 0; options.stage < 3; ++options.stage) {
     const auto plan = DraftTraining(spec, options);
     ASSERT_TRUE(plan.ok()) << plan.status();
-    const auto estimate = EstimateJob(spec, *plan, profile);
-    ASSERT_TRUE(estimate.ok()) << estimate.status();
-    estimates.push_back(estimate->seconds);
+    estimates.push_back(EstimateStage(CostsOf(*plan), profile, stages).seconds);
     alike.push_back(EstimateStep(*plan, profile).seconds);
     const StageSeconds own = SecondsOfStage(CostsOf(*plan), profile);
     longest = std::max(longest, 8 * (own.passes[0] + own.passes[1]));

@@ -86,6 +86,12 @@ TEST(PipelineSchedule, NobodyWaitsForEver) {
             << Name(schedule) << ", " << stages << " stages, " << micro_batches;
       }
     }
+    for (const int stages : {17, 31, 48, 63, 64}) {  // as many as there may be
+      for (const int micro_batches : {1, 2, 31, 63, 64, 65, 129, 256}) {
+        EXPECT_EQ(CheckSchedule({schedule, stages, micro_batches}), absl::OkStatus())
+            << Name(schedule) << ", " << stages << " stages, " << micro_batches;
+      }
+    }
   }
 }
 

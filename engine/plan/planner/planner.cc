@@ -76,6 +76,13 @@ absl::Status CheckOptions(const PlanOptions& options) {
   MP_RETURN_IF_ERROR(at_least_one("train.batch.micro", options.micro_batch));
   MP_RETURN_IF_ERROR(at_least_one("train.batch.accumulation", options.accumulation));
   MP_RETURN_IF_ERROR(at_least_one("data.sequence_length", options.sequence));
+  if (options.pipeline > 1 && options.accumulation > kMaxMicroBatches) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.mesh.pipeline: takes at most ", kMaxMicroBatches,
+                     " micro-batches in a step, and with ", options.Ranks(), " ranks it is ",
+                     options.accumulation,
+                     ": take a larger train.batch.micro or more ranks (resources.min_ranks)"));
+  }
   MP_RETURN_IF_ERROR(at_least_one("resources.mesh.context", options.context));
   if (options.world % options.context != 0 || options.sequence % options.context != 0) {
     return absl::InvalidArgumentError(absl::StrCat("resources.mesh.context: ", options.context,
@@ -452,6 +459,7 @@ absl::StatusOr<std::vector<std::vector<double>>> CostsOfStages(const v1::JobSpec
   MP_RETURN_IF_ERROR(CheckOptions(options));
   MP_ASSIGN_OR_RETURN(graph::Graph graph, Build(spec.model(), models::Mode::kTraining, options));
   MP_RETURN_IF_ERROR(DivideLayers(graph, options.tensor));
+  MP_RETURN_IF_ERROR(DivideSequences(graph, options.context));
   MP_ASSIGN_OR_RETURN(const std::vector<int> stages, StagesOfBlocks(graph, options.pipeline));
   const std::vector<double> blocks = BlockCosts(graph);
   std::vector<std::vector<double>> costs(static_cast<size_t>(options.pipeline));

@@ -46,7 +46,9 @@ absl::StatusOr<HostInputs> HostInputs::Find(const plan::StepPlan& plan,
          .own_bytes = field.sample_bytes / parts,
          .bytes = bytes,
          .targets = field.targets != 0});
-    inputs.fetched_.emplace_back(static_cast<size_t>(parts > 1 ? whole : 0));
+    // FetchPadded is for evaluation.
+    const bool fetches = parts > 1 && &program != &plan.train;
+    inputs.fetched_.emplace_back(static_cast<size_t>(fetches ? whole : 0));
   }
   const int64_t times = &program == &plan.train ? MicroBatchesOfRun(plan) : 1;
   const int64_t expected = static_cast<int64_t>(graph.inputs.size()) / times;

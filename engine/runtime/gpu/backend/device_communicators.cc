@@ -93,7 +93,13 @@ absl::Status DeviceCommunicators::ConnectStages(const plan::StepPlan& plan, int 
 }
 
 absl::Status DeviceCommunicators::Health() {
-  for (DeviceCommunicator* each : All()) MP_RETURN_IF_ERROR(each->Health());
+  for (DeviceCommunicator* each : All()) {
+    const absl::Status status = each->Health();
+    if (status.ok()) continue;
+    // What the failed one should have brought is missing: nothing is to be summed with it.
+    Abort(status.message());
+    return status;
+  }
   return absl::OkStatus();
 }
 

@@ -8,7 +8,7 @@
 //   for (const std::string& note : communicators.Register(arena, plan.arena_bytes)) ...
 //   MP_RETURN_IF_ERROR(communicators.ConnectStages(plan, rank, arena, &device, streams, timeout));
 //
-// One thread at a time; Abort from any thread at any time.
+// One thread at a time; Abort from any thread between Open and Close.
 #ifndef MILEPOST_ENGINE_RUNTIME_GPU_BACKEND_DEVICE_COMMUNICATORS_H_
 #define MILEPOST_ENGINE_RUNTIME_GPU_BACKEND_DEVICE_COMMUNICATORS_H_
 
@@ -50,7 +50,7 @@ class DeviceCommunicators {
   // a ring of hosts. Collective, and blocks. The arena's first bytes become zeros.
   absl::Status ConnectStages(const plan::StepPlan& plan, int rank, char* arena, Device* device,
                              const DeviceStreams& streams, absl::Duration timeout);
-  // The first error of any.
+  // The first error of any; the others are aborted with it.
   absl::Status Health();
   void Abort(absl::string_view reason);
   // Once their streams' work is done, or after an error.
