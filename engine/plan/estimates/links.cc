@@ -62,7 +62,7 @@ double ExchangeSeconds(double wire_bytes, const Participants& who, const DeviceP
 Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_per_host) {
   const int all = options.Ranks();
   const int on_host = ranks_per_host > 0 ? ranks_per_host : all;
-  // Each host gives whole groups of tensor ranks, as far as it can, and of context ranks of a stage.
+  // Each host gives whole groups of tensor ranks, as far as it can, and of a stage's context ranks.
   const bool all_stages = options.ModelRanks() * options.context <= on_host;
   const int data_on_host = all_stages ? on_host / options.ModelRanks()
                                       : std::clamp(on_host / options.tensor, 1, options.context);
