@@ -6,7 +6,6 @@
 #include <map>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -15,6 +14,7 @@
 #include "common/status_macros.h"
 #include "coordinator/desks/coordinator.h"
 #include "coordinator/desks/paging.h"
+#include "coordinator/rpc/byte_buffer_cord.h"
 #include "coordinator/rpc/chunk_message.h"
 #include "coordinator/rpc/gate.h"
 #include "coordinator/rpc/services.h"
@@ -29,18 +29,6 @@ namespace {
 
 // A commit waits this long for the streams of other ranks.
 constexpr absl::Duration kLongestCommitWait = absl::Minutes(10);
-
-// It refers to the buffer's memory, and keeps it.
-absl::Cord CordOf(const grpc::ByteBuffer& buffer) {
-  std::vector<grpc::Slice> slices;
-  absl::Cord cord;
-  if (!buffer.Dump(&slices).ok()) return cord;
-  for (const grpc::Slice& slice : slices) {
-    const absl::string_view bytes(reinterpret_cast<const char*>(slice.begin()), slice.size());
-    cord.Append(absl::MakeCordFromExternal(bytes, [slice] {}));
-  }
-  return cord;
-}
 
 class CheckpointServiceImpl : public v1::CheckpointService::Service {
  public:
