@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 
 #include "absl/time/clock.h"
 #include "tests/e2e/cluster.h"
@@ -52,7 +53,15 @@ class ElasticTest : public testing::Test {
   }
 
   // One of two hosts is lost, and with it half of the data ranks.
-  static void ExpectGoesOnWithHalfTheHosts(Cluster& cluster, const v1::JobSpec& spec) {
+  // A job of four ranks on two hosts, of which one is lost.
+  void ExpectGoesOnWithHalfTheHosts(const std::function<void(v1::MeshSpec*)>& set_mesh) {
+    Cluster cluster(folder_, {.workers = 2, .slots = 2, .lease_seconds = 2});
+    cluster.Start();
+    v1::JobSpec spec = Job(/*steps=*/120);
+    spec.mutable_checkpoint()->set_every(20);
+    spec.mutable_resources()->set_ranks(4);
+    spec.mutable_resources()->set_min_ranks(2);
+    set_mesh(spec.mutable_resources()->mutable_mesh());
     const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
     ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
     const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
@@ -162,25 +171,11 @@ TEST_F(ElasticTest, StagesGoOnFromACheckpointAsIfNothingHadHappened) {
 
 // With half of the hosts a job has half of the data ranks: tensor ranks stay as many.
 TEST_F(ElasticTest, TensorRanksGoOnWithFewerDataRanks) {
-  Cluster cluster(folder_, {.workers = 2, .slots = 2, .lease_seconds = 2});
-  cluster.Start();
-  v1::JobSpec spec = Job(/*steps=*/120);
-  spec.mutable_checkpoint()->set_every(20);
-  spec.mutable_resources()->set_ranks(4);
-  spec.mutable_resources()->set_min_ranks(2);
-  spec.mutable_resources()->mutable_mesh()->set_tensor(2);
-  ExpectGoesOnWithHalfTheHosts(cluster, spec);
+  ExpectGoesOnWithHalfTheHosts([](v1::MeshSpec* mesh) { mesh->set_tensor(2); });
 }
 
 TEST_F(ElasticTest, StagesGoOnWithFewerDataRanks) {
-  Cluster cluster(folder_, {.workers = 2, .slots = 2, .lease_seconds = 2});
-  cluster.Start();
-  v1::JobSpec spec = Job(/*steps=*/120);
-  spec.mutable_checkpoint()->set_every(20);
-  spec.mutable_resources()->set_ranks(4);
-  spec.mutable_resources()->set_min_ranks(2);
-  spec.mutable_resources()->mutable_mesh()->set_pipeline(2);
-  ExpectGoesOnWithHalfTheHosts(cluster, spec);
+  ExpectGoesOnWithHalfTheHosts([](v1::MeshSpec* mesh) { mesh->set_pipeline(2); });
 }
 
 // Context ranks are data ranks to ZeRO: what a lost one had is in the copies of others.
@@ -205,14 +200,7 @@ TEST_F(ElasticTest, ContextRanksGoOnFromMemory) {
 }
 
 TEST_F(ElasticTest, ContextRanksGoOnWithFewerDataRanks) {
-  Cluster cluster(folder_, {.workers = 2, .slots = 2, .lease_seconds = 2});
-  cluster.Start();
-  v1::JobSpec spec = Job(/*steps=*/120);
-  spec.mutable_checkpoint()->set_every(20);
-  spec.mutable_resources()->set_ranks(4);
-  spec.mutable_resources()->set_min_ranks(2);
-  spec.mutable_resources()->mutable_mesh()->set_context(2);
-  ExpectGoesOnWithHalfTheHosts(cluster, spec);
+  ExpectGoesOnWithHalfTheHosts([](v1::MeshSpec* mesh) { mesh->set_context(2); });
 }
 
 TEST_F(ElasticTest, AJobGrowsOntoANewHost) {

@@ -111,8 +111,14 @@ int64_t AllocationsInSteps(const v1::JobSpec& spec) {
   return counted;
 }
 
-TEST(Allocation, IsCounted) {
-  if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
+class Allocation : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
+  }
+};
+
+TEST_F(Allocation, IsCounted) {
   allocations = 0;
   counting = true;
   void* (*volatile allocate)(size_t) = &malloc;  // or the compiler leaves it out
@@ -122,8 +128,7 @@ TEST(Allocation, IsCounted) {
 }
 
 // Masked, packed and labelled: targets are counted in every step.
-TEST(Allocation, NoneWhereTargetsVary) {
-  if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
+TEST_F(Allocation, NoneWhereTargetsVary) {
   const TinyJob job;
   for (const int ranks : {1, 2}) {
     const TinyOptions options{.ranks = ranks, .bert = true, .documents = true, .heads = true};
@@ -132,8 +137,7 @@ TEST(Allocation, NoneWhereTargetsVary) {
 }
 
 // Nor where ranks exchange heads, with what they share of keys, beside tensor ranks' sums.
-TEST(Allocation, NoneInAStepOfContextRanks) {
-  if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
+TEST_F(Allocation, NoneInAStepOfContextRanks) {
   const TinyJob job;
   const TinyOptions options{
       .ranks = 4, .tensor = 2, .context = 2, .precision = v1::PRECISION_BF16, .llama = true};
@@ -150,8 +154,7 @@ bool Fp32ProductsCopy() {
 #endif
 }
 
-TEST(Allocation, NoneInAStep) {
-  if (MILEPOST_COUNTS_ALLOCATIONS == 0) GTEST_SKIP() << "a sanitizer's allocator";
+TEST_F(Allocation, NoneInAStep) {
   const TinyJob job;
   for (const int ranks : {1, 3}) {
     for (const TinyOptions& model : {TinyOptions{.dropout = 0.1}, TinyOptions{.llama = true},

@@ -41,13 +41,8 @@ TinyOptions On(const Mesh& mesh, TinyOptions options) {
   return options;
 }
 
-struct ContextFamily {
-  std::string name;
-  TinyOptions options;
-};
-
 // OLMo 3's norms of all heads at once have no tensor ranks.
-std::vector<ContextFamily> Families() {
+std::vector<TinyFamily> Families() {
   return {{"gpt2", {.dropout = 0.1}},
           {"packed gpt2", {.dropout = 0.1, .documents = true}},
           {"llama", {.llama = true, .kv_heads = 4, .qkv_bias = true}},
@@ -62,7 +57,7 @@ std::vector<ContextFamily> Families() {
 
 TEST(ContextParallel, TrainsAsOneRankDoes) {
   const TinyJob job;
-  for (const ContextFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     const Trained alone = Train(job.Spec(On({}, family.options)));
     std::vector<Mesh> meshes = {{1, 2, 1, 1}, {2, 2, 1, 0}, {2, 2, 1, 3}};
     if (family.name == "gpt2") {  // the rest is no matter of the family
@@ -119,7 +114,7 @@ TEST(ContextParallel, RanksShareHeadsOfKeysThatAreFewer) {
 
 TEST(ContextParallel, WithTensorRanks) {
   const TinyJob job;
-  for (const ContextFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     if (family.options.olmo3) continue;
     TinyOptions options = family.options;
     options.kv_heads = 4;
@@ -153,7 +148,7 @@ TEST(ContextParallel, WithFewerSequencesThanRanks) {
 TEST(ContextParallel, WithRecomputation) {
   const TinyJob job;
   for (const v1::Recompute recompute : {v1::RECOMPUTE_SELECTIVE, v1::RECOMPUTE_FULL}) {
-    for (ContextFamily family : Families()) {
+    for (TinyFamily family : Families()) {
       const Trained alone = Train(job.Spec(On({}, family.options)));
       family.options.recompute = recompute;
       SCOPED_TRACE(family.name);
@@ -164,7 +159,7 @@ TEST(ContextParallel, WithRecomputation) {
 
 TEST(ContextParallel, InBf16) {
   const TinyJob job;
-  for (ContextFamily family : Families()) {
+  for (TinyFamily family : Families()) {
     family.options.precision = v1::PRECISION_BF16;
     const Trained alone = Train(job.Spec(On({}, family.options)));
     for (const Mesh& mesh : {Mesh{1, 2, 1, 1}, Mesh{2, 2, 1, 3}}) {
@@ -176,7 +171,7 @@ TEST(ContextParallel, InBf16) {
 
 TEST(ContextParallel, BeginsWithTheValuesOfOneRankAndSavesEachElementOnce) {
   const TinyJob job;
-  for (const ContextFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     const Trained alone = TrainUntil(job.Spec(On({}, family.options)), 0);
     for (const Mesh& mesh : {Mesh{1, 2, 1, 0}, Mesh{2, 2, 1, 1}, Mesh{2, 2, 1, 3, 2}}) {
       SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
@@ -191,7 +186,7 @@ TEST(ContextParallel, BeginsWithTheValuesOfOneRankAndSavesEachElementOnce) {
 
 TEST(ContextParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
   const TinyJob job;
-  for (const ContextFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     const auto spec = [&](const Mesh& mesh) {
       return WithOneStepOfSgd(job.Spec(On(mesh, family.options)));
     };
@@ -203,7 +198,7 @@ TEST(ContextParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
 
 TEST(ContextParallel, GoesOnAtEveryOtherMesh) {
   const TinyJob job;
-  for (const ContextFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     const Trained whole = Train(job.Spec(On({}, family.options)));
     std::vector<Mesh> others = {{1, 1, 1, 0}, {1, 2, 1, 1}, {2, 2, 1, 3}};
     if (family.name == "gpt2") others.insert(others.end(), {{1, 4, 1, 2}, {2, 1, 2, 3}});
@@ -211,11 +206,7 @@ TEST(ContextParallel, GoesOnAtEveryOtherMesh) {
       const Snapshot snapshot = TrainUntil(job.Spec(On(from, family.options)), 5).snapshot;
       for (const Mesh& to : others) {
         SCOPED_TRACE(absl::StrCat(family.name, " from ", NameOf(from), " to ", NameOf(to)));
-        const Trained rest = Train(job.Spec(On(to, family.options)), &snapshot);
-        ASSERT_EQ(rest.losses.size(), 5);
-        for (size_t i = 0; i < 5; ++i) {
-          EXPECT_NEAR(rest.losses[i], whole.losses[5 + i], 1e-5 * whole.losses[5 + i]);
-        }
+        ExpectGoesOn(job.Spec(On(to, family.options)), snapshot, whole);
       }
     }
   }
@@ -223,14 +214,8 @@ TEST(ContextParallel, GoesOnAtEveryOtherMesh) {
 
 TEST(ContextParallel, HasTheSameBitsAgainAndAfterAResume) {
   const TinyJob job;
-  for (const ContextFamily& family : Families()) {
-    const v1::JobSpec spec = job.Spec(On({2, 2, 1, 2}, family.options));
-    const Trained once = Train(spec), again = Train(spec);
-    EXPECT_EQ(once.losses, again.losses);
-    EXPECT_TRUE(once.snapshot.data == again.snapshot.data);
-    const Snapshot half = TrainUntil(spec, 5).snapshot;
-    const Trained rest = Train(spec, &half);
-    EXPECT_TRUE(rest.snapshot.data == once.snapshot.data);
+  for (const TinyFamily& family : Families()) {
+    ExpectSameBits(job.Spec(On({2, 2, 1, 2}, family.options)));
   }
 }
 
@@ -319,7 +304,7 @@ TEST(ContextParallel, WithWhatDataRanksHave) {
 // Each stage's ranks exchange heads, whatever the order of its passes.
 TEST(ContextParallel, WithStages) {
   const TinyJob job;
-  for (const ContextFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     if (family.options.olmo3) continue;
     TinyOptions options = family.options;
     options.kv_heads = 4;

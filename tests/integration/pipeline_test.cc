@@ -50,12 +50,7 @@ TinyOptions On(const Mesh& mesh, TinyOptions options) {
   return options;
 }
 
-struct PipelineFamily {
-  std::string name;
-  TinyOptions options;
-};
-
-std::vector<PipelineFamily> Families() {
+std::vector<TinyFamily> Families() {
   return {
       {"gpt2", {.dropout = 0.1}},
       {"llama", {.llama = true, .kv_heads = 4, .qkv_bias = true}},
@@ -67,7 +62,7 @@ std::vector<PipelineFamily> Families() {
 
 TEST(PipelineParallel, TrainsAsOneRankDoes) {
   const TinyJob job;
-  for (const PipelineFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     const Trained alone = Train(job.Spec(On({}, family.options)));
     std::vector<Mesh> meshes = {{1, 1, 2, 1, k1F1B},
                                 {2, 1, 2, 0, kZeroBubble},
@@ -94,7 +89,7 @@ TEST(PipelineParallel, TrainsAsOneRankDoes) {
 TEST(PipelineParallel, WithRecomputation) {
   const TinyJob job;
   for (const v1::Recompute recompute : {v1::RECOMPUTE_SELECTIVE, v1::RECOMPUTE_FULL}) {
-    for (PipelineFamily family : Families()) {
+    for (TinyFamily family : Families()) {
       const Trained alone = Train(job.Spec(On({}, family.options)));
       family.options.recompute = recompute;
       for (const v1::PipelineSchedule schedule : {k1F1B, kZeroBubble}) {
@@ -107,7 +102,7 @@ TEST(PipelineParallel, WithRecomputation) {
 
 TEST(PipelineParallel, InBf16) {
   const TinyJob job;
-  for (PipelineFamily family : Families()) {
+  for (TinyFamily family : Families()) {
     family.options.precision = v1::PRECISION_BF16;
     const Trained alone = Train(job.Spec(On({}, family.options)));
     for (const Mesh& mesh : {Mesh{1, 1, 2, 1, kZeroBubble}, Mesh{1, 2, 3, 1, k1F1B}}) {
@@ -119,7 +114,7 @@ TEST(PipelineParallel, InBf16) {
 
 TEST(PipelineParallel, BeginsWithTheValuesOfOneRank) {
   const TinyJob job;
-  for (const PipelineFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     const Trained alone = TrainUntil(job.Spec(On({}, family.options)), 0);
     for (const Mesh& mesh : {Mesh{1, 1, 2, 0}, Mesh{2, 1, 3, 1}, Mesh{2, 2, 2, 3}}) {
       SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
@@ -134,7 +129,7 @@ TEST(PipelineParallel, BeginsWithTheValuesOfOneRank) {
 
 TEST(PipelineParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
   const TinyJob job;
-  for (const PipelineFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     const auto spec = [&](const Mesh& mesh) {
       return WithOneStepOfSgd(job.Spec(On(mesh, family.options)));
     };
@@ -149,7 +144,7 @@ TEST(PipelineParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
 
 TEST(PipelineParallel, GoesOnAtEveryOtherMesh) {
   const TinyJob job;
-  for (const PipelineFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     const Trained whole = Train(job.Spec(On({}, family.options)));
     const Mesh meshes[] = {
         {1, 1, 1, 0}, {1, 1, 2, 1, k1F1B}, {2, 2, 2, 1, kZeroBubble}, {2, 1, 4, 3, k1F1B}};
@@ -158,11 +153,7 @@ TEST(PipelineParallel, GoesOnAtEveryOtherMesh) {
       for (const Mesh& to : meshes) {
         if (family.name != "gpt2" && &to - meshes > 2) continue;
         SCOPED_TRACE(absl::StrCat(family.name, " from ", NameOf(from), " to ", NameOf(to)));
-        const Trained rest = Train(job.Spec(On(to, family.options)), &snapshot);
-        ASSERT_EQ(rest.losses.size(), 5);
-        for (size_t i = 0; i < 5; ++i) {
-          EXPECT_NEAR(rest.losses[i], whole.losses[5 + i], 1e-5 * whole.losses[5 + i]);
-        }
+        ExpectGoesOn(job.Spec(On(to, family.options)), snapshot, whole);
       }
     }
   }
@@ -170,15 +161,9 @@ TEST(PipelineParallel, GoesOnAtEveryOtherMesh) {
 
 TEST(PipelineParallel, HasTheSameBitsAgainAndAfterAResume) {
   const TinyJob job;
-  for (const PipelineFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     for (const v1::PipelineSchedule schedule : {k1F1B, kZeroBubble}) {
-      const v1::JobSpec spec = job.Spec(On({2, 1, 3, 1, schedule}, family.options));
-      const Trained once = Train(spec), again = Train(spec);
-      EXPECT_EQ(once.losses, again.losses);
-      EXPECT_TRUE(once.snapshot.data == again.snapshot.data);
-      const Snapshot half = TrainUntil(spec, 5).snapshot;
-      const Trained rest = Train(spec, &half);
-      EXPECT_TRUE(rest.snapshot.data == once.snapshot.data);
+      ExpectSameBits(job.Spec(On({2, 1, 3, 1, schedule}, family.options)));
     }
   }
 }
@@ -186,7 +171,7 @@ TEST(PipelineParallel, HasTheSameBitsAgainAndAfterAResume) {
 // Both orders add the same gradients in the same order.
 TEST(PipelineParallel, SchedulesHaveTheSameBits) {
   const TinyJob job;
-  for (const PipelineFamily& family : Families()) {
+  for (const TinyFamily& family : Families()) {
     const Trained one = Train(job.Spec(On({1, 1, 3, 1, k1F1B}, family.options)));
     const Trained other = Train(job.Spec(On({1, 1, 3, 1, kZeroBubble}, family.options)));
     EXPECT_EQ(one.losses, other.losses);

@@ -24,17 +24,6 @@ PlanOptions PipelineOptions(int stages, int64_t micro_batches, PipelineSchedule 
   return options;
 }
 
-// A second for a GFLOP, or 100 MB; links as fast.
-DeviceProfile SlowDevice() {
-  DeviceProfile profile;
-  profile.name = "slow";
-  profile.matmul["F32"] = {1e9, 2e9};
-  profile.memory_bandwidth = 1e8;
-  profile.host_bandwidth = 1e8;
-  profile.network_bandwidth = 1e8;
-  return profile;
-}
-
 // The head of 4096 words is the largest of some, the first stage or a middle one of others.
 v1::JobSpec SpecOfLayers(int64_t layers, int64_t vocabulary) {
   return SpecOf({.layers = layers, .vocabulary = vocabulary});
@@ -102,7 +91,7 @@ TEST(StageDrafts, KnowsWhatContextRanksAttendTo) {
 
 TEST(StageDrafts, SaysWhatEveryStageTakes) {
   const v1::JobSpec spec = SpecOfLayers(10, 4096);
-  const DeviceProfile profile = SlowDevice();
+  const DeviceProfile profile = *BuiltInProfile("cpu");
   for (const PipelineSchedule schedule : kOrdersOfStages) {
     PlanOptions options = PipelineOptions(5, 8, schedule);
     const auto draft = DraftPipeline(spec, options);
@@ -126,7 +115,7 @@ TEST(StageDrafts, SaysWhatEveryStageTakes) {
 // The stage that the plan is of may be the largest, and not be the slowest.
 TEST(StageDrafts, TheSlowestStageDecides) {
   const v1::JobSpec spec = SpecOfLayers(4, 16384);
-  const DeviceProfile profile = SlowDevice();
+  const DeviceProfile profile = *BuiltInProfile("cpu");
   PlanOptions options = PipelineOptions(3, 8, PipelineSchedule::kOneForwardOneBackward);
   const auto draft = DraftPipeline(spec, options);
   ASSERT_TRUE(draft.ok()) << draft.status();

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,12 @@
 #include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
+
+// A model to be put on a mesh.
+struct TinyFamily {
+  std::string name;
+  TinyOptions options;
+};
 
 struct Trained {
   std::vector<double> losses, norms;
@@ -68,6 +75,24 @@ inline void ExpectAlike(const Trained& trained, const Trained& alone, double tol
     if (tolerance > 1e-5) continue;  // equal logits in fewer bits
     EXPECT_EQ(trained.evaluation.heads[i].accuracy, alone.evaluation.heads[i].accuracy);
   }
+}
+
+// What is saved at step 5 of `from` goes on at `to`, to 1e-5 of the losses of `whole`.
+inline void ExpectGoesOn(const v1::JobSpec& to, const Snapshot& from, const Trained& whole) {
+  const Trained rest = Train(to, &from);
+  ASSERT_EQ(rest.losses.size(), 5);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(rest.losses[i], whole.losses[5 + i], 1e-5 * whole.losses[5 + i]);
+  }
+}
+
+// Twice, and from step 5 on.
+inline void ExpectSameBits(const v1::JobSpec& spec) {
+  const Trained once = Train(spec), again = Train(spec);
+  EXPECT_EQ(once.losses, again.losses);
+  EXPECT_TRUE(once.snapshot.data == again.snapshot.data);
+  const Snapshot half = TrainUntil(spec, 5).snapshot;
+  EXPECT_TRUE(Train(spec, &half).snapshot.data == once.snapshot.data);
 }
 
 // The same job with one step of SGD, as large as a gradient.
