@@ -92,17 +92,31 @@ absl::Status Communicator::AllReduceBf16(absl::Span<float> values, const RankSet
   });
 }
 
+absl::Status Communicator::SumElements(char* elements, size_t count, float* scratch,
+                                       const RankSet& set, int64_t* sent) {
+  MP_CHECK(count % set.count == 0) << count << " elements, " << set.count << " ranks";
+  MP_RETURN_IF_ERROR(DoReduceScatterBf16(elements, count, scratch, set, sent));
+  const size_t shard = count / set.count;
+  RoundInPlace({scratch, shard});
+  std::memcpy(elements + 2 * shard * set.IndexOf(rank_), scratch, 2 * shard);
+  return absl::OkStatus();
+}
+
 absl::Status Communicator::AllReduceElementsBf16(void* data, size_t count, float* scratch,
                                                  const RankSet& among) {
   const RankSet set = Checked(among);
-  MP_CHECK(count % set.count == 0) << count << " elements, " << set.count << " ranks";
   return Run(count == 0 || set.count == 1, [&](int64_t* sent) {
     char* elements = static_cast<char*>(data);
-    MP_RETURN_IF_ERROR(DoReduceScatterBf16(elements, count, scratch, set, sent));
-    const size_t shard = count / set.count;
-    RoundInPlace({scratch, shard});
-    std::memcpy(elements + 2 * shard * set.IndexOf(rank_), scratch, 2 * shard);
+    MP_RETURN_IF_ERROR(SumElements(elements, count, scratch, set, sent));
     return DoAllGather(elements, 2 * count, set, sent);
+  });
+}
+
+absl::Status Communicator::ReduceScatterElementsBf16(void* data, size_t count, float* scratch,
+                                                     const RankSet& among) {
+  const RankSet set = Checked(among);
+  return Run(count == 0 || set.count == 1, [&](int64_t* sent) {
+    return SumElements(static_cast<char*>(data), count, scratch, set, sent);
   });
 }
 

@@ -91,6 +91,11 @@ class Communicator {
   absl::Status AllReduceElementsBf16(void* data, size_t count, float* scratch,
                                      const RankSet& among = {});
 
+  // The same for a rank's own share of them, which gets the rounded sums where it lies. The rest of
+  // `data` is undefined afterwards.
+  absl::Status ReduceScatterElementsBf16(void* data, size_t count, float* scratch,
+                                         const RankSet& among = {});
+
   // `bytes` is a multiple of world. Rank r's shard is already in place at [r*bytes/world,
   // (r+1)*bytes/world). Every rank gets all shards.
   absl::Status AllGather(void* buffer, size_t bytes, const RankSet& among = {});
@@ -164,6 +169,8 @@ class Communicator {
   // Leaves the rounded values in the first half of the buffer, and the sums of the own shard in the
   // second half.
   absl::Status SumRounded(absl::Span<float> buffer, const RankSet& set, int64_t* sent);
+  absl::Status SumElements(char* elements, size_t count, float* scratch, const RankSet& set,
+                           int64_t* sent);
   RankSet Everyone() const { return {0, world_, 1}; }
 
   const int rank_;

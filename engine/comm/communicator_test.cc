@@ -204,6 +204,13 @@ float Bf16(float value) {
   return std::ldexp(std::nearbyint(std::ldexp(mantissa, 8)), exponent - 8);
 }
 
+float Widened(uint16_t element) {
+  const uint32_t bits = uint32_t{element} << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 // Half the bytes on the wire; the sums are fp32's of the rounded values, bit by bit.
 TEST_P(CommunicatorTest, Bf16ReductionsSumRoundedValuesInFp32) {
   const Ranks ranks = Make();
@@ -257,15 +264,18 @@ TEST_P(CommunicatorTest, ElementsOfBf16AreSummedInFp32AndRoundedOnce) {
         std::memcpy(&bits, &inputs[c.rank()][i], sizeof bits);
         elements[i] = static_cast<uint16_t>(bits >> 16);
       }
+      const std::vector<uint16_t> given = elements;
       std::vector<float> scratch(shard);
       const int64_t before = c.stats().bytes_sent;
       MP_RETURN_IF_ERROR(c.AllReduceElementsBf16(elements.data(), n, scratch.data()));
       EXPECT_EQ(c.stats().bytes_sent - before, static_cast<int64_t>(4 * shard * (world() - 1)));
-      for (size_t i = 0; i < n; ++i) {
-        const uint32_t bits = uint32_t{elements[i]} << 16;
-        float value;
-        std::memcpy(&value, &bits, sizeof value);
-        EXPECT_EQ(value, sum[i]) << i;
+      for (size_t i = 0; i < n; ++i) EXPECT_EQ(Widened(elements[i]), sum[i]) << i;
+      // The own share of it alone, for half the bytes.
+      std::vector<uint16_t> share = given;
+      MP_RETURN_IF_ERROR(c.ReduceScatterElementsBf16(share.data(), n, scratch.data()));
+      EXPECT_EQ(c.stats().bytes_sent - before, static_cast<int64_t>(6 * shard * (world() - 1)));
+      for (size_t i = shard * c.rank(); i < shard * (c.rank() + 1); ++i) {
+        EXPECT_EQ(Widened(share[i]), sum[i]) << i;
       }
       return absl::OkStatus();
     });

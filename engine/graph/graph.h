@@ -158,6 +158,7 @@ struct Attributes {
   // kLinear: tensor ranks divide its columns, and sum what each makes of the gradient of its input.
   // kQkNorm: they divide its heads, and sum what each makes of the gradients of its gammas.
   bool divides_columns = false;
+  bool divides_rows = false;  // each tensor rank has some of the rows (plan/passes/rows_pass.h)
   int32_t peer_stage = -1;  // kStage*: the pipeline stage at the other end
   int32_t micro_batch =
       0;              // of the step's, where a program has them all (plan/passes/pipeline_pass.h)

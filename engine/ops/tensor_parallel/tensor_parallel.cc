@@ -22,6 +22,23 @@ absl::Status TensorReduceGradient(Backward& backward, const Op& op) {
   return backward.SetGradient(op, op.inputs[0], dy);
 }
 
+absl::Status TensorRowsGradient(Backward& backward, const Op& op) {
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dx = backward.NewGradient(op.inputs[0]);
+  backward.Emit(op, OpKind::kTensorGather, {dy}, {{.value = dx}});
+  return backward.SetGradient(op, op.inputs[0], dx);
+}
+
+absl::Status TensorGatherGradient(Backward& backward, const Op& op) {
+  const ValueId x = op.inputs[0];
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId dsum = backward.Gradient(x);
+  const ValueId dx = backward.NewGradient(x);
+  backward.Emit(op, OpKind::kTensorRows, {dy, dsum}, {{.value = dx, .may_overwrite = dsum}});
+  backward.ReplaceGradient(x, dx);
+  return absl::OkStatus();
+}
+
 // Sums of bf16 are made in fp32, of this rank's share of the elements.
 int64_t TensorReduceWorkspace(const WorkspaceContext& c) {
   const graph::Value& x = c.Input(0);
@@ -40,7 +57,9 @@ int64_t GpuBiasBackwardWorkspace(const WorkspaceContext& c) {
 
 constinit const OpDefinition kTensorReduce = {.gradient = TensorReduceGradient,
                                               .cpu_workspace = TensorReduceWorkspace};
-constinit const OpDefinition kTensorGather = {.once = true};
+constinit const OpDefinition kTensorScatter = {.cpu_workspace = TensorReduceWorkspace};
+constinit const OpDefinition kTensorRows = {.gradient = TensorRowsGradient, .cheap = Always};
+constinit const OpDefinition kTensorGather = {.gradient = TensorGatherGradient, .cheap = Always};
 constinit const OpDefinition kBiasBackward = {.cpu_workspace = BiasBackwardWorkspace,
                                               .gpu_workspace = GpuBiasBackwardWorkspace};
 
@@ -50,9 +69,18 @@ Op TensorReduceOp(ValueId x, ValueId added, ValueId bias, ValueId y) {
           .outputs = {{.value = y, .may_overwrite = x}}};
 }
 
+Op TensorRowsOp(ValueId x, ValueId y) {
+  return {.kind = OpKind::kTensorRows, .inputs = {x, kNoValue}, .outputs = {{.value = y}}};
+}
+
 Op TensorGatherOp(ValueId x, ValueId y) {
-  return {
-      .kind = OpKind::kTensorGather, .inputs = {x}, .outputs = {{.value = y}}, .constant = true};
+  Op op = TensorGatherRowsOp(x, y);
+  op.constant = true;
+  return op;
+}
+
+Op TensorGatherRowsOp(ValueId x, ValueId y) {
+  return {.kind = OpKind::kTensorGather, .inputs = {x}, .outputs = {{.value = y}}};
 }
 
 }  // namespace milepost::ops

@@ -61,14 +61,51 @@ absl::StatusOr<BoundOp> BindTensorReduce(const Binding& b) {
   return MP_BIND_F32_OR_BF16(TensorReduceOf, b);
 }
 
-absl::StatusOr<BoundOp> BindTensorGather(const Binding& b) {
+// Nothing is added where `added` is null.
+template <typename T>
+void CopyOrAdd(const T* x, const T* added, int64_t n, T* y) {
+  if (added != nullptr) return kernels::Add<T>(x, added, n, y);
+  std::copy_n(x, n, y);
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> TensorScatterOf(const Binding& b) {
+  MP_ASSIGN_OR_RETURN(const BoundCall call, runtime::CallOf(b));
+  const int64_t n = graph::Elements(b.OutputShape(0)), width = b.OutputShape(0).back();
+  return [call, own = b.Input<T>(0) + b.tensor_rank * n, added = b.Input<T>(1),
+          bias = b.Input<T>(2), y = b.Output<T>(0), n, width](const StepContext& context) {
+    MP_RETURN_IF_ERROR(call.Run(context));
+    CopyOrAdd<T>(own, added, n, y);
+    if (bias != nullptr) AddToRows(bias, n / width, width, y);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> TensorRowsOf(const Binding& b) {
+  const int64_t n = graph::Elements(b.OutputShape(0));
+  return [own = b.Input<T>(0) + b.tensor_rank * n, added = b.Input<T>(1), y = b.Output<T>(0),
+          n](const StepContext&) {
+    CopyOrAdd<T>(own, added, n, y);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> TensorGatherOf(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const BoundCall call, runtime::CallOf(b));
   const int64_t n = graph::Elements(b.InputShape(0));
-  return [call, x = b.Input<float>(0), n,
-          own = b.Output<float>(0) + b.tensor_rank * n](const StepContext& context) {
+  return [call, x = b.Input<T>(0), n,
+          own = b.Output<T>(0) + b.tensor_rank * n](const StepContext& context) {
     std::copy_n(x, n, own);
     return call.Run(context);
   };
+}
+
+// What is known of rows of logits is fp32, whatever the model computes in.
+absl::StatusOr<BoundOp> BindTensorGather(const Binding& b) {
+  const graph::Value& x = b.program.graph.values[b.planned.op.inputs[0]];
+  return x.dtype == DType::kF32 ? TensorGatherOf<float>(b) : TensorGatherOf<bf16>(b);
 }
 
 template <typename T>
@@ -86,6 +123,8 @@ absl::StatusOr<BoundOp> BiasBackwardOf(const Binding& b) {
 }  // namespace
 
 constinit const CpuOp kTensorReduce = {.bind = BindTensorReduce};
+constinit const CpuOp kTensorScatter = {.bind = MP_F32_OR_BF16(TensorScatterOf)};
+constinit const CpuOp kTensorRows = {.bind = MP_F32_OR_BF16(TensorRowsOf)};
 constinit const CpuOp kTensorGather = {.bind = BindTensorGather};
 constinit const CpuOp kBiasBackward = {.bind = MP_F32_OR_BF16(BiasBackwardOf)};
 

@@ -47,14 +47,48 @@ absl::StatusOr<BoundOp> BindTensorReduce(const CudaBinding& b) {
   return MP_BIND_F32_OR_BF16(TensorReduceOf, b);
 }
 
-absl::StatusOr<BoundOp> BindTensorGather(const CudaBinding& b) {
+// Nothing is added where `added` is null.
+template <typename T>
+absl::Status CopyOrAdd(const T* x, const T* added, int64_t n, T* y, cudaStream_t stream) {
+  return added != nullptr ? cuda::Add<T>(x, added, n, y, stream) : cuda::Cast(x, n, y, stream);
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> TensorScatterOf(const CudaBinding& b) {
+  MP_ASSIGN_OR_RETURN(const DeviceCall call, runtime::DeviceCallOf(b));
+  const int64_t n = graph::Elements(b.OutputShape(0)), width = b.OutputShape(0).back();
+  return [call, own = b.Input<T>(0) + b.tensor_rank * n, added = b.Input<T>(1),
+          bias = b.Input<T>(2), y = b.Output<T>(0), n, width](const StepContext&) {
+    MP_RETURN_IF_ERROR(call.Enqueue());
+    MP_RETURN_IF_ERROR(CopyOrAdd<T>(own, added, n, y, call.stream));
+    if (bias != nullptr) return cuda::AddBias(bias, n / width, width, y, call.stream);
+    return absl::OkStatus();
+  };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> TensorRowsOf(const CudaBinding& b) {
+  const int64_t n = graph::Elements(b.OutputShape(0));
+  return
+      [own = b.Input<T>(0) + b.tensor_rank * n, added = b.Input<T>(1), y = b.Output<T>(0), n,
+       stream = b.stream()](const StepContext&) { return CopyOrAdd<T>(own, added, n, y, stream); };
+}
+
+template <typename T>
+absl::StatusOr<BoundOp> TensorGatherOf(const CudaBinding& b) {
   MP_ASSIGN_OR_RETURN(const DeviceCall call, runtime::DeviceCallOf(b));
   const int64_t n = graph::Elements(b.InputShape(0));
-  return [call, x = b.Input<float>(0), n,
-          own = b.Output<float>(0) + b.tensor_rank * n](const StepContext&) {
-    MP_RETURN_IF_ERROR(cuda::Cast(x, n, own, call.stream));
-    return call.Enqueue();
-  };
+  return
+      [call, x = b.Input<T>(0), n, own = b.Output<T>(0) + b.tensor_rank * n](const StepContext&) {
+        MP_RETURN_IF_ERROR(cuda::Cast(x, n, own, call.stream));
+        return call.Enqueue();
+      };
+}
+
+// What is known of rows of logits is fp32, whatever the model computes in.
+absl::StatusOr<BoundOp> BindTensorGather(const CudaBinding& b) {
+  const graph::Value& x = b.program.graph.values[b.planned.op.inputs[0]];
+  return x.dtype == DType::kF32 ? TensorGatherOf<float>(b) : TensorGatherOf<bf16>(b);
 }
 
 template <typename T>
@@ -72,6 +106,8 @@ absl::StatusOr<BoundOp> BiasBackwardOf(const CudaBinding& b) {
 }  // namespace
 
 constinit const CudaOp kTensorReduce = {.bind = BindTensorReduce};
+constinit const CudaOp kTensorScatter = {.bind = MP_F32_OR_BF16(TensorScatterOf)};
+constinit const CudaOp kTensorRows = {.bind = MP_F32_OR_BF16(TensorRowsOf)};
 constinit const CudaOp kTensorGather = {.bind = BindTensorGather};
 constinit const CudaOp kBiasBackward = {.bind = MP_F32_OR_BF16(BiasBackwardOf)};
 

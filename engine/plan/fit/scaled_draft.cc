@@ -139,7 +139,10 @@ double ScaledDraft::MicroStepSeconds(const DeviceProfile& profile) const {
 }
 
 double ScaledDraft::TensorSeconds(const DeviceProfile& profile) const {
-  const auto sums = [](const OpCosts& op) { return op.kind == OpKind::kTensorReduce; };
+  const auto sums = [](const OpCosts& op) {
+    return op.kind == OpKind::kTensorReduce || op.kind == OpKind::kTensorScatter ||
+           op.kind == OpKind::kTensorGather;
+  };
   return Extended(SumOf(few, sums, profile), SumOf(more, sums, profile), times);
 }
 

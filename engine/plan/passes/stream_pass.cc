@@ -26,8 +26,8 @@ bool IsCommunication(OpKind kind) {
          kind == OpKind::kGatherUpdates || kind == OpKind::kScatterUpdates ||
          kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce ||
          kind == OpKind::kReduceShared || kind == OpKind::kTensorGather ||
-         ops::IsHeadsExchange(kind) || kind == OpKind::kAverageStatistics ||
-         kind == OpKind::kGatherAmaxes;
+         kind == OpKind::kTensorScatter || ops::IsHeadsExchange(kind) ||
+         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes;
 }
 
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.

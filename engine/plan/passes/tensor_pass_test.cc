@@ -66,15 +66,15 @@ TEST(TensorPass, SumsWhatTheLastLayersMakeAndTheGradientOfTheFirst) {
   int forward = 0, backward = 0;
   double bytes = 0;
   for (const PlannedOp& op : plan->train.ops) {
-    if (op.op.kind != graph::OpKind::kTensorReduce) continue;
+    if (op.op.kind != graph::OpKind::kTensorScatter) continue;
     EXPECT_EQ(op.stream, Stream::kCommunication);
     (op.op.phase == graph::Phase::kForward ? forward : backward) += 1;
     bytes += op.wire_bytes;
   }
-  // Two of each layer; and of the vocabulary, rows of tokens and the gradient behind the head.
-  EXPECT_EQ(forward, 7);
+  // Two of each layer; and of the vocabulary the gradient behind the head.
+  EXPECT_EQ(forward, 6);
   EXPECT_EQ(backward, 7);
-  EXPECT_EQ(bytes, 14 * 4 * 2 * 16 * 64);  // a ring of two sends each element once
+  EXPECT_EQ(bytes, 13 * 4 * 2 * 16 * 64 / 2);  // each of two sends the other's half
 }
 
 // A sum that is left out, or sends other bytes, is found before anything runs.
@@ -86,14 +86,14 @@ TEST(TensorPass, SumsAreVerified) {
   EXPECT_EQ(Verify(*plan), absl::OkStatus());
   StepPlan more = *plan;
   for (PlannedOp& op : more.train.ops) {
-    if (op.op.kind == graph::OpKind::kTensorReduce) op.wire_bytes *= 2;
+    if (op.op.kind == graph::OpKind::kTensorScatter) op.wire_bytes *= 2;
   }
-  EXPECT_THAT(Verify(more).message(), HasSubstr("tensor_reduce"));
+  EXPECT_THAT(Verify(more).message(), HasSubstr("tensor_scatter"));
   for (const graph::Phase phase : {graph::Phase::kForward, graph::Phase::kBackward}) {
     StepPlan without = *plan;
     for (PlannedOp& op : without.train.ops) {
       // As an addition of one rank's own: nothing else about the op is wrong.
-      if (op.op.kind != graph::OpKind::kTensorReduce || op.op.phase != phase) continue;
+      if (op.op.kind != graph::OpKind::kTensorScatter || op.op.phase != phase) continue;
       op.op.kind = graph::OpKind::kAdd;
       break;
     }

@@ -33,14 +33,15 @@ double GatheredBytes(const graph::Graph& graph, const graph::Op& op, const PlanO
   return static_cast<double>(bytes * (options.tensor - 1));
 }
 
-// Of both programs: an all-reduce or a gather among the tensor ranks; all pieces but the own one
-// among context ranks.
+// Of both programs: an all-reduce, a reduce-scatter or a gather among the tensor ranks; all pieces
+// but the own one among context ranks.
 PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
   PlannedOp planned = FromGraph(graph, op);
-  if (op.kind == OpKind::kTensorReduce) {
-    const graph::Value& sums = graph.values[op.outputs[0].value];
-    const int64_t bytes = graph::Elements(sums.shape) * ByteSize(sums.dtype);
-    planned.wire_bytes = 2 * (1 - 1.0 / options.tensor) * static_cast<double>(bytes);
+  if (op.kind == OpKind::kTensorReduce || op.kind == OpKind::kTensorScatter) {
+    const graph::Value& parts = graph.values[op.inputs[0]];
+    const int64_t bytes = graph::Elements(parts.shape) * ByteSize(parts.dtype);
+    const int passes = op.kind == OpKind::kTensorReduce ? 2 : 1;
+    planned.wire_bytes = passes * (1 - 1.0 / options.tensor) * static_cast<double>(bytes);
   }
   if (op.kind == OpKind::kStageSend) {
     const graph::Value& sent = graph.values[op.inputs[0]];

@@ -30,6 +30,7 @@
 #include "engine/plan/passes/pipeline_pass.h"
 #include "engine/plan/passes/recompute_budget.h"
 #include "engine/plan/passes/recompute_pass.h"
+#include "engine/plan/passes/rows_pass.h"
 #include "engine/plan/passes/stream_pass.h"
 #include "engine/plan/passes/tensor_pass.h"
 #include "engine/plan/passes/vocabulary_pass.h"
@@ -333,6 +334,15 @@ absl::StatusOr<double> FlopsOfStages(graph::Graph graph, const PlanOptions& opti
   return flops * static_cast<double>(options.accumulation) / options.pipeline;
 }
 
+// Among tensor and context ranks.
+absl::Status DivideAmongRanks(const PlanOptions& options, graph::Graph& graph) {
+  MP_RETURN_IF_ERROR(DivideLayers(graph, options.tensor));
+  MP_RETURN_IF_ERROR(DivideSequences(graph, options.context));
+  DivideRows(graph, options.tensor,
+             {.sequence = options.OwnSequence(), .context = options.context});
+  return absl::OkStatus();
+}
+
 // Leaves this stage's part of both graphs.
 absl::Status CutStages(const PlanOptions& options, Parts& parts) {
   if (options.pipeline == 1) return absl::OkStatus();
@@ -458,8 +468,7 @@ absl::StatusOr<std::vector<std::vector<double>>> CostsOfStages(const v1::JobSpec
                                                                const PlanOptions& options) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
   MP_ASSIGN_OR_RETURN(graph::Graph graph, Build(spec.model(), models::Mode::kTraining, options));
-  MP_RETURN_IF_ERROR(DivideLayers(graph, options.tensor));
-  MP_RETURN_IF_ERROR(DivideSequences(graph, options.context));
+  MP_RETURN_IF_ERROR(DivideAmongRanks(options, graph));
   MP_ASSIGN_OR_RETURN(const std::vector<int> stages, StagesOfBlocks(graph, options.pipeline));
   const std::vector<double> blocks = BlockCosts(graph);
   std::vector<std::vector<double>> costs(static_cast<size_t>(options.pipeline));
@@ -483,8 +492,7 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   MP_ASSIGN_OR_RETURN(parts.train, Build(spec.model(), models::Mode::kTraining, options));
   MP_ASSIGN_OR_RETURN(parts.evaluate, Build(spec.model(), models::Mode::kEvaluation, options));
   for (graph::Graph* graph : {&parts.train, &parts.evaluate}) {
-    MP_RETURN_IF_ERROR(DivideLayers(*graph, options.tensor));
-    MP_RETURN_IF_ERROR(DivideSequences(*graph, options.context));
+    MP_RETURN_IF_ERROR(DivideAmongRanks(options, *graph));
   }
   MP_RETURN_IF_ERROR(CutStages(options, parts));
   if (options.fp8 && MarkFp8(parts.train) == 0) {
@@ -494,6 +502,7 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
         "choose bf16 or other sizes");
   }
   MP_RETURN_IF_ERROR(ops::AddBackward(parts.train));
+  for (graph::Graph* graph : {&parts.train, &parts.evaluate}) JoinSumsAndRows(*graph);
   if (planning != nullptr) {
     const int64_t in_program = options.accumulation / options.MicroSteps();  // micro-batches
     MP_RETURN_IF_ERROR(planning->Make(WorkOf(parts.train) * in_program));

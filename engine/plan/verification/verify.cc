@@ -25,6 +25,7 @@ absl::Status Verify(const StepPlan& plan) {
     if (computes) MP_RETURN_IF_ERROR(Annotate(VerifyValues(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyOrder(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifySums(plan, *program), name));
+    MP_RETURN_IF_ERROR(Annotate(VerifyRows(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyHeads(plan, *program), name));
   }
   MP_RETURN_IF_ERROR(VerifyExchange(plan));

@@ -18,6 +18,8 @@
 //     their bytes are reused;
 //   - gradients (or their shards) and step accumulators are started once a step and never lost
 //     between micro-steps;
+//   - what a tensor rank makes of a sum is only ever added up, and its own rows are never read as
+//     if they were all;
 //   - where context ranks divide sequences, attention has all tokens of its heads, and ops by token
 //     never read such values;
 //   - caches are whole, added to once by every run of a program that generates, and the same
@@ -49,6 +51,7 @@ absl::Status VerifyOps(const StepPlan& plan, const Program& program);     // ope
 absl::Status VerifyValues(const StepPlan& plan, const Program& program);  // program order
 absl::Status VerifyOrder(const StepPlan& plan, const Program& program);   // between streams
 absl::Status VerifySums(const StepPlan& plan, const Program& program);    // among tensor ranks
+absl::Status VerifyRows(const StepPlan& plan, const Program& program);    // among tensor ranks
 absl::Status VerifyHeads(const StepPlan& plan, const Program& program);   // among context ranks
 absl::Status VerifyExchange(const StepPlan& plan);                        // of averages
 absl::Status VerifyWire(const StepPlan& plan);                            // bytes sent

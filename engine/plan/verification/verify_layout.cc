@@ -334,9 +334,16 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   if (planned.op.kind == graph::OpKind::kReduceShared) {  // an all-reduce among two, in f32
     return 4 * static_cast<double>(plan.groups[planned.op.attributes.group].padded_elements);
   }
-  if (planned.op.kind == graph::OpKind::kTensorGather) {  // every other rank's 4 floats of each row
-    const graph::Value& own = plan.train.graph.values[planned.op.inputs[0]];
-    return (options.tensor - 1) * 4.0 * static_cast<double>(graph::Elements(own.shape));
+  if (planned.op.kind == graph::OpKind::kTensorScatter) {  // every other rank's rows of its part
+    const graph::Value& own = plan.train.graph.values[planned.op.outputs[0].value];
+    return (options.tensor - 1) * static_cast<double>(graph::Elements(own.shape)) *
+           static_cast<double>(ByteSize(own.dtype));
+  }
+  if (planned.op.kind == graph::OpKind::kTensorGather) {  // every other rank's, passed on in a ring
+    const graph::Value& all = plan.train.graph.values[planned.op.outputs[0].value];
+    const auto others =
+        static_cast<double>(graph::Elements(all.shape)) * (1 - 1.0 / options.tensor);
+    return others * static_cast<double>(ByteSize(all.dtype));
   }
   if (planned.op.kind == graph::OpKind::kTokensToHeads ||
       planned.op.kind == graph::OpKind::kHeadsToTokens) {  // all but the own part of rows by heads

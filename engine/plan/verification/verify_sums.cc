@@ -1,6 +1,6 @@
-// Verification, part 7: what one of the tensor ranks makes of a sum is only ever added up, what it
-// knows of rows of logits is gathered before it is used, and of tables whose rows they divide
-// nobody but they read rows.
+// Verification, part 7: what one of the tensor ranks makes of a sum is only ever added up, and not
+// behind a scatter; what it knows of rows of logits is gathered before it is used; and of tables
+// whose rows they divide nobody but they read rows.
 #include <string>
 #include <vector>
 
@@ -26,6 +26,13 @@ std::vector<ValueId> PartsOf(const graph::Op& op) {
   if (op.kind == OpKind::kQkNormBackward && a.divides_columns) {
     add(1);
     add(2);
+  }
+  const bool norm = op.kind == OpKind::kLayerNormBackward ||
+                    op.kind == OpKind::kResidualLayerNormBackward ||
+                    op.kind == OpKind::kRmsNormBackward;
+  if (norm && a.divides_rows) {  // of its parameters, behind what it makes of rows
+    const size_t first = op.kind == OpKind::kResidualLayerNormBackward ? 2 : 1;
+    for (size_t i = first; i < op.outputs.size(); ++i) add(i);
   }
   if (op.kind == OpKind::kTokenRows) add(0);
   if (op.kind == OpKind::kLmHeadLossBackward && a.divided) add(1);
@@ -104,15 +111,20 @@ absl::Status VerifyVocabulary(const StepPlan& plan, const Program& program) {
 absl::Status VerifySums(const StepPlan& plan, const Program& program) {
   if (plan.options.tensor == 1) return absl::OkStatus();
   std::vector<bool> parts(program.graph.values.size(), false);
+  std::vector<bool> spent = parts;  // a scatter leaves anything there
   for (const PlannedOp& planned : program.ops) {
     const graph::Op& op = planned.op;
+    const bool scatters = op.kind == OpKind::kTensorScatter;
+    const bool sums = op.kind == OpKind::kTensorReduce || scatters;
     for (size_t i = 0; i < op.inputs.size(); ++i) {
       const ValueId value = op.inputs[i];
-      const bool sums = op.kind == OpKind::kTensorReduce && i == 0;
-      if (value == kNoValue || !parts[value] || sums) continue;
-      return absl::InternalError(absl::StrCat("plan: ", program.graph.values[value].name,
-                                              ", a tensor rank's part, is read by ",
-                                              Name(op.kind)));
+      if (value == kNoValue || !parts[value]) continue;
+      if (spent[value] || !sums || i != 0) {
+        return absl::InternalError(absl::StrCat(
+            "plan: ", program.graph.values[value].name, ", a tensor rank's part, is read by ",
+            Name(op.kind), spent[value] ? " behind its sum" : ""));
+      }
+      spent[value] = scatters;
     }
     for (const ValueId part : PartsOf(op)) parts[part] = true;
   }

@@ -34,8 +34,7 @@ DropoutBinding::DropoutBinding(const Binding& binding, int64_t width)
       tag(binding.attributes().dropout_tag),
       elements_per_sample(binding.attributes().sequence * binding.plan.options.context * width),
       samples_before(binding.SamplesBefore()),
-      own_elements(binding.plan.options.context > 1 ? binding.attributes().sequence * width : 0),
-      elements_before(binding.TokensBefore() * width) {}
+      own(binding.ElementsOfRows(binding.InputShape(0)[0], width)) {}
 
 kernels::DropoutParams DropoutBinding::At(const StepContext& context) const {
   return {.p = static_cast<float>(p),
@@ -43,9 +42,9 @@ kernels::DropoutParams DropoutBinding::At(const StepContext& context) const {
           .stream = RandomStream(RandomPurpose::kDropout, tag),
           .step = static_cast<uint64_t>(context.step),
           .first_element = static_cast<uint64_t>(
-              (context.first_sample + samples_before) * elements_per_sample + elements_before),
-          .run = static_cast<uint64_t>(own_elements),
-          .gap = static_cast<uint64_t>(elements_per_sample - own_elements)};
+              (context.first_sample + samples_before) * elements_per_sample + own.first),
+          .run = static_cast<uint64_t>(own.run),
+          .gap = static_cast<uint64_t>(own.gap)};
 }
 
 CpuBackend::CpuBackend(int threads)

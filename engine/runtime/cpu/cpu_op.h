@@ -44,9 +44,7 @@ struct DropoutBinding {
   uint32_t tag;
   int64_t elements_per_sample;
   int64_t samples_before;
-  // Of a sample, where a rank has a part of it; 0: it has all.
-  int64_t own_elements;
-  int64_t elements_before;
+  OpBinding::OwnElements own;
 };
 
 // What the CPU does for one kind of op: the op's room defines it (engine/ops/<room>/<room>_cpu.cc).

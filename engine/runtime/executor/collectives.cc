@@ -45,10 +45,13 @@ class CollectiveMaker {
         call->among = {0, plan_.options.Ranks(), 1};
         break;
       case OpKind::kTensorReduce:
-        call = AmongTensorRanks(Kind::kAllReduce);
+        call = AmongTensorRanks(Kind::kAllReduce, planned_.op.outputs[0].value);
+        break;
+      case OpKind::kTensorScatter:
+        call = AmongTensorRanks(Kind::kReduceScatter, planned_.op.inputs[0]);
         break;
       case OpKind::kTensorGather:
-        call = AmongTensorRanks(Kind::kAllGather);
+        call = AmongTensorRanks(Kind::kAllGather, planned_.op.outputs[0].value);
         break;
       case OpKind::kStageReceive:
         call = Handed(Kind::kReceive, planned_.op.outputs[0].value);
@@ -174,10 +177,9 @@ class CollectiveMaker {
     return call;
   }
 
-  Collective AmongTensorRanks(Kind kind) const {
-    const graph::ValueId output = planned_.op.outputs[0].value;
-    const plan::Place& place = program_.places[output];
-    const graph::Value& value = program_.graph.values[output];
+  Collective AmongTensorRanks(Kind kind, graph::ValueId whole) const {
+    const plan::Place& place = program_.places[whole];
+    const graph::Value& value = program_.graph.values[whole];
     Collective call = OnBuffer(kind, place.buffer, graph::Elements(value.shape), value.dtype);
     call.offset += place.offset;
     if (planned_.workspace != plan::kNoBuffer)
@@ -239,9 +241,11 @@ absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& 
                                     : communicator.Receive(call.peer, data, bytes);
   }
   MP_CHECK(call.kind != Kind::kExchange);
-  if (call.dtype == DType::kBf16 && call.kind == Kind::kAllReduce) {
-    return communicator.AllReduceElementsBf16(data, count, reinterpret_cast<float*>(scratch),
-                                              call.among);
+  if (call.SumsBf16()) {
+    auto* sums = reinterpret_cast<float*>(scratch);
+    return call.kind == Kind::kAllReduce
+               ? communicator.AllReduceElementsBf16(data, count, sums, call.among)
+               : communicator.ReduceScatterElementsBf16(data, count, sums, call.among);
   }
   if (call.kind == Kind::kAllGather) {
     return communicator.AllGather(data, static_cast<size_t>(call.bytes()), call.among);

@@ -40,6 +40,9 @@ struct Collective {
 
   int64_t bytes() const { return elements * ByteSize(dtype); }
   bool operator==(const Collective&) const = default;
+  bool SumsBf16() const {
+    return dtype == DType::kBf16 && (kind == Kind::kAllReduce || kind == Kind::kReduceScatter);
+  }
   bool IsTransfer() const { return kind == Kind::kSend || kind == Kind::kReceive; }
   // Of one rank of the set, where each has its own.
   int64_t shard_elements() const { return elements / among.count; }

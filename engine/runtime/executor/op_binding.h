@@ -2,6 +2,7 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_EXECUTOR_OP_BINDING_H_
 #define MILEPOST_ENGINE_RUNTIME_EXECUTOR_OP_BINDING_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -35,6 +36,21 @@ struct OpBinding {
   int RankOfJob() const { return PeerOfStage(plan.options.stage); }
   // Of a sequence's tokens: how many lie before this rank's, where context ranks divide them.
   int64_t TokensBefore() const { return rank % plan.options.context * plan.options.OwnSequence(); }
+  // The elements of all samples' rows that the op's are, where it has some of the rows: those of
+  // some tokens of each sample, or of some samples, or of some tokens of one.
+  struct OwnElements {
+    int64_t first = 0;
+    int64_t run = 0;  // how many lie side by side; 0: all
+    int64_t gap = 0;  // between two runs
+  };
+  OwnElements ElementsOfRows(int64_t rows, int64_t width) const {
+    const int64_t tokens = attributes().sequence, all = tokens * plan.options.context;
+    const int64_t before = attributes().divides_rows ? tensor_rank * rows : 0;
+    const int64_t at = before / tokens * all + TokensBefore() + before % tokens;
+    if (plan.options.context == 1) return {.first = at * width};
+    const int64_t run = std::min(rows, tokens);  // rows_pass.h: one divides the other
+    return {.first = at * width, .run = run * width, .gap = (all - run) * width};
+  }
   // The rank of the job that has this one's data and tensor ranks.
   int PeerOfStage(int stage) const {
     return (rank * plan.options.pipeline + stage) * plan.options.tensor + tensor_rank;

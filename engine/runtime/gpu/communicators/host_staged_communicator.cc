@@ -43,8 +43,7 @@ Part PartToDevice(const Collective& call, int rank) {
 
 // Behind the values, for sums of bf16 (CallOnHost).
 int64_t SumBytes(const Collective& call) {
-  const bool sums = call.kind == Kind::kAllReduce && call.dtype == DType::kBf16;
-  return sums ? call.bytes() : 0;
+  return call.SumsBf16() ? call.bytes() : 0;
 }
 
 }  // namespace

@@ -1,0 +1,239 @@
+#include "engine/plan/passes/rows_pass.h"
+
+#include <cstddef>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "engine/ops/tensor_parallel/tensor_parallel.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::Graph;
+using graph::kNoValue;
+using graph::Op;
+using graph::OpKind;
+using graph::ValueId;
+
+// Each row of what it makes is made of the same rows of what it reads.
+bool GoesByRows(OpKind kind) {
+  switch (kind) {
+    case OpKind::kLayerNorm:
+    case OpKind::kResidualLayerNorm:
+    case OpKind::kRmsNorm:
+    case OpKind::kResidualRmsNorm:
+    case OpKind::kAdd:
+    case OpKind::kScale:
+    case OpKind::kDropout:
+      return true;
+    default:
+      return false;
+  }
+}
+
+class RowDivider {
+ public:
+  RowDivider(Graph& graph, int64_t ranks, int64_t rows)
+      : graph_(graph), ranks_(ranks), rows_(rows) {
+    for (const graph::Parameter& parameter : graph.parameters) {
+      parameters_.insert(parameter.value);
+    }
+    for (const Op& op : graph.ops) {
+      for (const ValueId input : op.inputs) {
+        if (input != kNoValue && GoesByRows(op.kind)) read_by_rows_.insert(input);
+      }
+    }
+  }
+
+  void Run() && {
+    std::vector<Op> ops = std::move(graph_.ops);
+    graph_.ops.clear();
+    for (Op& op : ops) {
+      if (GoesByRows(op.kind) && ReadsOwnRows(op)) {
+        Divide(std::move(op));
+      } else {
+        Keep(std::move(op));
+      }
+    }
+  }
+
+ private:
+  bool HasRows(ValueId value) const {
+    return value != kNoValue && !parameters_.contains(value) &&
+           graph_.values[value].shape[0] == rows_;
+  }
+  bool IsOwn(ValueId value) const { return all_.contains(value); }
+
+  bool ReadsOwnRows(const Op& op) const {
+    bool any = false;
+    for (const ValueId input : op.inputs) {
+      if (input == kNoValue || parameters_.contains(input)) continue;
+      if (!IsOwn(input) && !HasRows(input)) return false;
+      any |= IsOwn(input) || own_.contains(input);
+    }
+    return any;
+  }
+
+  ValueId NewValue(ValueId like, absl::string_view suffix, int64_t rows) {
+    graph::Value value = graph_.values[like];
+    absl::StrAppend(&value.name, suffix);
+    value.kind = graph::ValueKind::kActivation;
+    value.shape[0] = rows;
+    graph_.values.push_back(std::move(value));
+    return static_cast<ValueId>(graph_.values.size()) - 1;
+  }
+
+  void Push(Op op, const Op& like) {
+    op.block = like.block;
+    graph_.ops.push_back(std::move(op));
+  }
+
+  // This rank's rows of a value that all ranks have.
+  ValueId OwnOf(ValueId value, const Op& reader) {
+    if (IsOwn(value)) return value;
+    if (!own_.contains(value)) {
+      own_[value] = NewValue(value, " rows of a tensor rank", rows_ / ranks_);
+      all_[own_[value]] = value;
+      Push(ops::TensorRowsOp(value, own_[value]), reader);
+    }
+    return own_[value];
+  }
+
+  // All rows of a value of which this rank has some.
+  ValueId AllOf(ValueId value, const Op& reader) {
+    ValueId& all = all_[value];
+    if (all == kNoValue) {
+      all = NewValue(value, " of all tensor ranks", rows_);
+      Push(ops::TensorGatherRowsOp(value, all), reader);
+    }
+    return all;
+  }
+
+  void Divide(Op op) {
+    op.attributes.divided = true;
+    op.attributes.divides_rows = true;
+    for (ValueId& input : op.inputs) {
+      if (IsOwn(input) || !HasRows(input)) continue;
+      const ValueId own = OwnOf(input, op);
+      for (graph::Output& output : op.outputs) {
+        if (output.may_overwrite == input) output.may_overwrite = own;
+      }
+      input = own;
+    }
+    for (const graph::Output& output : op.outputs) {
+      if (output.value == kNoValue) continue;
+      graph_.values[output.value].shape[0] = rows_ / ranks_;
+      all_[output.value] = kNoValue;
+    }
+    graph_.ops.push_back(std::move(op));
+  }
+
+  // An op that has all rows.
+  void Keep(Op op) {
+    for (ValueId& input : op.inputs) {
+      if (input == kNoValue || !IsOwn(input)) continue;
+      const ValueId all = AllOf(input, op);
+      for (graph::Output& output : op.outputs) {
+        if (output.may_overwrite == input) output.may_overwrite = kNoValue;
+      }
+      input = all;
+    }
+    const Op kept = op;
+    graph_.ops.push_back(std::move(op));
+    // In the op's own block: a stage hands on a rank's own rows.
+    const bool sum = kept.kind == OpKind::kTensorReduce && !kept.constant;
+    if (!sum && kept.kind != OpKind::kEmbedding) return;
+    const ValueId whole = kept.outputs[0].value;
+    if (HasRows(whole) && read_by_rows_.contains(whole)) OwnOf(whole, kept);
+  }
+
+  Graph& graph_;
+  const int64_t ranks_;
+  const int64_t rows_;
+  std::set<ValueId> parameters_;
+  std::set<ValueId> read_by_rows_;  // as the graph was
+  std::map<ValueId, ValueId> own_;  // by values of all rows: this rank's
+  std::map<ValueId, ValueId> all_;  // by values of this rank's rows: those of all, if there are
+};
+
+// Of the sums of divided layers; 0: there are none.
+int64_t RowsOf(const Graph& graph) {
+  for (const Op& op : graph.ops) {
+    const bool sum = op.kind == OpKind::kTensorReduce && !op.constant;
+    if (sum) return graph.values[op.outputs[0].value].shape[0];
+  }
+  return 0;
+}
+
+class SumJoiner {
+ public:
+  explicit SumJoiner(Graph& graph) : graph_(graph) {
+    for (size_t i = 0; i < graph.ops.size(); ++i) {
+      const Op& op = graph.ops[i];
+      for (const ValueId input : op.inputs) {
+        if (input != kNoValue) readers_[input].push_back(i);
+      }
+      for (const graph::Output& output : op.outputs) {
+        if (output.value != kNoValue) makers_.emplace(output.value, i);
+      }
+    }
+  }
+
+  void Run() && {
+    std::set<size_t> gone;
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      const size_t rows = RowsOfSum(i);
+      if (rows == 0) continue;
+      Join(graph_.ops[i], graph_.ops[rows]);
+      gone.insert(rows);
+    }
+    std::vector<Op> ops;
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      if (!gone.contains(i)) ops.push_back(std::move(graph_.ops[i]));
+    }
+    graph_.ops = std::move(ops);
+  }
+
+ private:
+  // The op that alone reads the sum of op `i`, and takes some of its rows; 0: there is none.
+  size_t RowsOfSum(size_t i) const {
+    const Op& sum = graph_.ops[i];
+    if (sum.kind != OpKind::kTensorReduce || sum.outputs.size() > 1) return 0;
+    if (sum.inputs[1] != kNoValue) return 0;
+    const auto readers = readers_.find(sum.outputs[0].value);
+    if (readers == readers_.end() || readers->second.size() != 1) return 0;
+    const size_t reader = readers->second[0];
+    const Op& rows = graph_.ops[reader];
+    if (rows.kind != OpKind::kTensorRows) return 0;
+    const ValueId added = rows.inputs[1];
+    return added == kNoValue || makers_.at(added) < i ? reader : 0;
+  }
+
+  static void Join(Op& sum, const Op& rows) {
+    sum.kind = OpKind::kTensorScatter;
+    sum.inputs[1] = rows.inputs[1];
+    sum.outputs = {rows.outputs[0]};
+  }
+
+  Graph& graph_;
+  std::map<ValueId, std::vector<size_t>> readers_;
+  std::map<ValueId, size_t> makers_;  // the first
+};
+
+}  // namespace
+
+void DivideRows(Graph& graph, int64_t ranks, const RowsOfSamples& rows) {
+  const int64_t all = RowsOf(graph);
+  if (ranks == 1 || all == 0 || all % ranks != 0) return;
+  const int64_t own = all / ranks;
+  const bool even = own % rows.sequence == 0 || rows.sequence % own == 0;
+  if (rows.context > 1 && !even) return;
+  RowDivider(graph, ranks, all).Run();
+}
+
+void JoinSumsAndRows(Graph& graph) { SumJoiner(graph).Run(); }
+
+}  // namespace milepost::plan

@@ -1,0 +1,126 @@
+// Verification, part 9: where tensor ranks divide rows, a rank's own rows and the rows of all are
+// told apart. Ops that go row by row alone read own rows; sums and gathers turn one into the other,
+// and what a rank makes of a parameter's gradient of its own rows is a part of it (VerifySums).
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/plan/verification/verify.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::kNoValue;
+using graph::OpKind;
+using graph::ValueId;
+
+bool IsTransfer(OpKind kind) {
+  return kind == OpKind::kStageSend || kind == OpKind::kStageReceive ||
+         kind == OpKind::kCopyToHost || kind == OpKind::kCopyToDevice;
+}
+
+// Has own rows and knows it: its attributes say so, and it is no sum of gradients' parts, which has
+// them of its forward op.
+bool GoesByOwnRows(const graph::Op& op) {
+  return op.attributes.divides_rows && op.kind != OpKind::kTensorReduce;
+}
+
+// The rows of what tensor ranks make parts of; 0 where they divide none.
+int64_t DividedRows(const Program& program) {
+  for (const PlannedOp& planned : program.ops) {
+    if (planned.op.kind != OpKind::kTensorScatter) continue;
+    return program.graph.values[planned.op.inputs[0]].shape[0];
+  }
+  return 0;
+}
+
+class RowsVerifier {
+ public:
+  RowsVerifier(const StepPlan& plan, const Program& program)
+      : graph_(program.graph),
+        rows_(DividedRows(program)),
+        ranks_(plan.options.tensor),
+        own_(graph_.values.size(), false) {}
+
+  absl::Status Verify(const graph::Op& op) {
+    switch (op.kind) {
+      case OpKind::kTensorScatter:
+      case OpKind::kTensorRows:
+        return VerifyTaken(op);
+      case OpKind::kTensorGather:
+        return VerifyGathered(op);
+      default:
+        break;
+    }
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      const ValueId value = op.inputs[i];
+      if (value == kNoValue) continue;
+      if (own_[value] && !GoesByOwnRows(op) && !IsTransfer(op.kind)) {
+        return Wrong(op, value, ", some rows, as if it were all");
+      }
+      if (i == 0 && !own_[value] && GoesByOwnRows(op)) {
+        return Wrong(op, value, ", all rows, as if it were this rank's own");
+      }
+    }
+    for (const graph::Output& output : op.outputs) {
+      if (output.value == kNoValue) continue;
+      const bool rows = GoesByOwnRows(op) || IsTransfer(op.kind);
+      own_[output.value] = rows && HasOwnRows(output.value, op.phase);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Wrong(const graph::Op& op, ValueId value, const std::string& what) const {
+    return absl::InternalError(
+        absl::StrCat("plan: ", Name(op.kind), " reads ", graph_.values[value].name, what));
+  }
+  // By its shape. In the backward what has one dimension is a part of a parameter's gradient.
+  bool HasOwnRows(ValueId value, graph::Phase phase) const {
+    const graph::Value& v = graph_.values[value];
+    const bool rows = phase != graph::Phase::kBackward || v.shape.size() > 1;
+    return rows && v.kind == graph::ValueKind::kActivation && v.shape[0] * ranks_ == rows_;
+  }
+
+  // Own rows of a value of all rows, and what is added to them.
+  absl::Status VerifyTaken(const graph::Op& op) {
+    const ValueId all = op.inputs[0], added = op.inputs[1], own = op.outputs[0].value;
+    if (own_[all]) return Wrong(op, all, ", some rows, as if it were all");
+    if (added != kNoValue && !own_[added]) {
+      return Wrong(op, added, ", all rows, as if it were this rank's own");
+    }
+    if (graph_.values[own].shape[0] * ranks_ != graph_.values[all].shape[0]) {
+      return Wrong(op, all, ", which it does not divide evenly");
+    }
+    own_[own] = true;
+    return absl::OkStatus();
+  }
+
+  // Rows of a rank; or what it knows of the logits of all rows, of which it makes one value more.
+  absl::Status VerifyGathered(const graph::Op& op) const {
+    const ValueId own = op.inputs[0], all = op.outputs[0].value;
+    const graph::Shape& from = graph_.values[own].shape;
+    const graph::Shape& to = graph_.values[all].shape;
+    const bool logits = to.size() > from.size();
+    if (!logits && !own_[own]) return Wrong(op, own, ", all rows, as if it were this rank's own");
+    if (graph::Elements(to) == graph::Elements(from) * ranks_) return absl::OkStatus();
+    return Wrong(op, own, ", of which it does not make one for each rank");
+  }
+
+  const graph::Graph& graph_;
+  const int64_t rows_;
+  const int64_t ranks_;
+  std::vector<bool> own_;  // by value
+};
+
+}  // namespace
+
+absl::Status VerifyRows(const StepPlan& plan, const Program& program) {
+  if (plan.options.tensor == 1) return absl::OkStatus();
+  RowsVerifier rows(plan, program);
+  for (const PlannedOp& planned : program.ops) MP_RETURN_IF_ERROR(rows.Verify(planned.op));
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::plan
