@@ -156,10 +156,9 @@ struct Attributes {
   bool never_fp8 = false;   // kLinear*
   bool divided = false;     // each tensor rank does a part of it; else all do the same
   // kLinear: tensor ranks divide its columns, and sum what each makes of the gradient of its input.
-  // kQkNorm: they divide its heads, and sum what each makes of the gradients of its gammas.
   bool divides_columns = false;
   bool divides_rows = false;  // each tensor rank has some of the rows (plan/passes/rows_pass.h)
-  int32_t peer_stage = -1;  // kStage*: the pipeline stage at the other end
+  int32_t peer_stage = -1;    // kStage*: the pipeline stage at the other end
   int32_t micro_batch =
       0;              // of the step's, where a program has them all (plan/passes/pipeline_pass.h)
   int32_t pass = -1;  // likewise: index among the stage's passes
@@ -233,6 +232,8 @@ struct Parameter {
   // Of one that tensor ranks divide: its own shape, where its value has that of a rank's part.
   std::vector<int64_t> undivided = {};
   TensorDivision division = {};
+  // Tensor ranks have it whole, and each makes a part of its gradient: of some rows or heads.
+  bool partial = false;
 };
 
 // One task of the model. A model with several tasks has several heads, with the family's own first.

@@ -63,19 +63,6 @@ ValueId Backward::NewGradient(ValueId of, absl::string_view suffix) {
   return static_cast<ValueId>(graph_.values.size()) - 1;
 }
 
-ValueId Backward::NewGradientPart(ValueId parameter) {
-  const ValueId part = NewGradient(parameter, " of a tensor rank");
-  graph_.values[part].dtype = DType::kF32;
-  return part;
-}
-
-void Backward::SumGradientPart(const Op& op, ValueId parameter, ValueId part) {
-  const ValueId sum = NewGradientPart(parameter);
-  graph_.values[sum].name += "s, summed";
-  Emit(op, OpKind::kTensorReduce, {part, kNoValue, kNoValue},
-       {{.value = sum, .may_overwrite = part}, ParameterGradient(parameter)});
-}
-
 ValueId Backward::NewSums(const Op& op) {
   Value value = graph_.values[op.inputs[1]];  // the mean
   value.name = absl::StrCat("grad sums ", sums_++, " ", graph_.values[op.outputs[0].value].name);

@@ -57,10 +57,6 @@ class Backward {
 
   // A new value for (what is known of) the gradient of `of`; `suffix` ends its name.
   graph::ValueId NewGradient(graph::ValueId of, absl::string_view suffix = "");
-  // f32: what one of the tensor ranks makes of a parameter's gradient, which SumGradientPart adds
-  // to the gradient, in an op of its own behind the one that writes the part.
-  graph::ValueId NewGradientPart(graph::ValueId parameter);
-  void SumGradientPart(const graph::Op& op, graph::ValueId parameter, graph::ValueId part);
   // For a batch norm's two sums per channel.
   graph::ValueId NewSums(const graph::Op& op);
   // An output that adds to a parameter's gradient; its first writer starts the step's sum.

@@ -135,6 +135,7 @@ bool AddGradientAccesses(const StepPlan& plan, OpKind kind, int32_t index,
       AddBuffer(plan, group.gradient_shard_buffer, true, accesses);
       return true;
     case OpKind::kReduceShared:
+    case OpKind::kReduceParts:
       AddBuffer(plan, group.gradient_buffer, true, accesses);
       return true;
     case OpKind::kReduceReplicas:

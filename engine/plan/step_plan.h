@@ -117,7 +117,7 @@ struct PlanOptions;
 // Those of one block's parameters that are updated alike, laid end to end; the unit that ZeRO
 // shards.
 struct FlatGroup {
-  std::string name;  // "h.3"; "h.3 (frozen)", "h.3 (base)", "h.3 (base, nf4)", "h.3 (divided)"
+  std::string name;  // "h.3"; "h.3 (frozen)", "h.3 (base)", "h.3 (base, nf4)", "h.3 (divided)"...
   int block = 0;     // of the graph
   Optimizer optimizer = Optimizer::kAdamW;
   // Its parameters are never updated: of the buffers below it has theirs and, where there are
@@ -128,6 +128,9 @@ struct FlatGroup {
   bool base = false;
   // Tensor ranks divide its parameters; else all have the same.
   bool divided = false;
+  // Each tensor rank makes a part of its gradient (graph::Parameter::partial); kReduceParts sums
+  // these.
+  bool partial = false;
   // Another pipeline stage has the same parameters; both update them, by the sum of their
   // gradients.
   bool shared = false;

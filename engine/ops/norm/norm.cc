@@ -1,8 +1,5 @@
 #include "engine/ops/norm/norm.h"
 
-#include <utility>
-#include <vector>
-
 #include "common/status_macros.h"
 #include "engine/ops/backward.h"
 #include "engine/ops/norm/norm_contract.h"
@@ -18,40 +15,17 @@ using graph::OpKind;
 using graph::Output;
 using graph::ValueId;
 
-// The gradients of a norm's parameters: where each tensor rank has some of the rows, its part of
-// them, to be summed behind the op.
-class ParameterGradients {
- public:
-  ParameterGradients(Backward& backward, const Op& op) : backward_(backward), op_(op) {}
-
-  Output Of(ValueId parameter) {
-    if (!op_.attributes.divides_rows) return backward_.ParameterGradient(parameter);
-    parts_.emplace_back(parameter, backward_.NewGradientPart(parameter));
-    return {.value = parts_.back().second};
-  }
-  void Sum() {
-    for (const auto& [parameter, part] : parts_) backward_.SumGradientPart(op_, parameter, part);
-  }
-
- private:
-  Backward& backward_;
-  const Op& op_;
-  std::vector<std::pair<ValueId, ValueId>> parts_;
-};
-
 absl::Status LayerNormGradient(Backward& backward, const Op& op) {
   const ValueId x = op.inputs[0];
   const ValueId gamma = op.inputs[1];
   MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
   const ValueId dsum = backward.Gradient(x);
   const ValueId dx = backward.NewGradient(x);
-  ParameterGradients parameters(backward, op);
-  const Output dgamma = parameters.Of(gamma);
-  const Output dbeta = parameters.Of(op.inputs[2]);
+  const Output dgamma = backward.ParameterGradient(gamma);
+  const Output dbeta = backward.ParameterGradient(op.inputs[2]);
   backward.Emit(op, OpKind::kLayerNormBackward,
                 {x, gamma, op.outputs[1].value, op.outputs[2].value, dy, dsum},
                 {{.value = dx, .may_overwrite = dsum != kNoValue ? dsum : dy}, dgamma, dbeta});
-  parameters.Sum();
   backward.ReplaceGradient(x, dx);
   return absl::OkStatus();
 }
@@ -67,16 +41,14 @@ absl::Status ResidualLayerNormGradient(Backward& backward, const Op& op) {
   // Without dropout the residual and delta have one gradient: the same value serves both.
   const bool dropout = op.attributes.dropout > 0;
   const ValueId ddelta = dropout ? backward.NewGradient(delta) : kNoValue;
-  ParameterGradients parameters(backward, op);
-  const Output dgamma = parameters.Of(gamma);
-  const Output dbeta = parameters.Of(op.inputs[3]);
+  const Output dgamma = backward.ParameterGradient(gamma);
+  const Output dbeta = backward.ParameterGradient(op.inputs[3]);
   backward.Emit(op, OpKind::kResidualLayerNormBackward,
                 {sum, gamma, op.outputs[2].value, op.outputs[3].value, dy, dsum},
                 {{.value = dx, .may_overwrite = dsum != kNoValue ? dsum : dy},
                  {.value = ddelta},
                  dgamma,
                  dbeta});
-  parameters.Sum();
   MP_RETURN_IF_ERROR(backward.SetGradient(op, residual, dx));
   return backward.SetGradient(op, delta, dropout ? ddelta : dx);
 }
@@ -87,11 +59,9 @@ absl::Status RmsNormGradient(Backward& backward, const Op& op) {
   MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
   const ValueId dsum = backward.Gradient(x);
   const ValueId dx = backward.NewGradient(x);
-  ParameterGradients parameters(backward, op);
-  const Output dgamma = parameters.Of(gamma);
+  const Output dgamma = backward.ParameterGradient(gamma);
   backward.Emit(op, OpKind::kRmsNormBackward, {x, gamma, op.outputs[1].value, dy, dsum},
                 {{.value = dx, .may_overwrite = dsum != kNoValue ? dsum : dy}, dgamma});
-  parameters.Sum();
   backward.ReplaceGradient(x, dx);
   return absl::OkStatus();
 }
@@ -103,11 +73,9 @@ absl::Status ResidualRmsNormGradient(Backward& backward, const Op& op) {
   MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[1].value));
   const ValueId dsum = backward.Gradient(sum);
   const ValueId dx = backward.NewGradient(residual);
-  ParameterGradients parameters(backward, op);
-  const Output dgamma = parameters.Of(gamma);
+  const Output dgamma = backward.ParameterGradient(gamma);
   backward.Emit(op, OpKind::kRmsNormBackward, {sum, gamma, op.outputs[2].value, dy, dsum},
                 {{.value = dx, .may_overwrite = dsum != kNoValue ? dsum : dy}, dgamma});
-  parameters.Sum();
   MP_RETURN_IF_ERROR(backward.SetGradient(op, residual, dx));
   return backward.SetGradient(op, op.inputs[1], dx);
 }

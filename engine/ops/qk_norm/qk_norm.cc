@@ -20,20 +20,10 @@ absl::Status QkNormGradient(Backward& backward, const Op& op) {
   const ValueId qkv = op.inputs[0];
   MP_ASSIGN_OR_RETURN(const ValueId dout, backward.RequireGradient(op, op.outputs[0].value));
   const ValueId dqkv = backward.NewGradient(qkv);
-  const Output dx = {.value = dqkv, .may_overwrite = dout};
-  if (op.attributes.divides_columns) {  // each tensor rank has some heads, all have both gammas
-    const ValueId part_q = backward.NewGradientPart(op.inputs[1]);
-    const ValueId part_k = backward.NewGradientPart(op.inputs[2]);
-    backward.Emit(op, OpKind::kQkNormBackward, {qkv, op.inputs[1], op.inputs[2], dout},
-                  {dx, {.value = part_q}, {.value = part_k}});
-    backward.SumGradientPart(op, op.inputs[1], part_q);
-    backward.SumGradientPart(op, op.inputs[2], part_k);
-    return backward.SetGradient(op, qkv, dqkv);
-  }
   const Output dgamma_q = backward.ParameterGradient(op.inputs[1]);
   const Output dgamma_k = backward.ParameterGradient(op.inputs[2]);
   backward.Emit(op, OpKind::kQkNormBackward, {qkv, op.inputs[1], op.inputs[2], dout},
-                {dx, dgamma_q, dgamma_k});
+                {{.value = dqkv, .may_overwrite = dout}, dgamma_q, dgamma_k});
   return backward.SetGradient(op, qkv, dqkv);
 }
 

@@ -43,6 +43,9 @@ constinit const OpDefinition kGatherParameters = {.cost = NoCost};
 // Pipeline stages: all-reduce of one group's gradient among the stages that have its parameters.
 constinit const OpDefinition kReduceShared = {.cost = NoCost};
 
+// Tensor ranks: all-reduce of one group's gradient, of which each has made a part.
+constinit const OpDefinition kReduceParts = {.cost = NoCost};
+
 // Hybrid sharding: all-reduce of one group's reduced gradient shard among the ranks that hold the
 // same shard, once a step.
 constinit const OpDefinition kReduceReplicas = {.cost = NoCost,

@@ -123,5 +123,6 @@ constinit const CpuOp kReduceScalars = {.bind = BindReduceScalars};
 constinit const CpuOp kGatherParameters = {.bind = BindGatherParameters};
 constinit const CpuOp kReduceReplicas = {.bind = BindCall};
 constinit const CpuOp kReduceShared = {.bind = BindCall};
+constinit const CpuOp kReduceParts = {.bind = BindCall};
 
 }  // namespace milepost::ops::cpu

@@ -146,5 +146,6 @@ constinit const CudaOp kReduceScalars = {.bind = BindReduceScalars};
 constinit const CudaOp kGatherParameters = {.bind = BindGatherParameters};
 constinit const CudaOp kReduceReplicas = {.bind = BindCall};
 constinit const CudaOp kReduceShared = {.bind = BindCall};
+constinit const CudaOp kReduceParts = {.bind = BindCall};
 
 }  // namespace milepost::ops::gpu

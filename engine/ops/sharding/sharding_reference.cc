@@ -9,5 +9,6 @@ constinit const Rule kReduceScalars = kNotOnValues;
 constinit const Rule kGatherParameters = kNotOnValues;
 constinit const Rule kReduceReplicas = kNotOnValues;
 constinit const Rule kReduceShared = kNotOnValues;
+constinit const Rule kReduceParts = kNotOnValues;
 
 }  // namespace milepost::ops::reference

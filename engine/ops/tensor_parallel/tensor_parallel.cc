@@ -22,6 +22,17 @@ absl::Status TensorReduceGradient(Backward& backward, const Op& op) {
   return backward.SetGradient(op, op.inputs[0], dy);
 }
 
+absl::Status TensorScatterGradient(Backward& backward, const Op& op) {
+  MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
+  const ValueId bias = op.inputs[2];
+  if (bias != kNoValue) {
+    backward.Emit(op, OpKind::kBiasBackward, {dy}, {backward.ParameterGradient(bias)});
+  }
+  const ValueId dx = backward.NewGradient(op.inputs[0]);
+  backward.Emit(op, OpKind::kTensorGather, {dy}, {{.value = dx}});
+  return backward.SetGradient(op, op.inputs[0], dx);
+}
+
 absl::Status TensorRowsGradient(Backward& backward, const Op& op) {
   MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
   const ValueId dx = backward.NewGradient(op.inputs[0]);
@@ -57,7 +68,8 @@ int64_t GpuBiasBackwardWorkspace(const WorkspaceContext& c) {
 
 constinit const OpDefinition kTensorReduce = {.gradient = TensorReduceGradient,
                                               .cpu_workspace = TensorReduceWorkspace};
-constinit const OpDefinition kTensorScatter = {.cpu_workspace = TensorReduceWorkspace};
+constinit const OpDefinition kTensorScatter = {.gradient = TensorScatterGradient,
+                                               .cpu_workspace = TensorReduceWorkspace};
 constinit const OpDefinition kTensorRows = {.gradient = TensorRowsGradient, .cheap = Always};
 constinit const OpDefinition kTensorGather = {.gradient = TensorGatherGradient, .cheap = Always};
 constinit const OpDefinition kBiasBackward = {.cpu_workspace = BiasBackwardWorkspace,
@@ -67,6 +79,10 @@ Op TensorReduceOp(ValueId x, ValueId added, ValueId bias, ValueId y) {
   return {.kind = OpKind::kTensorReduce,
           .inputs = {x, added, bias},
           .outputs = {{.value = y, .may_overwrite = x}}};
+}
+
+Op TensorScatterOp(ValueId x, ValueId bias, ValueId y) {
+  return {.kind = OpKind::kTensorScatter, .inputs = {x, kNoValue, bias}, .outputs = {{.value = y}}};
 }
 
 Op TensorRowsOp(ValueId x, ValueId y) {

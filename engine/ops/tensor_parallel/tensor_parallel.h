@@ -4,11 +4,11 @@
 // kTensorReduce: x[N,C], added[N,C] or none, bias[C] or none -> y[N,C] = the sum of the tensor
 //                ranks' x, + added + bias. All tensor ranks have the same y, to the bit. fp32 and
 //                bf16; sums of bf16 are made in fp32 and rounded once. N*C is a multiple of the
-//                number of tensor ranks. In the backward also of f32[C] alone, a part of a
-//                parameter's gradient -> y and g[C], the gradient, to which y is added.
+//                number of tensor ranks.
 // kTensorScatter: the same for some rows: x[N,C], added[n,C] or none, bias[C] or none -> y[n,C] = the
 //                rank's own rows of the sum, + added + bias. n = N / T; rank t has those from t n on.
-//                What x holds afterwards is undefined; nothing else reads it.
+//                What x holds afterwards is undefined; nothing else reads it. Each rank makes a
+//                part of the bias' gradient.
 // kTensorRows:   x[N,C], which all tensor ranks have alike, added[n,C] or none -> y[n,C] = the rank's
 //                own rows of x, + added
 // kTensorGather: x[n,C] -> y[N,C] or y[T,n,C]: every rank's x, in their order. Any type.
@@ -27,6 +27,9 @@ namespace milepost::ops {
 // y = the sum of x over the tensor ranks. `added` and `bias` may be kNoValue.
 graph::Op TensorReduceOp(graph::ValueId x, graph::ValueId added, graph::ValueId bias,
                          graph::ValueId y);
+
+// y = this rank's rows of the sum of x over the tensor ranks.
+graph::Op TensorScatterOp(graph::ValueId x, graph::ValueId bias, graph::ValueId y);
 
 // y = this rank's rows of x.
 graph::Op TensorRowsOp(graph::ValueId x, graph::ValueId y);

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <utility>
 
 #include "common/status_macros.h"
 #include "engine/kernels/cpu/elementwise.h"
@@ -39,26 +38,6 @@ absl::StatusOr<BoundOp> TensorReduceOf(const Binding& b) {
     if (bias != nullptr) AddToRows(bias, n / width, width, y);
     return absl::OkStatus();
   };
-}
-
-absl::StatusOr<BoundOp> SumOfGradientParts(const Binding& b) {
-  MP_ASSIGN_OR_RETURN(BoundOp sum, TensorReduceOf<float>(b));
-  return [sum = std::move(sum), y = b.Output<float>(0), n = graph::Elements(b.OutputShape(0)),
-          gradient = b.Output<float>(1),
-          accumulation = b.OutputAccumulation(1)](const StepContext& context) {
-    MP_RETURN_IF_ERROR(sum(context));
-    if (accumulation.At(context)) {
-      kernels::Accumulate(y, n, gradient);
-    } else {
-      std::copy_n(y, n, gradient);
-    }
-    return absl::OkStatus();
-  };
-}
-
-absl::StatusOr<BoundOp> BindTensorReduce(const Binding& b) {
-  if (b.planned.op.outputs.size() > 1) return SumOfGradientParts(b);
-  return MP_BIND_F32_OR_BF16(TensorReduceOf, b);
 }
 
 // Nothing is added where `added` is null.
@@ -122,7 +101,7 @@ absl::StatusOr<BoundOp> BiasBackwardOf(const Binding& b) {
 
 }  // namespace
 
-constinit const CpuOp kTensorReduce = {.bind = BindTensorReduce};
+constinit const CpuOp kTensorReduce = {.bind = MP_F32_OR_BF16(TensorReduceOf)};
 constinit const CpuOp kTensorScatter = {.bind = MP_F32_OR_BF16(TensorScatterOf)};
 constinit const CpuOp kTensorRows = {.bind = MP_F32_OR_BF16(TensorRowsOf)};
 constinit const CpuOp kTensorGather = {.bind = BindTensorGather};

@@ -1,5 +1,3 @@
-#include <utility>
-
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/rows.h"
@@ -29,22 +27,6 @@ absl::StatusOr<BoundOp> TensorReduceOf(const CudaBinding& b) {
     if (bias != nullptr) return cuda::AddBias(bias, n / width, width, y, call.stream);
     return absl::OkStatus();
   };
-}
-
-absl::StatusOr<BoundOp> SumOfGradientParts(const CudaBinding& b) {
-  MP_ASSIGN_OR_RETURN(BoundOp sum, TensorReduceOf<float>(b));
-  return [sum = std::move(sum), y = b.Output<float>(0), n = graph::Elements(b.OutputShape(0)),
-          gradient = b.Output<float>(1), accumulation = b.OutputAccumulation(1),
-          stream = b.stream()](const StepContext& context) {
-    MP_RETURN_IF_ERROR(sum(context));
-    return accumulation.At(context) ? cuda::Accumulate(y, n, gradient, stream)
-                                    : cuda::Cast(y, n, gradient, stream);
-  };
-}
-
-absl::StatusOr<BoundOp> BindTensorReduce(const CudaBinding& b) {
-  if (b.planned.op.outputs.size() > 1) return SumOfGradientParts(b);
-  return MP_BIND_F32_OR_BF16(TensorReduceOf, b);
 }
 
 // Nothing is added where `added` is null.
@@ -105,7 +87,7 @@ absl::StatusOr<BoundOp> BiasBackwardOf(const CudaBinding& b) {
 
 }  // namespace
 
-constinit const CudaOp kTensorReduce = {.bind = BindTensorReduce};
+constinit const CudaOp kTensorReduce = {.bind = MP_F32_OR_BF16(TensorReduceOf)};
 constinit const CudaOp kTensorScatter = {.bind = MP_F32_OR_BF16(TensorScatterOf)};
 constinit const CudaOp kTensorRows = {.bind = MP_F32_OR_BF16(TensorRowsOf)};
 constinit const CudaOp kTensorGather = {.bind = BindTensorGather};

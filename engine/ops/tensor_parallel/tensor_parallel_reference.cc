@@ -12,7 +12,6 @@ void TensorReduce(const Run& run) {
     if (run.has_input(2)) y[i] += run.in(2)[i % width];
   }
   run.Write(0, y);
-  run.Write(1, y);
 }
 
 // The rows of the first rank, of as many as there are of y's in x; it sums its own alone.

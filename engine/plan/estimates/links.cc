@@ -72,6 +72,7 @@ Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_p
       return Neighbours(all, all, on_host);
     case OpKind::kTensorReduce:
     case OpKind::kTensorScatter:
+    case OpKind::kReduceParts:
     case OpKind::kTensorGather:
       if (options.tensor <= on_host) return {options.tensor, options.tensor};
       return Neighbours(options.tensor, all, on_host);

@@ -176,7 +176,8 @@ void LimitInFlight(Program& program) {
       planned.after = compute;
     } else if (planned.op.kind == OpKind::kReduceGradients ||
                planned.op.kind == OpKind::kRoundGradients ||
-               planned.op.kind == OpKind::kReduceShared || planned.op.kind == OpKind::kCopyToHost) {
+               planned.op.kind == OpKind::kReduceShared ||
+               planned.op.kind == OpKind::kReduceParts || planned.op.kind == OpKind::kCopyToHost) {
       reduction = static_cast<int32_t>(i);
     } else {
       if (visits[i] != begun) {

@@ -38,8 +38,8 @@ class RowDivider {
  public:
   RowDivider(Graph& graph, int64_t ranks, int64_t rows)
       : graph_(graph), ranks_(ranks), rows_(rows) {
-    for (const graph::Parameter& parameter : graph.parameters) {
-      parameters_.insert(parameter.value);
+    for (size_t i = 0; i < graph.parameters.size(); ++i) {
+      parameters_[graph.parameters[i].value] = i;
     }
     for (const Op& op : graph.ops) {
       for (const ValueId input : op.inputs) {
@@ -52,7 +52,9 @@ class RowDivider {
     std::vector<Op> ops = std::move(graph_.ops);
     graph_.ops.clear();
     for (Op& op : ops) {
-      if (GoesByRows(op.kind) && ReadsOwnRows(op)) {
+      if (op.kind == OpKind::kTensorReduce && !op.constant) {
+        Scatter(std::move(op));
+      } else if (GoesByRows(op.kind) && ReadsOwnRows(op)) {
         Divide(std::move(op));
       } else {
         Keep(std::move(op));
@@ -112,9 +114,30 @@ class RowDivider {
     return all;
   }
 
-  void Divide(Op op) {
+  // Each rank makes a part of the gradients of what the op reads of parameters.
+  void Divided(Op op) {
     op.attributes.divided = true;
     op.attributes.divides_rows = true;
+    for (const ValueId input : op.inputs) {
+      const auto parameter = parameters_.find(input);
+      if (parameter != parameters_.end()) graph_.parameters[parameter->second].partial = true;
+    }
+    for (const graph::Output& output : op.outputs) {
+      if (output.value == kNoValue) continue;
+      graph_.values[output.value].shape[0] = rows_ / ranks_;
+      all_[output.value] = kNoValue;
+    }
+    graph_.ops.push_back(std::move(op));
+  }
+
+  // Of the sum of a divided layer.
+  void Scatter(const Op& op) {
+    Op scatter = ops::TensorScatterOp(op.inputs[0], op.inputs[2], op.outputs[0].value);
+    scatter.block = op.block;
+    Divided(std::move(scatter));
+  }
+
+  void Divide(Op op) {
     for (ValueId& input : op.inputs) {
       if (IsOwn(input) || !HasRows(input)) continue;
       const ValueId own = OwnOf(input, op);
@@ -123,12 +146,7 @@ class RowDivider {
       }
       input = own;
     }
-    for (const graph::Output& output : op.outputs) {
-      if (output.value == kNoValue) continue;
-      graph_.values[output.value].shape[0] = rows_ / ranks_;
-      all_[output.value] = kNoValue;
-    }
-    graph_.ops.push_back(std::move(op));
+    Divided(std::move(op));
   }
 
   // An op that has all rows.
@@ -143,9 +161,8 @@ class RowDivider {
     }
     const Op kept = op;
     graph_.ops.push_back(std::move(op));
-    // In the op's own block: a stage hands on a rank's own rows.
-    const bool sum = kept.kind == OpKind::kTensorReduce && !kept.constant;
-    if (!sum && kept.kind != OpKind::kEmbedding) return;
+    if (kept.kind != OpKind::kEmbedding) return;
+    // In the embedding's block: a stage hands on a rank's own rows.
     const ValueId whole = kept.outputs[0].value;
     if (HasRows(whole) && read_by_rows_.contains(whole)) OwnOf(whole, kept);
   }
@@ -153,9 +170,9 @@ class RowDivider {
   Graph& graph_;
   const int64_t ranks_;
   const int64_t rows_;
-  std::set<ValueId> parameters_;
-  std::set<ValueId> read_by_rows_;  // as the graph was
-  std::map<ValueId, ValueId> own_;  // by values of all rows: this rank's
+  std::map<ValueId, size_t> parameters_;  // by value
+  std::set<ValueId> read_by_rows_;        // as the graph was
+  std::map<ValueId, ValueId> own_;        // by values of all rows: this rank's
   std::map<ValueId, ValueId> all_;  // by values of this rank's rows: those of all, if there are
 };
 
@@ -201,8 +218,7 @@ class SumJoiner {
   // The op that alone reads the sum of op `i`, and takes some of its rows; 0: there is none.
   size_t RowsOfSum(size_t i) const {
     const Op& sum = graph_.ops[i];
-    if (sum.kind != OpKind::kTensorReduce || sum.outputs.size() > 1) return 0;
-    if (sum.inputs[1] != kNoValue) return 0;
+    if (sum.kind != OpKind::kTensorReduce || sum.inputs[1] != kNoValue) return 0;
     const auto readers = readers_.find(sum.outputs[0].value);
     if (readers == readers_.end() || readers->second.size() != 1) return 0;
     const size_t reader = readers->second[0];
@@ -216,6 +232,7 @@ class SumJoiner {
     sum.kind = OpKind::kTensorScatter;
     sum.inputs[1] = rows.inputs[1];
     sum.outputs = {rows.outputs[0]};
+    sum.attributes.divides_rows = true;
   }
 
   Graph& graph_;

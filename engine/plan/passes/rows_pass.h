@@ -10,7 +10,8 @@
 // stream, dropout. Behind a divided layer a rank gets its own rows of the sum (kTensorScatter), and
 // in front of the next one the rows of all are gathered (kTensorGather): together as many bytes as
 // the whole sum takes. So the residual stream, what norms keep, and what pipeline stages hand on
-// take 1/T of the bytes. Gradients of norms' parameters are summed over the tensor ranks.
+// take 1/T of the bytes. Each rank makes a part of the gradients of norms and of those layers'
+// biases (graph::Parameter::partial).
 //
 // Ops that read rows of others, as embeddings and heads do, have all rows as before. Pure.
 #ifndef MILEPOST_ENGINE_PLAN_PASSES_ROWS_PASS_H_
@@ -31,7 +32,7 @@ struct RowsOfSamples {
 // `ranks` does not divide the rows, or where a context rank would get parts of several samples.
 void DivideRows(graph::Graph& graph, int64_t ranks, const RowsOfSamples& rows);
 
-// Makes one op of a sum and of what takes some rows of it alone, of the backward too.
+// Of a graph with a backward: makes one op of a sum and of what takes some rows of it alone.
 void JoinSumsAndRows(graph::Graph& graph);
 
 }  // namespace milepost::plan

@@ -1,6 +1,7 @@
 #include "engine/plan/passes/rows_pass.h"
 
 #include <string>
+#include <vector>
 
 #include "engine/plan/testing/plan_fixture.h"
 #include "engine/plan/verification/verify.h"
@@ -64,9 +65,25 @@ TEST(RowsPass, ARankHasItsRowsBetweenDividedLayers) {
   EXPECT_EQ(CountOf(*plan, OpKind::kTensorRows, Phase::kForward), 1);  // of the embedding
   EXPECT_EQ(CountOf(*plan, OpKind::kTensorGather, Phase::kBackward), 3 * 2 + 1);
   EXPECT_EQ(CountOf(*plan, OpKind::kTensorRows, Phase::kBackward), 0);
-  // The rows of tokens; and two gradients of each norm.
-  EXPECT_EQ(CountOf(*plan, OpKind::kTensorReduce, Phase::kForward), 1);
-  EXPECT_EQ(CountOf(*plan, OpKind::kTensorReduce, Phase::kBackward), 2 * (3 * 2 + 1));
+  EXPECT_EQ(CountOf(*plan, OpKind::kTensorReduce, Phase::kForward), 1);  // the rows of tokens
+  EXPECT_EQ(CountOf(*plan, OpKind::kTensorReduce, Phase::kBackward), 0);
+}
+
+// Norms, and biases behind the sums: once a step for each block, and for the last norm.
+TEST(RowsPass, PartsOfGradientsAreSummedOncePerBlock) {
+  absl::StatusOr<StepPlan> plan = PlanAmong(2);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  std::vector<std::string> summed;
+  for (const PlannedOp& op : plan->train.ops) {
+    if (op.op.kind != OpKind::kReduceParts) continue;
+    EXPECT_EQ(op.when, When::kLastMicroStep);
+    const FlatGroup& group = plan->groups[op.op.attributes.group];
+    EXPECT_EQ(op.wire_bytes, 4 * group.padded_elements);
+    summed.push_back(group.name);
+    EXPECT_EQ(group.elements, (group.name == "ln_f (parts)" ? 2 : 4 + 2) * 64);
+  }
+  EXPECT_THAT(summed,
+              ::testing::ElementsAre("ln_f (parts)", "h.2 (parts)", "h.1 (parts)", "h.0 (parts)"));
 }
 
 TEST(RowsPass, RowsThatRanksDoNotDivideStayWhole) {
@@ -125,9 +142,17 @@ TEST(RowsPass, IsVerified) {
   FirstIn(all, OpKind::kLayerNorm)->op.inputs[0] =
       FirstIn(all, OpKind::kEmbedding)->op.outputs[0].value;
   EXPECT_THAT(VerifyRows(all, all.train).message(), HasSubstr("as if it were this rank's own"));
-  StepPlan sum = *plan;  // a norm's gradient of some rows
-  FirstIn(sum, OpKind::kTensorReduce, graph::Phase::kBackward)->op.kind = OpKind::kAdd;
-  EXPECT_THAT(VerifySums(sum, sum.train).message(), HasSubstr("is read by add"));
+  StepPlan some = *plan;  // a norm's gradient of some rows
+  for (FlatGroup& group : some.groups) group.partial = false;
+  EXPECT_THAT(VerifyRows(some, some.train).message(), HasSubstr("more than a tensor rank's part"));
+  StepPlan whole = *plan;  // one that all ranks have, added up
+  for (FlatGroup& group : whole.groups) group.partial = true;
+  EXPECT_THAT(VerifyRows(whole, whole.train).message(), HasSubstr("all of it"));
+  StepPlan unsummed = *plan;
+  std::erase_if(unsummed.train.ops,
+                [](const PlannedOp& op) { return op.op.kind == OpKind::kReduceParts; });
+  EXPECT_THAT(VerifyValues(unsummed, unsummed.train).message(),
+              HasSubstr("is not summed over tensor ranks"));
   StepPlan twice = *plan;  // what a scatter leaves behind
   PlannedOp* first = FirstIn(twice, OpKind::kTensorScatter);
   const graph::ValueId part = first->op.inputs[0];

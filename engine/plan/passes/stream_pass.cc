@@ -25,9 +25,10 @@ bool IsCommunication(OpKind kind) {
          kind == OpKind::kReduceReplicas || kind == OpKind::kReduceUpdateNorms ||
          kind == OpKind::kGatherUpdates || kind == OpKind::kScatterUpdates ||
          kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce ||
-         kind == OpKind::kReduceShared || kind == OpKind::kTensorGather ||
-         kind == OpKind::kTensorScatter || ops::IsHeadsExchange(kind) ||
-         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes;
+         kind == OpKind::kReduceShared || kind == OpKind::kReduceParts ||
+         kind == OpKind::kTensorGather || kind == OpKind::kTensorScatter ||
+         ops::IsHeadsExchange(kind) || kind == OpKind::kAverageStatistics ||
+         kind == OpKind::kGatherAmaxes;
 }
 
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.

@@ -146,7 +146,9 @@ class LayerDivider {
   absl::Status DivideBetween(size_t i) {
     Op& op = graph_.ops[i];
     op.attributes.divided = true;
-    op.attributes.divides_columns = op.kind == OpKind::kQkNorm;
+    if (op.kind == OpKind::kQkNorm) {  // one gamma for all heads, of which a rank has some
+      for (const size_t gamma : {1, 2}) Partial(op.inputs[gamma]);
+    }
     if (op.kind == OpKind::kAttention || op.kind == OpKind::kRope || op.kind == OpKind::kQkNorm) {
       MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.kv_heads));
       MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.heads));
@@ -158,6 +160,8 @@ class LayerDivider {
     }
     return absl::OkStatus();
   }
+
+  void Partial(ValueId parameter) { graph_.parameters[parameters_.at(parameter)].partial = true; }
 
   absl::Status DivideDimension(size_t op, int64_t& size) const {
     if (size % ranks_ != 0) {

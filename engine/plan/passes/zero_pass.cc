@@ -157,6 +157,7 @@ class TrainingOps {
 
   void Complete(int group) {
     order_.push_back(group);
+    if (groups_[group].partial) AddParts(group);
     if (options_.world > 1) AddReduction(group);
     if (options_.RoundsGradients()) {
       Add(OpKind::kRoundGradients, When::kEveryMicroStep, group).bytes =
@@ -179,9 +180,19 @@ class TrainingOps {
     }
   }
 
+  When WhenReduced() const {
+    return options_.GradientsPass() ? When::kEveryMicroStep : When::kLastMicroStep;
+  }
+
+  // An all-reduce among the tensor ranks.
+  void AddParts(int group) {
+    PlannedOp& op = Add(OpKind::kReduceParts, WhenReduced(), group);
+    op.bytes = 2 * 4 * Padded(group);
+    op.wire_bytes = 2 * (1 - 1.0 / options_.tensor) * 4 * Padded(group);
+  }
+
   void AddReduction(int group) {
-    const When when = options_.GradientsPass() ? When::kEveryMicroStep : When::kLastMicroStep;
-    PlannedOp& op = Add(OpKind::kReduceGradients, when, group);
+    PlannedOp& op = Add(OpKind::kReduceGradients, WhenReduced(), group);
     op.bytes = 2 * 4 * Padded(group);
     // Reduce-scatter, as a ring moves it; an all-reduce is that and an all-gather.
     const auto wire = static_cast<double>(ByteSize(options_.grad_reduce));
@@ -382,8 +393,9 @@ class TrainingOps {
 };
 
 // What the parameters of a group have in common: their block, how they are updated, their type, and
-// whether tensor ranks divide them and other pipeline stages have them too.
-using GroupKey = std::tuple<int, bool, bool, DType, Optimizer, bool, bool>;
+// whether tensor ranks divide them or make parts of their gradients, and whether other pipeline
+// stages have them too.
+using GroupKey = std::tuple<int, bool, bool, DType, Optimizer, bool, bool, bool>;
 
 GroupKey KeyOf(const FlatGroup& group) {
   return {group.block,
@@ -392,6 +404,7 @@ GroupKey KeyOf(const FlatGroup& group) {
           group.parameter_dtype,
           group.frozen ? Optimizer::kAdamW : group.optimizer,
           group.divided,
+          group.partial,
           group.shared};
 }
 
@@ -404,6 +417,7 @@ FlatGroup GroupOf(const graph::Graph& graph, const graph::Parameter& parameter,
           .frozen = update.frozen,
           .base = update.frozen && parameter.base,
           .divided = !parameter.division.whole(),
+          .partial = parameter.partial && !update.frozen,
           .shared = parameter.shared,
           .parameter_dtype = value.dtype};
 }
@@ -421,7 +435,7 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
     if (!keys.insert(KeyOf(group)).second) continue;
     const bool other = update.optimizer != main;
     group.name = absl::StrCat(graph.blocks[group.block], group.divided ? " (divided)" : "",
-                              group.shared ? " (shared)" : "",
+                              group.partial ? " (parts)" : "", group.shared ? " (shared)" : "",
                               group.Packed()  ? " (base, nf4)"
                               : group.base    ? " (base)"
                               : update.frozen ? " (frozen)"
@@ -432,7 +446,7 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
   std::stable_sort(groups.begin(), groups.end(), [main](const FlatGroup& a, const FlatGroup& b) {
     const auto rank = [main](const FlatGroup& g) {
       return std::tuple(g.block, g.frozen, g.base, g.Packed(), g.optimizer != main, !g.divided,
-                        g.shared);
+                        g.partial, g.shared);
     };
     return rank(a) < rank(b);
   });

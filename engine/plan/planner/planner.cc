@@ -502,7 +502,7 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
         "choose bf16 or other sizes");
   }
   MP_RETURN_IF_ERROR(ops::AddBackward(parts.train));
-  for (graph::Graph* graph : {&parts.train, &parts.evaluate}) JoinSumsAndRows(*graph);
+  JoinSumsAndRows(parts.train);
   if (planning != nullptr) {
     const int64_t in_program = options.accumulation / options.MicroSteps();  // micro-batches
     MP_RETURN_IF_ERROR(planning->Make(WorkOf(parts.train) * in_program));

@@ -43,6 +43,7 @@ class StepSimulation {
     int reductions = 0;
     int across = 0;     // reductions among replicas
     int additions = 0;  // of what another pipeline stage has made
+    int parts = 0;      // sums over tensor ranks
     int rounds = 0;
     int norms = 0;
     int updates = 0;
@@ -85,6 +86,8 @@ class StepSimulation {
   // verify_groups.cc
   absl::Status GroupOp();
   absl::Status CheckComplete(int group) const;
+  absl::Status SumParts(int index);
+  absl::Status CheckParts(int index) const;
   absl::Status Reduce(int index);
   void LetGo(int index);
   absl::Status Round(int index);

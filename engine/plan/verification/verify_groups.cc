@@ -1,5 +1,6 @@
 // Verification, part 3: what ops do to flat groups, from complete gradients to updated parameters,
 // and to the step's scalars, statistics and scalings.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ bool WorksOnGroup(OpKind kind) {
     case OpKind::kReduceGradients:
     case OpKind::kReduceReplicas:
     case OpKind::kReduceShared:
+    case OpKind::kReduceParts:
     case OpKind::kRoundGradients:
     case OpKind::kGradNorm:
     case OpKind::kOptimizer:
@@ -67,6 +69,8 @@ absl::Status StepSimulation::GroupOp() {
       }
       ++group.additions;
       return absl::OkStatus();
+    case OpKind::kReduceParts:
+      return SumParts(index);
     case OpKind::kReduceReplicas:
       // Complete within the shard's ranks, and not yet beyond them.
       MP_RETURN_IF_ERROR(CheckSummed(index, 0));
@@ -76,6 +80,7 @@ absl::Status StepSimulation::GroupOp() {
       return Round(index);
     case OpKind::kGradNorm:
       MP_RETURN_IF_ERROR(CheckReduced(index));
+      MP_RETURN_IF_ERROR(CheckParts(index));
       ++group.norms;
       return absl::OkStatus();
     case OpKind::kOptimizer:
@@ -112,10 +117,34 @@ absl::Status StepSimulation::CheckComplete(int group) const {
   return absl::OkStatus();
 }
 
+// What tensor ranks have made of the gradient, before anything else is done with it.
+absl::Status StepSimulation::SumParts(int index) {
+  MP_RETURN_IF_ERROR(CheckComplete(index));
+  Group& group = groups_[index];
+  const std::string& name = plan_.groups[index].name;
+  if (!plan_.groups[index].partial) return Violation(name, " has no parts to be summed");
+  const bool each = plan_.options.GradientsPass();
+  const int earlier = each ? micro_step_ : 0;
+  if (group.parts != earlier || group.reductions > earlier || group.rounds > 0 || group.norms > 0) {
+    return Violation(name, " is summed over tensor ranks again, or after it was reduced");
+  }
+  ++group.parts;
+  return absl::OkStatus();
+}
+
+// In each micro-step whose gradient passes, else once.
+absl::Status StepSimulation::CheckParts(int index) const {
+  if (!plan_.groups[index].partial) return absl::OkStatus();
+  const int needed = plan_.options.GradientsPass() ? std::min(micro_step_ + 1, micro_steps_) : 1;
+  if (groups_[index].parts == needed) return absl::OkStatus();
+  return Violation(plan_.groups[index].name, " is not summed over tensor ranks");
+}
+
 // The micro-step's gradient goes into the shard, which thereby holds all micro-steps so far. The
 // first reduction assigns; the later ones find there what the earlier ones left.
 absl::Status StepSimulation::Reduce(int index) {
   MP_RETURN_IF_ERROR(CheckComplete(index));
+  MP_RETURN_IF_ERROR(CheckParts(index));
   Group& group = groups_[index];
   const std::string& name = plan_.groups[index].name;
   if (!plan_.options.ShardsGradients() || plan_.options.RoundsGradients()) {
@@ -149,6 +178,7 @@ absl::Status StepSimulation::Round(int index) {
     return Violation(plan_.groups[index].name, " is rounded again, or is kept in fp32");
   }
   MP_RETURN_IF_ERROR(CheckSummed(index, AcrossReplicas()));
+  MP_RETURN_IF_ERROR(CheckParts(index));
   HoldBytes(shards_begin_ + index, GroupBytes(plan_.groups[index].gradient_shard_buffer));
   ++groups_[index].rounds;
   LetGo(index);

@@ -334,6 +334,11 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   if (planned.op.kind == graph::OpKind::kReduceShared) {  // an all-reduce among two, in f32
     return 4 * static_cast<double>(plan.groups[planned.op.attributes.group].padded_elements);
   }
+  if (planned.op.kind == graph::OpKind::kReduceParts) {  // an all-reduce in f32
+    const auto elements =
+        static_cast<double>(plan.groups[planned.op.attributes.group].padded_elements);
+    return 2 * (1 - 1.0 / options.tensor) * 4 * elements;
+  }
   if (planned.op.kind == graph::OpKind::kTensorScatter) {  // every other rank's rows of its part
     const graph::Value& own = plan.train.graph.values[planned.op.outputs[0].value];
     return (options.tensor - 1) * static_cast<double>(graph::Elements(own.shape)) *

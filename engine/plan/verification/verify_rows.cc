@@ -1,6 +1,6 @@
 // Verification, part 9: where tensor ranks divide rows, a rank's own rows and the rows of all are
-// told apart. Ops that go row by row alone read own rows; sums and gathers turn one into the other,
-// and what a rank makes of a parameter's gradient of its own rows is a part of it (VerifySums).
+// told apart. Ops that go row by row alone read own rows; sums and gathers turn one into the other.
+// A gradient that a rank makes of its own rows or heads is in a group whose parts are summed.
 #include <string>
 #include <vector>
 
@@ -20,12 +20,6 @@ bool IsTransfer(OpKind kind) {
          kind == OpKind::kCopyToHost || kind == OpKind::kCopyToDevice;
 }
 
-// Has own rows and knows it: its attributes say so, and it is no sum of gradients' parts, which has
-// them of its forward op.
-bool GoesByOwnRows(const graph::Op& op) {
-  return op.attributes.divides_rows && op.kind != OpKind::kTensorReduce;
-}
-
 // The rows of what tensor ranks make parts of; 0 where they divide none.
 int64_t DividedRows(const Program& program) {
   for (const PlannedOp& planned : program.ops) {
@@ -41,7 +35,16 @@ class RowsVerifier {
       : graph_(program.graph),
         rows_(DividedRows(program)),
         ranks_(plan.options.tensor),
-        own_(graph_.values.size(), false) {}
+        own_(graph_.values.size(), false),
+        partial_(own_) {
+    if (graph_.parameters.empty()) return;  // of a program that only exchanges
+    for (const FlatGroup& group : plan.groups) {
+      for (const GroupParameter& p : group.parameters) {
+        const ValueId gradient = graph_.parameters[p.parameter].gradient;
+        if (gradient != kNoValue) partial_[gradient] = group.partial;
+      }
+    }
+  }
 
   absl::Status Verify(const graph::Op& op) {
     switch (op.kind) {
@@ -56,16 +59,17 @@ class RowsVerifier {
     for (size_t i = 0; i < op.inputs.size(); ++i) {
       const ValueId value = op.inputs[i];
       if (value == kNoValue) continue;
-      if (own_[value] && !GoesByOwnRows(op) && !IsTransfer(op.kind)) {
+      if (own_[value] && !op.attributes.divides_rows && !IsTransfer(op.kind)) {
         return Wrong(op, value, ", some rows, as if it were all");
       }
-      if (i == 0 && !own_[value] && GoesByOwnRows(op)) {
+      if (i == 0 && !own_[value] && op.attributes.divides_rows) {
         return Wrong(op, value, ", all rows, as if it were this rank's own");
       }
     }
     for (const graph::Output& output : op.outputs) {
       if (output.value == kNoValue) continue;
-      const bool rows = GoesByOwnRows(op) || IsTransfer(op.kind);
+      MP_RETURN_IF_ERROR(VerifyGradient(op, output.value));
+      const bool rows = op.attributes.divides_rows || IsTransfer(op.kind);
       own_[output.value] = rows && HasOwnRows(output.value, op.phase);
     }
     return absl::OkStatus();
@@ -76,6 +80,16 @@ class RowsVerifier {
     return absl::InternalError(
         absl::StrCat("plan: ", Name(op.kind), " reads ", graph_.values[value].name, what));
   }
+  absl::Status VerifyGradient(const graph::Op& op, ValueId value) const {
+    if (graph_.values[value].kind != graph::ValueKind::kParameterGradient) return absl::OkStatus();
+    const bool heads = op.kind == OpKind::kQkNormBackward;
+    if (partial_[value] == (heads || op.attributes.divides_rows)) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat("plan: ", Name(op.kind), " makes ", graph_.values[value].name,
+                     partial_[value] ? ", all of it, as if it were" : ", as if it were more than",
+                     " a tensor rank's part"));
+  }
+
   // By its shape. In the backward what has one dimension is a part of a parameter's gradient.
   bool HasOwnRows(ValueId value, graph::Phase phase) const {
     const graph::Value& v = graph_.values[value];
@@ -111,7 +125,8 @@ class RowsVerifier {
   const graph::Graph& graph_;
   const int64_t rows_;
   const int64_t ranks_;
-  std::vector<bool> own_;  // by value
+  std::vector<bool> own_;      // by value
+  std::vector<bool> partial_;  // by value: gradients in groups of parts
 };
 
 }  // namespace

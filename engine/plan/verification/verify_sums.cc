@@ -23,17 +23,6 @@ std::vector<ValueId> PartsOf(const graph::Op& op) {
   };
   if (op.kind == OpKind::kLinear && a.divided && !a.divides_columns) add(0);
   if (op.kind == OpKind::kLinearBackwardInput && a.divides_columns) add(0);
-  if (op.kind == OpKind::kQkNormBackward && a.divides_columns) {
-    add(1);
-    add(2);
-  }
-  const bool norm = op.kind == OpKind::kLayerNormBackward ||
-                    op.kind == OpKind::kResidualLayerNormBackward ||
-                    op.kind == OpKind::kRmsNormBackward;
-  if (norm && a.divides_rows) {  // of its parameters, behind what it makes of rows
-    const size_t first = op.kind == OpKind::kResidualLayerNormBackward ? 2 : 1;
-    for (size_t i = first; i < op.outputs.size(); ++i) add(i);
-  }
   if (op.kind == OpKind::kTokenRows) add(0);
   if (op.kind == OpKind::kLmHeadLossBackward && a.divided) add(1);
   return parts;

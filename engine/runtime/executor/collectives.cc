@@ -37,6 +37,11 @@ class CollectiveMaker {
                         DType::kF32);
         call->among = OuterStages(plan_.options, rank_, tensor_rank_);
         break;
+      case OpKind::kReduceParts:
+        call = OnBuffer(Kind::kAllReduce, Group().gradient_buffer, Group().padded_elements,
+                        DType::kF32);
+        call->among = TensorRanks();
+        break;
       case OpKind::kReduceReplicas:
         call = ReduceReplicas();
         break;
@@ -107,6 +112,9 @@ class CollectiveMaker {
   comm::RankSet Shards() const {
     const comm::RankSet shards = ShardRanks(plan_.options, rank_);
     return shards.count == 0 ? shards : AmongRanks(shards);
+  }
+  comm::RankSet TensorRanks() const {
+    return {rank_of_job_ - tensor_rank_, plan_.options.tensor, 1};
   }
   bool Rounded() const { return plan_.options.grad_reduce == DType::kBf16; }
 
@@ -184,8 +192,7 @@ class CollectiveMaker {
     call.offset += place.offset;
     if (planned_.workspace != plan::kNoBuffer)
       call.scratch_offset = plan_.buffers[planned_.workspace].offset;
-    call.among = {rank_ * plan_.options.ModelRanks() + plan_.options.stage * plan_.options.tensor,
-                  plan_.options.tensor, 1};
+    call.among = TensorRanks();
     return call;
   }
 
