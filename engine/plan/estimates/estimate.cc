@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "common/check.h"
@@ -92,15 +93,16 @@ class Timeline {
         shared_speed_(0.5 + 0.5 * overlap),
         device_(step.options.device) {}
 
-  double Run(const std::vector<int32_t>& ops) && {
+  // When each op ends; of those that are not run 0.
+  std::vector<double> Run(const std::vector<int32_t>& ops) && {
     done_.assign(step_.ops.size(), true);  // what is not run here is not waited for
+    ends_.assign(step_.ops.size(), 0);
     for (int32_t op : ops) {
       done_[op] = false;
       StreamOf(RunsOn(step_.ops[op].stream)).ops.push_back(op);
     }
-    double now = 0;
-    while (!AllOver()) now += Advance();
-    return now;
+    while (!AllOver()) Advance();
+    return std::move(ends_);
   }
 
  private:
@@ -142,8 +144,8 @@ class Timeline {
     return shares && compute.running && communication.running ? shared_speed_ : 1;
   }
 
-  // To the end of the first op that ends; how long that takes.
-  double Advance() {
+  // To the end of the first op that ends.
+  void Advance() {
     for (StreamState& stream : streams_) Start(stream);
     double least = std::numeric_limits<double>::infinity();
     std::array<double, kStreams> speeds;
@@ -152,6 +154,7 @@ class Timeline {
       if (streams_[s].running) least = std::min(least, streams_[s].left / speeds[s]);
     }
     MP_CHECK(std::isfinite(least)) << "the streams wait for each other";
+    now_ += least;
     for (int s = 0; s < kStreams; ++s) {
       StreamState& stream = streams_[s];
       if (!stream.running) continue;
@@ -159,16 +162,19 @@ class Timeline {
       stream.left -= least * speeds[s];
       if (!over && stream.left > 0) continue;
       stream.running = false;
-      done_[stream.ops[stream.next++]] = true;
+      const int32_t op = stream.ops[stream.next++];
+      done_[op] = true;
+      ends_[op] = now_;
     }
-    return least;
   }
 
   const StepCosts& step_;
   const std::vector<double>& seconds_;
   const double shared_speed_;
   const DeviceKind device_;
+  double now_ = 0;
   std::vector<bool> done_;
+  std::vector<double> ends_;
   StreamState streams_[kStreams];
 };
 
@@ -185,12 +191,23 @@ std::vector<int32_t> OpsOf(const StepCosts& step, bool last) {
   return ops;
 }
 
-double StepSeconds(const StepCosts& step, const std::vector<double>& seconds, double overlap) {
+// Of a step: what it takes, and when each op of its last micro-step ends, from that one's begin on.
+struct StepTimes {
+  double seconds = 0;
+  std::vector<double> ends;
+};
+
+StepTimes TimesOf(const StepCosts& step, const std::vector<double>& seconds, double overlap) {
   const auto run = [&](bool last) {
     return Timeline(step, seconds, overlap).Run(OpsOf(step, last));
   };
+  const auto longest = [](const std::vector<double>& ends) {
+    return ends.empty() ? 0 : *std::max_element(ends.begin(), ends.end());
+  };
   const auto others = static_cast<double>(step.options.MicroSteps() - 1);
-  return (others > 0 ? others * run(/*last=*/false) : 0) + run(/*last=*/true);
+  StepTimes times = {.ends = run(/*last=*/true)};
+  times.seconds = (others > 0 ? others * longest(run(/*last=*/false)) : 0) + longest(times.ends);
+  return times;
 }
 
 Bound BoundOf(const StepEstimate& estimate) {
@@ -271,8 +288,9 @@ bool IsStageStream(Stream stream) {
   return stream == Stream::kStageActivations || stream == Stream::kStageGradients;
 }
 
-// Of what runs, as if a pipeline's transfers took no time.
-StepEstimate EstimateAlone(const StepCosts& step, const DeviceProfile& profile) {
+// Of what runs, as if a pipeline's transfers took no time. `ends`: as StepTimes has them.
+StepEstimate EstimateAlone(const StepCosts& step, const DeviceProfile& profile,
+                           std::vector<double>* ends = nullptr) {
   StepEstimate estimate;
   const PlanOptions& o = step.options;
   std::vector<double> seconds(step.ops.size());
@@ -300,61 +318,51 @@ StepEstimate EstimateAlone(const StepCosts& step, const DeviceProfile& profile) 
     (by_flops ? estimate.flop_seconds : estimate.memory_seconds) +=
         runs * std::max(duration.flops, duration.memory);
   }
-  estimate.seconds = StepSeconds(step, seconds, profile.overlap);
+  StepTimes times = TimesOf(step, seconds, profile.overlap);
+  estimate.seconds = times.seconds;
+  if (ends != nullptr) *ends = std::move(times.ends);
   estimate.exposed_seconds = std::max(0.0, estimate.seconds - compute);
   return estimate;
 }
 
-// What a pass runs.
-struct PassCosts {
-  double compute = 0;
-  double sums = 0;     // of tensor ranks, which the next op waits for
-  double gathers = 0;  // of parameters, beside the computation
-};
-
-double SecondsOf(const PassCosts& pass, double overlap) {
-  const double speed = 0.5 + 0.5 * overlap;  // while both are busy
-  const double both = std::min(pass.compute, pass.gathers);
-  return both / speed + std::max(pass.compute, pass.gathers) - both + pass.sums;
-}
-
-// By pass. What is gathered is gathered for the next one.
-std::vector<PassCosts> CostsOfPasses(const StepCosts& step, const DeviceProfile& profile,
-                                     size_t count) {
-  std::vector<PassCosts> passes(count);
-  int pass = -1;
-  for (auto op = step.ops.rbegin(); op != step.ops.rend(); ++op) {
-    if (op->pass >= 0) pass = op->pass;
-    if (pass < 0) continue;
-    PassCosts& costs = passes[static_cast<size_t>(pass)];
-    const double seconds = DurationOf(*op, step.options, profile).Seconds();
-    if (op->kind == OpKind::kGatherParameters) costs.gathers += seconds;
-    if (op->pass < 0) continue;
-    if (op->stream == Stream::kCommunication) costs.sums += seconds;
-    if (op->stream == Stream::kCompute) costs.compute += seconds;
+// By pass: from the end of the one before it to its own end.
+std::vector<double> SecondsOfPasses(const StepCosts& step, const std::vector<double>& ends,
+                                    size_t count) {
+  std::vector<double> last(count, 0);
+  for (size_t i = 0; i < step.ops.size(); ++i) {
+    const int pass = step.ops[i].pass;
+    if (pass >= 0) last[pass] = std::max(last[pass], ends[i]);
   }
-  return passes;
+  double before = 0;
+  for (double& seconds : last) {
+    const double end = std::max(before, seconds);
+    seconds = end - std::exchange(before, end);
+  }
+  return last;
 }
 
-// But for the first one, which may wait for what no other waits for.
-double MeanOfOthers(const std::vector<double>& values) {
-  if (values.size() < 2) return values.empty() ? 0 : values.front();
-  return std::accumulate(values.begin() + 1, values.end(), 0.0) /
-         static_cast<double>(values.size() - 1);
+// The lower median: the first pass may wait for what no other waits for, and the last for
+// reductions.
+double MedianOf(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
-// Of a stage whose step takes `alone` without transfers.
-StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile, double alone) {
+// Of a stage whose step takes `alone` without transfers, with ops that end at `ends`.
+StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile, double alone,
+                            const std::vector<double>& ends) {
   const std::vector<Pass> passes = PassesOf(ShapeOf(step.options), step.options.stage);
-  const std::vector<PassCosts> costs = CostsOfPasses(step, profile, passes.size());
+  const std::vector<double> seconds = SecondsOfPasses(step, ends, passes.size());
   std::array<std::vector<double>, 3> by_kind;
   for (size_t i = 0; i < passes.size(); ++i) {
-    by_kind[static_cast<size_t>(passes[i].kind)].push_back(SecondsOf(costs[i], profile.overlap));
+    by_kind[static_cast<size_t>(passes[i].kind)].push_back(seconds[i]);
   }
   StageSeconds stage = {.rest = alone};
   const auto micro_batches = static_cast<double>(step.options.accumulation);
   for (size_t kind = 0; kind < by_kind.size(); ++kind) {
-    stage.passes[kind] = MeanOfOthers(by_kind[kind]);
+    stage.passes[kind] = MedianOf(by_kind[kind]);
     stage.rest -= micro_batches * stage.passes[kind];
   }
   stage.rest = std::max(0.0, stage.rest);
@@ -384,18 +392,21 @@ void Finish(const StepCosts& step, const DeviceProfile& profile,
 }  // namespace
 
 StepEstimate EstimateStep(const StepCosts& step, const DeviceProfile& profile) {
-  StepEstimate estimate = EstimateAlone(step, profile);
+  std::vector<double> ends;
+  StepEstimate estimate = EstimateAlone(step, profile, &ends);
   std::vector<StageSeconds> stages;
   if (step.options.pipeline > 1) {
     stages.assign(static_cast<size_t>(step.options.pipeline),
-                  SecondsOfStage(step, profile, estimate.seconds));
+                  SecondsOfStage(step, profile, estimate.seconds, ends));
   }
   Finish(step, profile, stages, &estimate);
   return estimate;
 }
 
 StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile) {
-  return SecondsOfStage(step, profile, EstimateAlone(step, profile).seconds);
+  std::vector<double> ends;
+  const double alone = EstimateAlone(step, profile, &ends).seconds;
+  return SecondsOfStage(step, profile, alone, ends);
 }
 
 double PipelineSeconds(const PipelineShape& shape, const std::vector<StageSeconds>& stages) {

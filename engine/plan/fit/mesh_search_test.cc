@@ -134,10 +134,10 @@ void ExpectAsGoodAsEverything(const v1::JobSpec& spec, const MeshSpace& space) {
         return InShort(s) == InShort(ranked.setting);
       });
       ASSERT_NE(same, all.end());
-      EXPECT_EQ(same->bytes, ranked.setting.bytes);
+      EXPECT_EQ(same->bytes, ranked.setting.bytes) << InShort(*same);
       // Of a pipeline fewer micro-batches have been planned.
       const double off = same->seconds * (same->pipeline > 1 ? 0.01 : 1e-12);
-      EXPECT_NEAR(same->seconds, ranked.setting.seconds, off);
+      EXPECT_NEAR(same->seconds, ranked.setting.seconds, off) << InShort(*same);
       EXPECT_NEAR(same->seconds, ranked.estimate.seconds, off);
     }
     EXPECT_LT(search.drafts(), all.size());

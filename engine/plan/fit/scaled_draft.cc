@@ -101,12 +101,12 @@ double SumOf(const StepCosts& step, const Runs& runs, const DeviceProfile& profi
   return part.ops.empty() ? 0 : EstimateStep(part, profile).seconds;
 }
 
-// With one micro-batch more than a stage ever keeps, so that the first and the last passes are
+// With two micro-batches more than a stage ever keeps, so that the first and the last passes are
 // among others as they are in a longer step.
 absl::StatusOr<ScaledDraft> DraftStages(const v1::JobSpec& spec, const RankPlace& place) {
   MP_ASSIGN_OR_RETURN(PlanOptions options, OptionsFromSpec(spec, place.threads));
   ScaledDraft draft = {.shape = ShapeOf(options)};
-  options.accumulation = std::min<int64_t>(options.accumulation, options.pipeline + 2);
+  options.accumulation = std::min<int64_t>(options.accumulation, options.pipeline + 3);
   draft.drafted = static_cast<int>(options.accumulation);
   const int64_t most =
       place.memory_bytes > 0 ? place.memory_bytes : std::numeric_limits<int64_t>::max();

@@ -123,7 +123,7 @@ TEST(ScaledDraft, KnowsLayersThatComeAgain) {
   EXPECT_NEAR(off.bytes, 0, 0.005);
 }
 
-// Of 32 micro-batches as many are drafted as there are stages, and two.
+// Of 32 micro-batches as many are drafted as there are stages, and three.
 TEST(ScaledDraft, OfPipelinesFewerMicroBatchesAreDrafted) {
   v1::JobSpec spec = ScaledLlama(9);
   spec.mutable_resources()->set_device(v1::DEVICE_KIND_CPU);
@@ -148,7 +148,7 @@ TEST(ScaledDraft, OfPipelinesFewerMicroBatchesAreDrafted) {
         ASSERT_EQ(ValidateJobSpec(with), absl::OkStatus());
         const auto draft = DraftScaled(with, place);
         ASSERT_TRUE(draft.ok()) << draft.status();
-        EXPECT_EQ(draft->drafted, 6);
+        EXPECT_EQ(draft->drafted, 7);
         Setting whole = setting;
         ASSERT_EQ(Assess(with, place, /*exact=*/false, &whole), absl::OkStatus());
         const auto part = [](double of, double all) { return of / all - 1; };
