@@ -39,11 +39,14 @@ struct CudaBinding : OpBinding {
   }
   // Of the op's dropout, over rows `width` wide.
   kernels::cuda::DropoutArgs Dropout(int64_t width) const {
+    const auto own = static_cast<uint64_t>(attributes().sequence * width);  // of a sample
     return {.p = static_cast<float>(attributes().dropout),
             .seed = memory.seed,
             .stream = RandomStream(RandomPurpose::kDropout, attributes().dropout_tag),
             .position = position(),
-            .elements_per_sample = static_cast<uint64_t>(attributes().sequence * width)};
+            .elements_per_sample = own * static_cast<uint64_t>(plan.options.context),
+            .own_begin = static_cast<uint64_t>(TokensBefore() * width),
+            .own_elements = plan.options.context > 1 ? own : 0};
   }
 };
 
