@@ -157,8 +157,6 @@ void CheckContext(const v1::JobSpec& spec, Checker* check) {
       {spec.has_script(), "is not for jobs with a script: it divides its sequences itself"},
       {spec.model().has_resnet() || spec.model().has_vit(),
        "is not for images: it is for model.gpt2, model.llama and model.bert; take 1"},
-      {resources.device() == v1::DEVICE_KIND_CUDA,
-       "is not for resources.device: cuda; take 1, and resources.mesh.tensor"},
       {spec.train().has_dpo(), "is not for train.dpo; take 1"}};
   for (const auto& [is, what] : refused) {
     if (is) return check->Add(kContext, what);

@@ -96,32 +96,42 @@ struct DropoutKernel {
   DropoutMask mask;
   T* y;
 
-  // The stream's groups of 64 that n elements touch at most.
-  Grid grid() const { return {.x = CeilDiv((n / 64 + 2) * 2, kThreads)}; }
+  // Elements that are neighbours in the stream: a row of blocks has them.
+  MP_BOTH int64_t RunElements() const {
+    return mask.own_elements == 0 ? n : static_cast<int64_t>(mask.own_elements);
+  }
+  // The stream's groups of 64 that they touch at most.
+  Grid grid() const {
+    return {.x = CeilDiv((RunElements() / 64 + 2) * 2, kThreads),
+            .y = mask.own_elements == 0 ? 1 : n / RunElements()};
+  }
 
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
     const StepPosition at = {c.Load(&mask.position->step), c.Load(&mask.position->first_sample)};
-    const uint64_t first = at.first_sample * mask.elements_per_sample;
+    const int64_t run = RunElements(), begin = c.block_y() * run;
+    const uint64_t first = mask.ElementOf(at.first_sample, static_cast<uint64_t>(begin));
     const int64_t item = c.block() * kThreads + c.thread();
-    // Relative to x: begins before it where the stream's group does.
+    // Relative to the run: begins before it where the stream's group does.
     const int64_t base = item / 2 * 64 + item % 2 * 8 - static_cast<int64_t>(first % 64);
-    if (base >= n) return;
+    if (base >= run) return;
     const MaskItem keep = MaskOfItem(mask, first + base, at.step);
-    const bool aligned = first % 8 == 0;
+    const bool aligned = first % 8 == 0 && begin % 8 == 0;
     MP_UNROLL
     for (int j = 0; j < 4; ++j) {
       const int64_t i = base + 16 * j;
-      if (aligned && i >= 0 && i < n) {
-        auto values = ReadUpTo<8>(c, x + i, n - i);
+      const T* from = x + begin + i;
+      T* to = y + begin + i;
+      if (aligned && i >= 0 && i < run) {
+        auto values = ReadUpTo<8>(c, from, run - i);
         MP_UNROLL
         for (int k = 0; k < 8; ++k) values.v[k] *= keep.keep[j][k];
-        WriteUpTo(c, y + i, values.v, n - i);
+        WriteUpTo(c, to, values.v, run - i);
       } else if (!aligned) {
         MP_UNROLL
         for (int k = 0; k < 8; ++k) {
-          if (i + k < 0 || i + k >= n) continue;
-          c.Store(y + i + k, Narrow<T>(Widen(c.Load(x + i + k)) * keep.keep[j][k]));
+          if (i + k < 0 || i + k >= run) continue;
+          c.Store(to + k, Narrow<T>(Widen(c.Load(from + k)) * keep.keep[j][k]));
         }
       }
     }

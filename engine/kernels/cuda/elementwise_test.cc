@@ -103,5 +103,31 @@ TYPED_TEST(ElementwiseKernels, Dropout) {
   }
 }
 
+// A rank that has a part of each of three samples.
+TYPED_TEST(ElementwiseKernels, DropoutOfParts) {
+  using T = TypeParam;
+  for (const uint64_t own : {64, 24, 700, 7}) {
+    for (const uint64_t begin : {0, 128, 8, 5}) {
+      const uint64_t each = own + begin + 3;
+      const auto n = static_cast<int64_t>(3 * own);
+      const auto values = RandomVector<T>(n, 10);
+      const DropoutParams cpu = {.p = 0.3f,
+                                 .seed = 42,
+                                 .stream = 7,
+                                 .step = 6,
+                                 .first_element = 2 * each + begin,
+                                 .run = own,
+                                 .gap = each - own};
+      std::vector<T> want(n);
+      kernels::Dropout(values.data(), n, cpu, want.data());
+      HostArray<StepPosition> position(std::vector<StepPosition>{{6, 2}});
+      HostArray<T> x(values);
+      const DropoutArgs args = {cpu.p, cpu.seed, cpu.stream, position.data(), each, begin, own};
+      RunKernel(DropoutKernel<T>{x.data(), n, MaskOf(args), x.data()});
+      ASSERT_TRUE(SameBits(x.values(), want)) << own << " from " << begin;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace milepost::kernels::cuda

@@ -18,13 +18,17 @@ struct StepPosition {
 };
 
 // p == 0: none, and nothing else is read. The element index of an element of the tensor is
-// position->first_sample * elements_per_sample + its index in it, as DropoutParams has it.
+// position->first_sample * elements_per_sample + its index in it, as DropoutParams has it. Where a
+// rank has a part of each sample, the tensor has `own_elements` of each, which begin `own_begin`
+// after the sample does.
 struct DropoutArgs {
   float p = 0;
   uint64_t seed = 0;
   uint64_t stream = 0;
   const StepPosition* position = nullptr;  // device memory
   uint64_t elements_per_sample = 0;
+  uint64_t own_begin = 0;
+  uint64_t own_elements = 0;  // 0: all
 };
 
 using RandomKey = std::array<uint32_t, 2>;
@@ -36,6 +40,22 @@ struct DropoutMask {
   RandomKey key = {};
   const StepPosition* position = nullptr;
   uint64_t elements_per_sample = 0;
+  uint64_t own_begin = 0;
+  uint64_t own_elements = 0;
+
+  // Of the tensor's element `index`. Its sample is counted: there are few, and a division of 64
+  // bits is a call that spills registers.
+  MP_DEVICE uint64_t ElementOf(uint64_t first_sample, uint64_t index) const {
+    uint64_t sample = first_sample;
+    if (own_elements > 0) {
+      for (; index >= own_elements; index -= own_elements) ++sample;
+    }
+    return sample * elements_per_sample + own_begin + index;
+  }
+  // Whether groups of 64 elements of the tensor are groups of the stream.
+  bool InGroups() const {
+    return elements_per_sample % 64 == 0 && own_begin % 64 == 0 && own_elements % 64 == 0;
+  }
 };
 
 inline DropoutMask MaskOf(const DropoutArgs& args) {
@@ -44,7 +64,9 @@ inline DropoutMask MaskOf(const DropoutArgs& args) {
           .keep = 1.0f / (1.0f - args.p),
           .key = PhiloxKey(args.seed, args.stream),
           .position = args.position,
-          .elements_per_sample = args.elements_per_sample};
+          .elements_per_sample = args.elements_per_sample,
+          .own_begin = args.own_begin,
+          .own_elements = args.own_elements};
 }
 
 using RandomWords = std::array<uint32_t, 4>;

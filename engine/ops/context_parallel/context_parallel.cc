@@ -37,9 +37,11 @@ Op HeadsExchangeOp(OpKind kind, ValueId x, ValueId y, const graph::Attributes& a
 }  // namespace
 
 constinit const OpDefinition kTokensToHeads = {.gradient = HeadsExchangeGradient,
-                                               .cpu_workspace = HeadsExchangeWorkspace};
+                                               .cpu_workspace = HeadsExchangeWorkspace,
+                                               .gpu_workspace = HeadsExchangeWorkspace};
 constinit const OpDefinition kHeadsToTokens = {.gradient = HeadsExchangeGradient,
-                                               .cpu_workspace = HeadsExchangeWorkspace};
+                                               .cpu_workspace = HeadsExchangeWorkspace,
+                                               .gpu_workspace = HeadsExchangeWorkspace};
 
 Op TokensToHeadsOp(ValueId x, ValueId y, const graph::Attributes& attention) {
   return HeadsExchangeOp(OpKind::kTokensToHeads, x, y, attention);

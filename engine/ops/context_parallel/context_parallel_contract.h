@@ -31,12 +31,17 @@ struct HeadsExchangeShape {
   int64_t HeadRowBytes() const { return (OwnHeads() + 2 * OwnKvHeads()) * head_bytes; }
   int64_t PieceRows() const { return batch * tokens; }
   int64_t PieceBytes() const { return PieceRows() * HeadRowBytes(); }
+
+  // Those of the other ranks, one behind the other in rank order.
+  int64_t PackedBytes() const { return (ranks - 1) * PieceBytes(); }
+  // In rows by heads pieces are whole: there they need no packing.
+  bool WholeByHeads() const { return batch == 1; }
 };
 
-// Pieces are cut out of rows by tokens. In rows by heads those of one sequence are whole.
+// Pieces that are cut out of rows by tokens, or put into them, lie packed at its begin. Behind them
+// lie those of rows by heads, where these are not whole.
 inline int64_t HeadsExchangeWorkspaceBytes(const HeadsExchangeShape& shape) {
-  const int64_t packings = shape.batch > 1 ? 2 : 1;
-  return packings * (shape.ranks - 1) * shape.PieceBytes();
+  return (shape.WholeByHeads() ? 1 : 2) * shape.PackedBytes();
 }
 
 }  // namespace milepost::kernels

@@ -46,14 +46,11 @@ absl::StatusOr<HeadsExchange> HeadsExchangeFor(const Binding& b) {
   }
   exchange.among = call->among;
   exchange.own = call->among.IndexOf(b.RankOfJob());
-  const auto bytes = static_cast<size_t>(exchange.shape.PieceBytes());
   for (int64_t other = 0; other < exchange.shape.ranks; ++other) {
-    if (other == exchange.own) continue;
-    exchange.others.push_back(other);
-    exchange.transfers.push_back({.peer = call->among.RankAt(static_cast<int>(other)),
-                                  .send_bytes = bytes,
-                                  .receive_bytes = bytes});
+    if (other != exchange.own) exchange.others.push_back(other);
   }
+  exchange.transfers = runtime::TransfersOf(*call, b.RankOfJob(), b.arena + call->sent.offset,
+                                            b.arena + call->received.offset);
   return exchange;
 }
 
@@ -71,12 +68,7 @@ char* PackedAt(const HeadsExchange& exchange, char* workspace, size_t transfer, 
 absl::StatusOr<BoundOp> BindTokensToHeads(const Binding& b) {
   MP_ASSIGN_OR_RETURN(HeadsExchange exchange, HeadsExchangeFor(b));
   char* const y = b.Output<char>(0);
-  const bool whole = exchange.shape.batch == 1;
-  for (size_t i = 0; i < exchange.transfers.size(); ++i) {
-    exchange.transfers[i].send = PackedAt(exchange, b.Workspace(), i, false);
-    exchange.transfers[i].receive = whole ? PieceOf(exchange.shape, y, exchange.others[i]).data
-                                          : PackedAt(exchange, b.Workspace(), i, true);
-  }
+  const bool whole = exchange.shape.WholeByHeads();
   return [e = std::move(exchange), x = b.Input<char>(0), y, whole,
           packed = b.Workspace()](const StepContext&) {
     for (size_t i = 0; i < e.others.size(); ++i) {
@@ -96,15 +88,11 @@ template <typename T>
 absl::StatusOr<BoundOp> HeadsToTokensOf(const Binding& b) {
   MP_ASSIGN_OR_RETURN(HeadsExchange exchange, HeadsExchangeFor(b));
   const char* const x = b.Input<char>(0);
-  const bool whole = exchange.shape.batch == 1;
+  const bool whole = exchange.shape.WholeByHeads();
   std::vector<PieceRows<const char>> pieces(static_cast<size_t>(exchange.shape.ranks));
   pieces[static_cast<size_t>(exchange.own)] = PieceOf(exchange.shape, x, exchange.own);
   for (size_t i = 0; i < exchange.transfers.size(); ++i) {
-    Communicator::Transfer& transfer = exchange.transfers[i];
-    transfer.receive = PackedAt(exchange, b.Workspace(), i, false);
-    transfer.send = whole ? PieceOf(exchange.shape, x, exchange.others[i]).data
-                          : PackedAt(exchange, b.Workspace(), i, true);
-    const char* received = transfer.receive;
+    const char* received = exchange.transfers[i].receive;
     pieces[static_cast<size_t>(exchange.others[i])] = PackedPiece(exchange.shape, received);
   }
   return [e = std::move(exchange), pieces = std::move(pieces), x, y = b.Output<T>(0), whole,

@@ -18,7 +18,7 @@ struct EmbeddingRows {
   const int32_t* segments = nullptr;   // null: 0
   int64_t batch = 0;
   int64_t sequence = 0;
-  int64_t first_position = 0;  // on a GPU 0
+  int64_t first_position = 0;
   // In the backward: wte's gradient has the rows of tokens in [first_token, end_token) alone, from
   // 0 on. Those of others are another rank's.
   int32_t first_token = 0;

@@ -65,14 +65,15 @@ struct SingleShare {
 // Which row of a table row r of the batch reads. Of tokens those in [first, end) are rows of the
 // table, from 0 on; others have none.
 struct TableIds {
-  const int32_t* ids = nullptr;  // null: r % period
+  const int32_t* ids = nullptr;  // null: begin + r % period
   int64_t period = 1;
+  int64_t begin = 0;
   int first = 0;
   int end = INT32_MAX;
 
   template <typename Context>
   MP_DEVICE int Of(Context& c, int64_t r) const {
-    return ids == nullptr ? static_cast<int>(r % period) : c.Load(ids + r);
+    return ids == nullptr ? static_cast<int>(begin + r % period) : c.Load(ids + r);
   }
   MP_DEVICE bool Has(int id) const { return id >= first && id < end; }
 };
@@ -80,7 +81,7 @@ inline TableIds TokenIds(const EmbeddingRows& rows) {
   return {.ids = rows.tokens, .first = rows.first_token, .end = rows.end_token};
 }
 inline TableIds PositionIds(const EmbeddingRows& rows) {
-  return {.ids = rows.positions, .period = rows.sequence};
+  return {.ids = rows.positions, .period = rows.sequence, .begin = rows.first_position};
 }
 inline TableIds SegmentIds(const EmbeddingRows& rows) { return {.ids = rows.segments}; }
 
@@ -105,7 +106,7 @@ struct EmbeddingForwardKernel {
     const int64_t token = rows.tokens == nullptr ? row : c.Load(rows.tokens + row);
     Share sum = Share::Of(c, tables.wte + token * width + column);
     if (tables.wpe != nullptr) {
-      const TableIds positions = {rows.positions, rows.sequence};
+      const TableIds positions = {rows.positions, rows.sequence, rows.first_position};
       sum.Add(Share::Of(c, tables.wpe + positions.Of(c, row) * width + column));
     }
     if (tables.wse != nullptr) {
@@ -289,7 +290,7 @@ absl::Status RunTableGradient(const TableIds& ids, int64_t rows, const T* dy, in
 }
 
 inline bool EmbedsItems(int64_t width, const DropoutMask& mask) {
-  return width % 64 == 0 && (mask.position == nullptr || mask.elements_per_sample % 64 == 0);
+  return width % 64 == 0 && (mask.position == nullptr || mask.InGroups());
 }
 
 // run(kernel) launches it.

@@ -1,6 +1,6 @@
 // Sums of rows of up to three tables: tokens, positions, segments; semantics of the CPU's
 // (embedding_cpu_kernel.h). T in {float, bf16, f16}; all device memory, 16-byte aligned. Fast where
-// width and dropout.elements_per_sample are multiples of 64.
+// width and the elements of dropout's samples are multiples of 64.
 #ifndef MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_CUDA_KERNEL_H_
 #define MILEPOST_ENGINE_OPS_EMBEDDING_EMBEDDING_CUDA_KERNEL_H_
 

@@ -26,11 +26,13 @@ std::vector<int32_t> Ids(int64_t n, int64_t below, uint32_t seed) {
 struct EmbeddingCase {
   int64_t batch, sequence, width;
   float p;
-  bool all_given;  // positions and segments
+  bool all_given;      // positions and segments
+  int64_t before = 0;  // of a sample: the tokens before a rank's part, behind which are 3
 };
-const EmbeddingCase kEmbeddingCases[] = {{3, 37, 64, 0.2f, true}, {9, 33, 192, 0, false},
-                                         {2, 40, 24, 0.3f, true}, {1, 1, 7, 0, false},
-                                         {41, 40, 24, 0, true},   {8, 32, 64, 0.1f, false}};
+const EmbeddingCase kEmbeddingCases[] = {{3, 37, 64, 0.2f, true},      {9, 33, 192, 0, false},
+                                         {2, 40, 24, 0.3f, true},      {1, 1, 7, 0, false},
+                                         {41, 40, 24, 0, true},        {8, 32, 64, 0.1f, false},
+                                         {3, 12, 64, 0.2f, false, 20}, {2, 9, 24, 0.3f, false, 7}};
 
 struct Inputs {
   explicit Inputs(const EmbeddingCase& c)
@@ -42,16 +44,36 @@ struct Inputs {
         position_array(positions),
         segment_array(segments),
         at(std::vector<StepPosition>{{6, 2}}),
-        cpu{.p = c.p,
-            .seed = 3,
-            .stream = 4,
-            .step = 6,
-            .first_element = static_cast<uint64_t>(2 * c.sequence * c.width)},
-        mask(MaskOf({c.p, 3, 4, at.data(), static_cast<uint64_t>(c.sequence * c.width)})),
-        cpu_rows{tokens.data(), c.all_given ? positions.data() : nullptr,
-                 c.all_given ? segments.data() : nullptr, c.batch, c.sequence},
-        rows{token_array.data(), c.all_given ? position_array.data() : nullptr,
-             c.all_given ? segment_array.data() : nullptr, c.batch, c.sequence} {}
+        cpu_rows{tokens.data(),
+                 c.all_given ? positions.data() : nullptr,
+                 c.all_given ? segments.data() : nullptr,
+                 c.batch,
+                 c.sequence,
+                 c.before},
+        rows{token_array.data(),
+             c.all_given ? position_array.data() : nullptr,
+             c.all_given ? segment_array.data() : nullptr,
+             c.batch,
+             c.sequence,
+             c.before} {
+    const auto own = static_cast<uint64_t>(c.sequence * c.width);
+    const auto before = static_cast<uint64_t>(c.before * c.width);
+    const uint64_t gap = c.before == 0 ? 0 : before + 3 * static_cast<uint64_t>(c.width);
+    cpu = {.p = c.p,
+           .seed = 3,
+           .stream = 4,
+           .step = 6,
+           .first_element = 2 * (own + gap) + before,
+           .run = gap == 0 ? 0 : own,
+           .gap = gap};
+    mask = MaskOf({.p = c.p,
+                   .seed = 3,
+                   .stream = 4,
+                   .position = at.data(),
+                   .elements_per_sample = own + gap,
+                   .own_begin = before,
+                   .own_elements = gap == 0 ? 0 : own});
+  }
   int64_t n;
   std::vector<int32_t> tokens, positions, segments;
   HostArray<int32_t> token_array, position_array, segment_array;

@@ -16,7 +16,8 @@ namespace milepost::kernels::cuda {
 template <typename Context>
 MP_DEVICE float DropElement(Context& c, const DropoutMask& mask, int64_t element, float value) {
   if (mask.position == nullptr) return value;
-  const uint64_t index = FirstElement(c, mask) + element;
+  const uint64_t index =
+      mask.ElementOf(c.Load(&mask.position->first_sample), static_cast<uint64_t>(element));
   return value * MaskOfElement(mask, index, c.Load(&mask.position->step));
 }
 

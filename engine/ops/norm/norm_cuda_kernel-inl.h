@@ -53,17 +53,13 @@ MP_DEVICE void RoundItem(Item& item) {
   }
 }
 
-// Index within the mask's stream of the tensor's first element.
-template <typename Context>
-MP_DEVICE uint64_t FirstElement(Context& c, const DropoutMask& mask) {
-  return c.Load(&mask.position->first_sample) * mask.elements_per_sample;
-}
 // item *= the multipliers of the elements from `element` of the tensor on.
 template <typename Context>
 MP_DEVICE void DropItem(Context& c, const DropoutMask& mask, int64_t element, Item& item) {
   if (mask.position == nullptr) return;
-  const uint64_t first = FirstElement(c, mask);
-  const MaskItem keep = MaskOfItem(mask, first + element, c.Load(&mask.position->step));
+  const uint64_t first =
+      mask.ElementOf(c.Load(&mask.position->first_sample), static_cast<uint64_t>(element));
+  const MaskItem keep = MaskOfItem(mask, first, c.Load(&mask.position->step));
   MP_UNROLL
   for (int i = 0; i < kItemElements; ++i) item.v[i / 8][i % 8] *= keep.keep[i / 8][i % 8];
 }
@@ -127,7 +123,7 @@ struct NormForwardKernel {
   MP_DEVICE Item Input(Context& c, int64_t at) const {
     Item v = LoadItem(c, a.x + at);
     if (a.residual == nullptr) return v;
-    DropItem(c, mask, at, v);
+    if constexpr (kLayer) DropItem(c, mask, at, v);
     const Item residual = LoadItem(c, a.residual + at);
     MP_UNROLL
     for (int i = 0; i < kItemElements; ++i) v.v[i / 8][i % 8] += residual.v[i / 8][i % 8];
@@ -292,7 +288,7 @@ struct NormBackwardKernel {
     StoreItem(c, a.dx + at, g);
     if (a.d_delta == nullptr) return;
     RoundItem<T>(g);
-    DropItem(c, mask, at, g);
+    if constexpr (kLayer) DropItem(c, mask, at, g);
     StoreItem(c, a.d_delta + at, g);
   }
 

@@ -34,7 +34,8 @@ struct NormForwardArgs {
   int64_t width = 0;
   int64_t stride = 0;  // RMSNorm: as RmsNormShape's, of all that have [rows, width]
   float epsilon = 1e-5f;
-  DropoutArgs dropout;  // elements_per_sample is a multiple of width
+  // Not of RMSNorm. elements_per_sample and own_elements are multiples of width.
+  DropoutArgs dropout;
 };
 
 template <typename T>

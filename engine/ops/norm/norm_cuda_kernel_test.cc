@@ -16,11 +16,12 @@ constexpr auto kRunNorm = [](const auto& kernel) { return RunAnywhere(kernel, 9)
 struct NormCase {
   int64_t rows, width;
   float p = 0;
-  int64_t samples = 1;  // rows of elements_per_sample: rows / samples
+  int64_t own_rows = 0;  // of a sample, which has three more; 0: a sample has one row
 };
 // One for each kernel, with rows and items left over; the largest widths once.
-const NormCase kNormCases[] = {{7, 768, 0.2f}, {1, 64},        {3, 1088, 0.1f}, {1, 2112},
-                               {2, 4160},      {9, 130, 0.2f}, {3, 8, 0.5f}};
+const NormCase kNormCases[] = {{7, 768, 0.2f}, {1, 64},           {3, 1088, 0.1f},
+                               {1, 2112},      {2, 4160},         {9, 130, 0.2f},
+                               {3, 8, 0.5f},   {6, 768, 0.2f, 3}, {4, 130, 0.2f, 2}};
 
 // What the offset of RMSNorm's gamma is in all these tests.
 constexpr float kGammaOffset = 0.5f;
@@ -29,16 +30,23 @@ RmsNormShape RmsShape(const NormCase& c) {
   return {.rows = c.rows, .width = c.width, .epsilon = kNormEpsilon, .gamma_offset = kGammaOffset};
 }
 
-// A sample has one row; the micro-batch's first is sample 5.
+// The micro-batch's first is sample 5. Where a rank has a part of each, one row is before it.
 struct Randomness {
   explicit Randomness(const NormCase& c)
-      : cpu{.p = c.p,
-            .seed = 3,
-            .stream = 4,
-            .step = 6,
-            .first_element = static_cast<uint64_t>(5 * c.width)},
-        position(std::vector<StepPosition>{{6, 5}}),
-        args{c.p, 3, 4, position.data(), static_cast<uint64_t>(c.width)} {}
+      : position(std::vector<StepPosition>{{6, 5}}),
+        args{.p = c.p, .seed = 3, .stream = 4, .position = position.data()} {
+    const auto row = static_cast<uint64_t>(c.width), own = row * static_cast<uint64_t>(c.own_rows);
+    args.elements_per_sample = own == 0 ? row : own + 3 * row;
+    args.own_begin = own == 0 ? 0 : row;
+    args.own_elements = own;
+    cpu = {.p = c.p,
+           .seed = 3,
+           .stream = 4,
+           .step = 6,
+           .first_element = 5 * args.elements_per_sample + args.own_begin,
+           .run = own,
+           .gap = own == 0 ? 0 : 3 * row};
+  }
   DropoutParams cpu;
   HostArray<StepPosition> position;
   DropoutArgs args;

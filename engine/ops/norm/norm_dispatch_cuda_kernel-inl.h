@@ -16,7 +16,7 @@ namespace milepost::kernels::cuda {
 // Groups of 64 elements of a row are groups of the mask's stream, and packs of them are aligned.
 inline bool InItems(int64_t width, int64_t stride, const DropoutArgs& dropout) {
   return width % 64 == 0 && width <= kMaxItemWidth && stride % 8 == 0 &&
-         (dropout.p <= 0 || dropout.elements_per_sample % 64 == 0);
+         (dropout.p <= 0 || MaskOf(dropout).InGroups());
 }
 
 // run(kernel) launches it.

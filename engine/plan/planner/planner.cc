@@ -122,10 +122,6 @@ absl::Status CheckOptions(const PlanOptions& options) {
 }
 
 absl::Status CheckDevice(const v1::ModelSpec& model, const PlanOptions& options) {
-  if (options.device == DeviceKind::kCuda && options.context > 1) {
-    return absl::InvalidArgumentError(
-        "resources.mesh.context: there are no kernels that exchange heads on a GPU; take 1");
-  }
   if (options.device != DeviceKind::kCuda || !model.llama().has_experts()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "model.llama.experts: there are no kernels of experts for a GPU; choose the device cpu");

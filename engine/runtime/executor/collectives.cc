@@ -6,6 +6,7 @@
 #include "absl/types/span.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "engine/ops/context_parallel/context_parallel.h"
 #include "engine/plan/statistics.h"
 #include "engine/runtime/executor/shard_ranks.h"
 
@@ -209,17 +210,26 @@ class CollectiveMaker {
     return call;
   }
 
+  // Where pieces lie: context_parallel_contract.h.
   Collective ExchangeHeads() const {
     const bool to_heads = planned_.op.kind == OpKind::kTokensToHeads;
     const graph::ValueId by_heads =
-        to_heads ? planned_.op.outputs[0].value : planned_.op.inputs[0];  // a shard for each rank
+        to_heads ? planned_.op.outputs[0].value : planned_.op.inputs[0];  // a piece of each rank
     const plan::Place& place = program_.places[by_heads];
     const graph::Value& value = program_.graph.values[by_heads];
-    Collective call =
-        OnBuffer(Kind::kExchange, place.buffer, graph::Elements(value.shape), value.dtype);
-    call.offset += place.offset;
-    const int context = plan_.options.context;
-    call.among = AmongRanks({rank_ / context * context, context, 1});
+    Collective call = {.kind = Kind::kExchange,
+                       .elements = graph::Elements(value.shape),
+                       .dtype = value.dtype,
+                       .among = AmongRanks(ContextRanks(plan_.options, rank_))};
+    if (planned_.workspace == plan::kNoBuffer) return call;  // of one rank
+    const kernels::HeadsExchangeShape shape = ops::HeadsExchangeOf(program_.graph, planned_.op);
+    const Collective::Pieces of_tokens = {.offset = plan_.buffers[planned_.workspace].offset};
+    Collective::Pieces of_heads = {.offset = of_tokens.offset + shape.PackedBytes()};
+    if (shape.WholeByHeads()) {
+      of_heads = {.offset = plan_.buffers[place.buffer].offset + place.offset, .has_own = true};
+    }
+    call.sent = to_heads ? of_tokens : of_heads;
+    call.received = to_heads ? of_heads : of_tokens;
     return call;
   }
 
@@ -270,6 +280,27 @@ absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& 
   }
   return call.rounded ? communicator.AllReduceBf16(values, call.among)
                       : communicator.AllReduce(values, comm::ReduceOp::kSum, call.among);
+}
+
+std::vector<comm::Communicator::Transfer> TransfersOf(const Collective& call, int rank,
+                                                      const char* sent, char* received) {
+  std::vector<comm::Communicator::Transfer> transfers;
+  const auto bytes = static_cast<size_t>(call.shard_bytes());
+  const int own = call.among.IndexOf(rank);
+  for (int index = 0; index < call.among.count; ++index) {
+    if (index == own) continue;
+    transfers.push_back({.peer = call.among.RankAt(index),
+                         .send = sent + call.PieceBegin(call.sent, index, own),
+                         .send_bytes = bytes,
+                         .receive = received + call.PieceBegin(call.received, index, own),
+                         .receive_bytes = bytes});
+  }
+  return transfers;
+}
+
+absl::Status ExchangeOnHost(const Collective& call, const char* sent, char* received,
+                            comm::Communicator& communicator) {
+  return communicator.Exchange(TransfersOf(call, communicator.rank(), sent, received), call.among);
 }
 
 absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank) {

@@ -41,7 +41,7 @@ struct OpBinding {
   struct OwnElements {
     int64_t first = 0;
     int64_t run = 0;  // how many lie side by side; 0: all
-    int64_t gap = 0;  // between two runs
+    int64_t gap = 0;  // between two runs, which are of samples one after the other
   };
   OwnElements ElementsOfRows(int64_t rows, int64_t width) const {
     const int64_t tokens = attributes().sequence, all = tokens * plan.options.context;

@@ -1,4 +1,4 @@
-// Internal: the ranks among which a rank's shards are cut.
+// Internal: sets of ranks: those among which a rank's shards are cut, and others of a mesh.
 #ifndef MILEPOST_ENGINE_RUNTIME_EXECUTOR_SHARD_RANKS_H_
 #define MILEPOST_ENGINE_RUNTIME_EXECUTOR_SHARD_RANKS_H_
 
@@ -23,6 +23,11 @@ inline comm::RankSet DataRanks(const plan::PlanOptions& options, int rank) {
 // Of data rank `rank`: those with `tensor_rank` of the first and the last stage.
 inline comm::RankSet OuterStages(const plan::PlanOptions& options, int rank, int tensor_rank) {
   return {rank * options.ModelRanks() + tensor_rank, 2, (options.pipeline - 1) * options.tensor};
+}
+
+// Of data rank `rank`: those that train on the same samples.
+inline comm::RankSet ContextRanks(const plan::PlanOptions& options, int rank) {
+  return {rank / options.context * options.context, options.context, 1};
 }
 
 // Of data rank `rank`: neighbours that together hold each shard once; none where nothing is

@@ -39,11 +39,15 @@ struct CudaBinding : OpBinding {
   }
   // Of the op's dropout, over rows `width` wide.
   kernels::cuda::DropoutArgs Dropout(int64_t width) const {
+    const OwnElements own = ElementsOfRows(InputShape(0)[0], width);
     return {.p = static_cast<float>(attributes().dropout),
             .seed = memory.seed,
             .stream = RandomStream(RandomPurpose::kDropout, attributes().dropout_tag),
             .position = position(),
-            .elements_per_sample = static_cast<uint64_t>(attributes().sequence * width)};
+            .elements_per_sample =
+                static_cast<uint64_t>(attributes().sequence * plan.options.context * width),
+            .own_begin = static_cast<uint64_t>(own.first),
+            .own_elements = static_cast<uint64_t>(own.run)};
   }
 };
 

@@ -346,14 +346,16 @@ absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const data::TrainingData& 
   ranges.insert(ranges.end(), evaluate_inputs_.ranges.begin(), evaluate_inputs_.ranges.end());
   Pinned(slot.inputs.Pin(device(), std::move(ranges)));
   Pinned(slot.control.Pin(device(), {{0, layout_.bytes}}));
+  const int context_rank = plan_.options.ContextRank(rank_);
   for (int64_t micro_batch = 0; micro_batch < MicroBatchesOfRun(plan_); ++micro_batch) {
-    MP_ASSIGN_OR_RETURN(
-        slot.train.emplace_back(),
-        HostInputs::Find(plan_, plan_.train, slot.inputs.data(), *data.train, micro_batch));
+    MP_ASSIGN_OR_RETURN(slot.train.emplace_back(),
+                        HostInputs::Find(plan_, plan_.train, slot.inputs.data(), *data.train,
+                                         micro_batch, context_rank));
   }
   if (data.validation != nullptr) {
-    MP_ASSIGN_OR_RETURN(slot.evaluate, HostInputs::Find(plan_, plan_.evaluate, slot.inputs.data(),
-                                                        *data.validation));
+    MP_ASSIGN_OR_RETURN(
+        slot.evaluate, HostInputs::Find(plan_, plan_.evaluate, slot.inputs.data(), *data.validation,
+                                        /*micro_batch=*/0, context_rank));
   }
   MP_ASSIGN_OR_RETURN(slot.copied, device().AddEvent());
   return slot;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -20,30 +21,57 @@ constexpr absl::Duration kLongestLook = absl::Microseconds(200);
 // Numbers wrap around.
 bool Reached(uint32_t word, uint32_t number) { return static_cast<int32_t>(word - number) >= 0; }
 
-// A part of a call's values, in bytes from the first.
+// A part of a call's values: where it lies in the arena and in the staging.
 struct Part {
-  int64_t begin = 0;
+  int64_t at = 0;
+  int64_t staged = 0;
   int64_t bytes = 0;
 };
+using Parts = absl::InlinedVector<Part, 2>;
+
+Part AllOf(const Collective& call) { return {.at = call.offset, .bytes = call.bytes()}; }
 
 Part MineOf(const Collective& call, int rank) {
-  const int64_t bytes = call.bytes() / call.among.count;
-  return {bytes * call.among.IndexOf(rank), bytes};
+  const int64_t begin = call.shard_bytes() * call.among.IndexOf(rank);
+  return {.at = call.offset + begin, .staged = begin, .bytes = call.shard_bytes()};
 }
 
-Part PartToHost(const Collective& call, int rank) {
+Parts PartsToHost(const Collective& call, int rank) {
   if (call.kind == Kind::kReceive) return {};
-  return call.kind == Kind::kAllGather ? MineOf(call, rank) : Part{0, call.bytes()};
+  if (call.kind == Kind::kExchange) {
+    return {{.at = call.sent.offset, .bytes = call.BytesOf(call.sent)}};
+  }
+  return {call.kind == Kind::kAllGather ? MineOf(call, rank) : AllOf(call)};
 }
 
-Part PartToDevice(const Collective& call, int rank) {
+// Behind those that are sent; on both sides of this rank's own one, where that has a place.
+Parts ReceivedPieces(const Collective& call, int rank) {
+  const int64_t at = call.received.offset, staged = call.BytesOf(call.sent);
+  const int64_t all = call.BytesOf(call.received);
+  if (!call.received.has_own) return {{.at = at, .staged = staged, .bytes = all}};
+  const int64_t own = call.shard_bytes() * call.among.IndexOf(rank);
+  const int64_t end = own + call.shard_bytes();
+  return {{.at = at, .staged = staged, .bytes = own},
+          {.at = at + end, .staged = staged + end, .bytes = all - end}};
+}
+
+Parts PartsToDevice(const Collective& call, int rank) {
   if (call.kind == Kind::kSend) return {};
-  return call.kind == Kind::kReduceScatter ? MineOf(call, rank) : Part{0, call.bytes()};
+  if (call.kind == Kind::kExchange) return ReceivedPieces(call, rank);
+  return {call.kind == Kind::kReduceScatter ? MineOf(call, rank) : AllOf(call)};
 }
 
-// Behind the values, for sums of bf16 (CallOnHost).
-int64_t SumBytes(const Collective& call) {
-  return call.SumsBf16() ? call.bytes() : 0;
+// Of a call, in the staging; behind the values what sums of bf16 need (CallOnHost).
+int64_t StagedBytes(const Collective& call) {
+  if (call.kind == Kind::kExchange) return call.BytesOf(call.sent) + call.BytesOf(call.received);
+  return call.bytes() + (call.SumsBf16() ? call.bytes() : 0);
+}
+
+absl::Status CallOnStaging(const Collective& call, char* staging, comm::Communicator& ranks) {
+  if (call.kind == Kind::kExchange) {
+    return ExchangeOnHost(call, staging, staging + call.BytesOf(call.sent), ranks);
+  }
+  return CallOnHost(call, staging, ranks, staging + call.bytes());
 }
 
 }  // namespace
@@ -54,7 +82,7 @@ absl::StatusOr<int64_t> StagingBytes(const plan::StepPlan& plan, int rank, plan:
     for (const plan::PlannedOp& op : program->ops) {
       if (op.stream != stream) continue;
       MP_ASSIGN_OR_RETURN(const auto call, CollectiveOf(plan, *program, op, rank));
-      if (call.has_value()) most = std::max(most, call->bytes() + SumBytes(*call));
+      if (call.has_value()) most = std::max(most, StagedBytes(*call));
     }
   }
   return most;
@@ -92,7 +120,7 @@ absl::Status HostStagedCommunicator::HandOver(Item* item) {
 // block until the device has room, for which the thread may have to go on, so no lock is held.
 absl::Status HostStagedCommunicator::Enqueue(const Collective& call, char* arena, void*,
                                              cudaStream_t stream) {
-  const int64_t bytes = call.bytes() + SumBytes(call);
+  const int64_t bytes = StagedBytes(call);
   if (bytes > pinned_.staging_bytes) {
     return absl::InternalError(
         absl::StrCat("a call of ", bytes, " bytes, with staging for ", pinned_.staging_bytes));
@@ -108,17 +136,19 @@ absl::Status HostStagedCommunicator::Enqueue(const Collective& call, char* arena
 }
 
 absl::Status HostStagedCommunicator::EnqueueOn(const Item& item, char* arena, cudaStream_t stream) {
-  char* data = arena + item.call.offset;
-  const Part there = PartToHost(item.call, rank());
-  const Part back = PartToDevice(item.call, rank());
-  if (there.bytes > 0) {
+  for (const Part& part : PartsToHost(item.call, rank())) {
+    if (part.bytes == 0) continue;
     MP_RETURN_IF_ERROR(
-        transfer_.Copy(pinned_.staging + there.begin, data + there.begin, there.bytes, stream));
+        transfer_.Copy(pinned_.staging + part.staged, arena + part.at, part.bytes, stream));
   }
   MP_RETURN_IF_ERROR(transfer_.Set(pinned_.ready, item.number, stream));
   MP_RETURN_IF_ERROR(transfer_.Await(pinned_.done, item.number, stream));
-  if (back.bytes == 0) return absl::OkStatus();
-  return transfer_.Copy(data + back.begin, pinned_.staging + back.begin, back.bytes, stream);
+  for (const Part& part : PartsToDevice(item.call, rank())) {
+    if (part.bytes == 0) continue;
+    MP_RETURN_IF_ERROR(
+        transfer_.Copy(arena + part.at, pinned_.staging + part.staged, part.bytes, stream));
+  }
+  return absl::OkStatus();
 }
 
 void HostStagedCommunicator::Run() {
@@ -134,8 +164,7 @@ void HostStagedCommunicator::Run() {
       under_way_ = true;
     }
     if (!AwaitReady(item.number)) return;
-    Finish(item.number,
-           CallOnHost(item.call, pinned_.staging, ranks_, pinned_.staging + item.call.bytes()));
+    Finish(item.number, CallOnStaging(item.call, pinned_.staging, ranks_));
   }
 }
 

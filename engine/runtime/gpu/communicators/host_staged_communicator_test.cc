@@ -18,6 +18,7 @@
 
 #include "engine/comm/in_process.h"
 #include "engine/plan/planner/planner.h"
+#include "engine/runtime/gpu/communicators/testing/exchanges.h"
 #include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
@@ -195,6 +196,25 @@ TEST(HostStagedCommunicator, GivesWhatTheRanksCommunicatorGives) {
       }
     });
   }
+}
+
+TEST(HostStagedCommunicator, ExchangesPiecesWhereverTheyLie) {
+  auto staged = comm::MakeInProcessGroup(4);
+  auto direct = comm::MakeInProcessGroup(4);
+  OnRanks(4, [&](int r) {
+    Rank rank(*staged[r]);
+    for (const Collective& call : ExchangesOfFour(r)) {
+      std::vector<float> found = Values(r), wanted = Values(r);
+      ASSERT_EQ(rank.Enqueue(call, found.data()), absl::OkStatus());
+      rank.stream.Synchronize();
+      char* arena = reinterpret_cast<char*>(wanted.data());
+      ASSERT_EQ(
+          ExchangeOnHost(call, arena + call.sent.offset, arena + call.received.offset, *direct[r]),
+          absl::OkStatus());
+      EXPECT_EQ(found, wanted) << call.among.count << " by " << call.among.stride;
+    }
+    EXPECT_EQ(rank.communicator->Health(), absl::OkStatus());
+  });
 }
 
 // Values that kernels on the stream make between the calls; more calls than numbers until the wrap.

@@ -55,13 +55,15 @@ std::vector<comm::RankSet> RankSetsOfStages(const plan::PlanOptions& options, in
     return AmongAllRanks(options, data_ranks, tensor_rank);
   };
   std::vector<comm::RankSet> sets;
+  const auto add = [&](const comm::RankSet& set) {
+    if (set.count == 1 || set.count == options.Ranks()) return;
+    if (std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(set);
+  };
   const int shards = options.Shards();
-  sets.push_back(shards == 1 ? DataRanks(options, rank) : among(ShardRanks(options, data_rank)));
-  sets.push_back(among({data_rank % shards, options.Replicas(), shards}));
-  sets.push_back({rank - tensor_rank, options.tensor, 1});
-  std::erase_if(sets, [&](const comm::RankSet& set) {
-    return set.count == 1 || set.count == options.Ranks();
-  });
+  add(shards == 1 ? DataRanks(options, rank) : among(ShardRanks(options, data_rank)));
+  add(among({data_rank % shards, options.Replicas(), shards}));
+  add(among(ContextRanks(options, data_rank)));
+  add({rank - tensor_rank, options.tensor, 1});
   const comm::RankSet outer = OuterStages(options, data_rank, tensor_rank);
   if (outer.count == options.Ranks()) return sets;
   const bool in_it = options.stage == 0 || options.IsLastStage();
@@ -328,8 +330,15 @@ absl::Status NcclCommunicator::EnqueuePlain(const Bound& b) {
         return nccl_.Receive(b.data, static_cast<size_t>(call.elements), call.dtype, call.peer,
                              comm, b.stream);
       });
-    case Kind::kExchange:  // of ops that a GPU has not
-      break;
+    case Kind::kExchange:
+      return Exchange(
+          b, call.dtype,
+          [&](int peer) {
+            return b.data + call.sent.offset + call.PieceBegin(call.sent, peer, b.own);
+          },
+          [&](int peer) {
+            return b.data + call.received.offset + call.PieceBegin(call.received, peer, b.own);
+          });
   }
   return absl::InternalError("a kind of call that there is not");
 }
@@ -343,7 +352,9 @@ absl::Status NcclCommunicator::EnqueueRounded(const Bound& b, char* scratch) {
   auto* rounded = reinterpret_cast<bf16*>(scratch);
   bf16* mine = rounded + shard * b.own;
   MP_RETURN_IF_ERROR(kernels::cuda::Cast(values, call.elements, rounded, b.stream));
-  MP_RETURN_IF_ERROR(Exchange(b, scratch));
+  MP_RETURN_IF_ERROR(Exchange(
+      b, DType::kBf16, [&](int peer) { return scratch + 2 * shard * peer; },
+      [&](int peer) { return b.data + 4 * shard * peer; }));
   const kernels::cuda::RoundedPieces pieces = {.received = reinterpret_cast<const bf16*>(b.data),
                                                .stride = 2 * shard,
                                                .mine = mine,
@@ -360,11 +371,11 @@ absl::Status NcclCommunicator::EnqueueRounded(const Bound& b, char* scratch) {
   return kernels::cuda::Cast(rounded, call.elements, values, b.stream);
 }
 
-absl::Status NcclCommunicator::Exchange(const Bound& b, const char* rounded) {
-  const int64_t shard = b.call.shard_elements();
-  const auto count = static_cast<size_t>(shard);
+absl::Status NcclCommunicator::Exchange(const Bound& b, DType type, PieceOfPeer sent,
+                                        PieceOfPeer received) {
+  const auto count = static_cast<size_t>(b.call.shard_elements());
   NcclComm& comm = b.link.comm;
-  return Do(&comm, "exchange of rounded values", b.deadline, [&] {
+  return Do(&comm, "exchange", b.deadline, [&] {
     NcclResult failed = nccl_.GroupStart();
     const auto keep = [&](NcclResult result) {
       const bool fine = result == NcclResult::kSuccess || result == NcclResult::kInProgress;
@@ -372,8 +383,8 @@ absl::Status NcclCommunicator::Exchange(const Bound& b, const char* rounded) {
     };
     for (int peer = 0; peer < b.call.among.count; ++peer) {
       if (peer == b.own) continue;
-      keep(nccl_.Send(rounded + 2 * shard * peer, count, DType::kBf16, peer, comm, b.stream));
-      keep(nccl_.Receive(b.data + 4 * shard * peer, count, DType::kBf16, peer, comm, b.stream));
+      keep(nccl_.Send(sent(peer), count, type, peer, comm, b.stream));
+      keep(nccl_.Receive(received(peer), count, type, peer, comm, b.stream));
     }
     const NcclResult ended = nccl_.GroupEnd();
     return failed == NcclResult::kSuccess ? ended : failed;

@@ -9,8 +9,9 @@
 // return at once, since its communicators are non-blocking. So one lock around each of them keeps
 // Abort prompt whatever another thread is at.
 //
-// Sums of fp32 and fp64 are NCCL's: their order is its choice. Rounded sums are exchanged piece by
-// piece (grouped sends and receives) and added in rank order by a kernel of ours.
+// Sums of fp32 and fp64 are NCCL's: their order is its choice. Exchanges are grouped sends and
+// receives. Rounded sums are exchanged piece by piece too, and added in rank order by a kernel of
+// ours.
 //
 // Capturable once each kind of call has been made outside of a capture: the first one makes
 // connections. Threads: as DeviceCommunicator.
@@ -100,7 +101,9 @@ class NcclCommunicator : public DeviceCommunicator {
 
   absl::Status EnqueuePlain(const Bound& b);
   absl::Status EnqueueRounded(const Bound& b, char* scratch);
-  absl::Status Exchange(const Bound& b, const char* rounded);
+  // Of one of the set's ranks: what it is sent, or sends.
+  using PieceOfPeer = absl::FunctionRef<char*(int peer)>;
+  absl::Status Exchange(const Bound& b, DType type, PieceOfPeer sent, PieceOfPeer received);
 
   using NcclCall = absl::FunctionRef<NcclResult()>;
   // Makes the call, and waits until NCCL is done with it: the call is on its stream then. `what` is

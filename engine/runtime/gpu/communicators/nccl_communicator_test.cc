@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "engine/comm/in_process.h"
 #include "engine/plan/planner/planner.h"
+#include "engine/runtime/gpu/communicators/testing/exchanges.h"
 #include "engine/runtime/gpu/communicators/testing/fake_nccl.h"
 #include "engine/runtime/testing/tiny_job.h"
 
@@ -134,6 +135,25 @@ TEST(NcclCommunicator, GivesWhatTheRanksCommunicatorGives) {
   }
 }
 
+TEST(NcclCommunicator, ExchangesPiecesWhereverTheyLie) {
+  Ranks ranks(4);
+  for (int rank = 0; rank < 4; ++rank) ranks.options[rank].sets = SetsOfFour(rank);
+  ranks.Run([&](int rank, auto communicator) {
+    ASSERT_TRUE(communicator.ok()) << communicator.status();
+    for (const Collective& call : ExchangesOfFour(rank)) {
+      std::vector<float> found = NcclValues(rank), wanted = NcclValues(rank);
+      char* arena = reinterpret_cast<char*>(wanted.data());
+      ASSERT_EQ(
+          (*communicator)->Enqueue(call, reinterpret_cast<char*>(found.data()), nullptr, nullptr),
+          absl::OkStatus());
+      ASSERT_EQ(ExchangeOnHost(call, arena + call.sent.offset, arena + call.received.offset,
+                               *ranks.tcp[rank]),
+                absl::OkStatus());
+      EXPECT_TRUE(found == wanted) << call.among.count << " by " << call.among.stride;
+    }
+  });
+}
+
 // Those of a mesh: tensor ranks, data ranks with a tensor rank, and all.
 TEST(NcclCommunicator, AMeshHasASetForEachOfItsAxes) {
   const TinyJob job;
@@ -144,6 +164,15 @@ TEST(NcclCommunicator, AMeshHasASetForEachOfItsAxes) {
     const std::vector<comm::RankSet> wanted = {{rank % 2, 2, 2}, {rank / 2 * 2, 2, 1}};
     EXPECT_EQ(*RankSetsOf(plan, rank), wanted) << rank;
   }
+  tiny = {.ranks = 8, .tensor = 2, .context = 2, .stage = 0, .global_batch = 8};
+  const v1::JobSpec divided = job.Spec(tiny);
+  const plan::StepPlan of_context =
+      *plan::PlanTraining(divided, *plan::OptionsFromSpec(divided, 1));
+  for (int rank = 0; rank < 8; ++rank) {
+    EXPECT_THAT(*RankSetsOf(of_context, rank),
+                Contains(comm::RankSet{rank / 4 * 4 + rank % 2, 2, 2}))
+        << rank;
+  }
 }
 
 // Stages call different sets, and every rank splits off as many, in one order.
@@ -152,7 +181,10 @@ TEST(NcclCommunicator, StagesHaveTheSetsOfAllTheirCalls) {
   for (const TinyOptions& tiny :
        {TinyOptions{.ranks = 4, .tensor = 2, .pipeline = 2}, TinyOptions{.ranks = 3, .pipeline = 3},
         TinyOptions{.ranks = 6, .pipeline = 3, .stage = 0},
-        TinyOptions{.ranks = 24, .tensor = 2, .pipeline = 3, .stage = 3, .group = 2}}) {
+        TinyOptions{.ranks = 24, .tensor = 2, .pipeline = 3, .stage = 3, .group = 2},
+        TinyOptions{.ranks = 6, .pipeline = 3, .context = 2, .stage = 1},
+        TinyOptions{.ranks = 12, .pipeline = 3, .context = 2, .stage = 3, .group = 2},
+        TinyOptions{.ranks = 24, .tensor = 2, .pipeline = 3, .context = 2, .stage = 0}}) {
     TinyOptions options = tiny;
     options.layers = 3;
     options.micro_batch = 1;

@@ -254,6 +254,47 @@ TEST(RanksOnGpus, TrainAlikeInThreeStages) {
       2e-3);
 }
 
+// Ranks that divide sequences, in batches of one and of two.
+v1::JobSpec ContextSpec(const TinyJob& job, TinyOptions tiny) {
+  tiny.layers = tiny.pipeline;
+  tiny.steps = 3;
+  tiny.global_batch =
+      2 * tiny.micro_batch * (tiny.ranks / tiny.pipeline / tiny.tensor / tiny.context);
+  return job.Spec(tiny);
+}
+
+TEST(RanksOnGpus, TrainAlikeWhereTheyDivideSequences) {
+  const TinyJob job;
+  for (const int64_t micro_batch : {1, 2}) {
+    for (const auto precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+      ExpectAlike(ContextSpec(job, {.ranks = 4,
+                                    .context = 4,
+                                    .stage = 1,
+                                    .precision = precision,
+                                    .micro_batch = micro_batch,
+                                    .llama = true,
+                                    .kv_heads = 2}),
+                  precision == v1::PRECISION_FP32 ? 1e-5 : 2e-2);
+    }
+  }
+  ExpectAlike(ContextSpec(job, {.ranks = 4, .context = 2, .stage = 3, .dropout = 0.1}), 1e-5);
+  ExpectAlike(ContextSpec(job, {.ranks = 4, .tensor = 2, .context = 2, .stage = 0}), 1e-5);
+}
+
+TEST(RanksOnGpus, TrainAlikeInStagesThatDivideSequences) {
+  const TinyJob job;
+  for (const int stage : {0, 3}) {
+    ExpectAlike(ContextSpec(job, {.ranks = 4,
+                                  .pipeline = 2,
+                                  .context = 2,
+                                  .schedule = v1::PIPELINE_SCHEDULE_ZERO_BUBBLE,
+                                  .stage = stage,
+                                  .micro_batch = 1,
+                                  .dropout = 0.1}),
+                1e-5);
+  }
+}
+
 // The first rank of each stage chooses for what no stage before it has, and rank 0 knows all.
 TEST(RanksOnGpus, AllRanksOfAStageTakeTheAlgorithmsOfItsFirst) {
   using Order = kernels::cuda::HostProducts::Order;

@@ -22,7 +22,8 @@ namespace milepost::runtime {
 
 // Whether what the device executor calls so may wait for peers (FakeDevice::SetBeside).
 inline bool MeetsPeers(absl::string_view name) {
-  for (const char* kind : {"(stage_", "(tensor_", "(reduce_", "(gather_"}) {
+  for (const char* kind :
+       {"(stage_", "(tensor_", "(reduce_", "(gather_", "(tokens_to_", "(heads_to_"}) {
     if (absl::StrContains(name, kind)) return true;
   }
   return false;
@@ -46,8 +47,7 @@ class InProcessDeviceCommunicator : public DeviceCommunicator {
   bool capturable() const override { return capturable_; }
   absl::Status Enqueue(const Collective& call, char* arena, void*, cudaStream_t) override {
     if (busy_.exchange(true)) return Keep(absl::InternalError("two streams share a communicator"));
-    sums_.resize(static_cast<size_t>(call.bytes()));
-    const absl::Status status = CallOnHost(call, arena + call.offset, ranks_, sums_.data());
+    const absl::Status status = Call(call, arena);
     busy_ = false;
     return Keep(status);
   }
@@ -58,6 +58,13 @@ class InProcessDeviceCommunicator : public DeviceCommunicator {
   }
 
  private:
+  absl::Status Call(const Collective& call, char* arena) {
+    if (call.kind == Collective::Kind::kExchange) {
+      return ExchangeOnHost(call, arena + call.sent.offset, arena + call.received.offset, ranks_);
+    }
+    sums_.resize(static_cast<size_t>(call.bytes()));
+    return CallOnHost(call, arena + call.offset, ranks_, sums_.data());
+  }
   // The first failure.
   absl::Status Keep(const absl::Status& status) {
     const std::lock_guard lock(mutex_);
