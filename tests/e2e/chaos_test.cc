@@ -161,11 +161,12 @@ class ChaosTest {
                                   " at step ", now.progress().step(),
                                   in_checkpoint ? " in a checkpoint" : ""));
     }
+    std::printf("round %d: %s", round, absl::StrJoin(done, "; ").c_str());
+    std::fflush(stdout);  // what struck a job that does not end
     const v1::Job end = cluster_.Await(job, IsTerminal, kLongestRound);
-    std::printf("round %d: %s; %.2f s, %d attempts, the last from step %ld of %s\n", round,
-                absl::StrJoin(done, "; ").c_str(), absl::ToDoubleSeconds(absl::Now() - begin),
-                end.attempts(), static_cast<long>(end.progress().start_step()),
-                OriginOf(end).c_str());
+    std::printf("; %.2f s, %d attempts, the last from step %ld of %s\n",
+                absl::ToDoubleSeconds(absl::Now() - begin), end.attempts(),
+                static_cast<long>(end.progress().start_step()), OriginOf(end).c_str());
     std::fflush(stdout);
     CheckEnd(faults, end);
     for (const Before& one : before) CheckStart(one, end);
