@@ -27,9 +27,7 @@
 namespace milepost::comm {
 namespace {
 
-constexpr uint64_t kMagic = 0x316d6d6f63504d00;  // "\0MPcomm1"
-// A connection that says nothing is not one of ours; it may not hold up those that are.
-constexpr absl::Duration kGreetingTimeout = absl::Seconds(2);
+constexpr uint64_t kMagic = 0x316d6d6f63504d00;                        // "\0MPcomm1"
 constexpr size_t kMostGreeters = 128;                                  // at a time
 constexpr absl::Duration kBetweenQuestions = absl::Milliseconds(100);  // of TcpOptions::give_up
 
@@ -165,7 +163,6 @@ absl::StatusOr<UniqueFd> Connect(const Endpoint& endpoint, const Greeting& greet
 // A connection that was accepted and has not said all of its greeting.
 struct Greeter {
   UniqueFd fd;
-  absl::Time deadline;
   Greeting greeting;
   size_t have = 0;  // bytes of it
 };
@@ -186,7 +183,8 @@ Heard Hear(Greeter* greeter) {
 }
 
 // The ranks above this one, as they connect. Strangers may connect too: they are heard beside the
-// ranks, and the one that has said nothing for longest makes room.
+// ranks, and the one that came first makes room. Nobody else has to go: a rank's greeting may be on
+// its way for long, and a rank that has greeted takes itself for connected.
 class Reception {
  public:
   Reception(int listener, uint64_t secret, int rank, std::vector<UniqueFd>* sockets)
@@ -208,7 +206,7 @@ class Reception {
       Accept();
       for (auto it = greeters_.begin(); it != greeters_.end();) {
         const Heard heard = Hear(&*it);
-        if (heard == Heard::kPart && absl::Now() < it->deadline) {
+        if (heard == Heard::kPart) {
           ++it;
           continue;
         }
@@ -226,10 +224,7 @@ class Reception {
  private:
   void WaitForNews(absl::Time deadline) const {
     std::vector<pollfd> entries = {{listener_, POLLIN, 0}};
-    for (const Greeter& greeter : greeters_) {
-      entries.push_back({greeter.fd.get(), POLLIN, 0});
-      deadline = std::min(deadline, greeter.deadline);
-    }
+    for (const Greeter& greeter : greeters_) entries.push_back({greeter.fd.get(), POLLIN, 0});
     poll(entries.data(), entries.size(), PollTimeoutMillis(deadline - absl::Now()));
   }
 
@@ -237,7 +232,7 @@ class Reception {
     UniqueFd fd(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.ok()) return;  // there is none, or it went away again
     if (greeters_.size() == kMostGreeters) greeters_.pop_front();
-    greeters_.push_back({std::move(fd), absl::Now() + kGreetingTimeout, {}, 0});
+    greeters_.push_back({std::move(fd), {}, 0});
   }
 
   // Neither a stranger nor one that is there already.

@@ -53,9 +53,9 @@ Place::Place(uint64_t seed) : no_clocks_(SteppedClocks::Unavailable()) {
   }
 }
 
-ClusterOptions Place::Options(int coordinators, const std::string& folder) {
+ClusterOptions Place::Options(int coordinators, int slots, const std::string& folder) {
   ClusterOptions options = {
-      .workers = 2, .slots = 1, .lease_seconds = kLease, .coordinators = coordinators};
+      .workers = 2, .slots = slots, .lease_seconds = kLease, .coordinators = coordinators};
   options.start_again = coordinators > 1;
   if (no_clocks_.empty()) {
     clocks_ = std::make_unique<SteppedClocks>(folder + "/clocks");

@@ -30,10 +30,10 @@ class Place {
   const std::string& no_disk() const { return no_disk_; }
   const std::string& no_clocks() const { return no_clocks_; }
 
-  // Options for two workers with one slot each, and for `coordinators` coordinators, which keep
-  // their data in `folder`. Each process has a host of its own, with TLS between them. Without a
-  // network all are on loopback.
-  ClusterOptions Options(int coordinators, const std::string& folder);
+  // Options for two workers with `slots` slots each, and for `coordinators` coordinators, which
+  // keep their data in `folder`. Each process has a host of its own, with TLS between them. Without
+  // a network all are on loopback.
+  ClusterOptions Options(int coordinators, int slots, const std::string& folder);
   // The hosts of such a cluster's processes. The test's own host, which reaches all of them, is not
   // among them.
   std::vector<int> Hosts(int coordinators) const;

@@ -2,12 +2,16 @@
 //
 //   chaos_test --rounds 200 --seed 7
 //   chaos_test --rounds 20 --clusters standby --only net-cut,kill-etcd
+//   chaos_test --rounds 50 --mesh data=2,tensor=2,pipeline=2
+//   chaos_test --rounds 20 --mesh data=2,context=2 --redundancy
 //
-// There are two workers with a rank each. Half of the rounds have one coordinator, half have two
-// and an etcd (--clusters one,standby). Each process is on a host of its own: a network namespace,
-// whose packets go through this process (lossy_network.h), with TLS between them. Each round trains
-// one small job and does one or two of these at random moments, half of the time while a checkpoint
-// is being written:
+// There are two workers with half of the ranks each: one, or of --mesh up to four. Stages of a
+// pipeline have the two schedules in turn, which promise the same bits. With --redundancy the
+// trainers' state is also copied to the hosts' memory. Half of the rounds have one coordinator,
+// half have two and an etcd (--clusters one,standby). Each process is on a host of its own: a
+// network namespace, whose packets go through this process (lossy_network.h), with TLS between
+// them. Each round trains one small job and does one or two of these at random moments, half of the
+// time while a checkpoint is being written:
 //
 //   kill-*     SIGKILL to a coordinator (mostly the active one), a worker, a trainer, both of the
 //              first, etcd; what systemd would start again is
@@ -45,6 +49,7 @@
 #include "absl/time/clock.h"
 #include "common/exit_codes.h"
 #include "tests/e2e/chaos_faults.h"
+#include "tests/e2e/chaos_mesh.h"
 #include "tests/e2e/chaos_place.h"
 #include "tests/e2e/cluster.h"
 
@@ -69,14 +74,20 @@ struct Before {
 
 using Counts = std::map<std::string, int>;
 
+struct Training {
+  Mesh mesh;
+  bool redundancy = false;
+};
+
 class ChaosTest {
  public:
   ChaosTest(Place* place, int coordinators, std::string folder, uint64_t seed,
-            std::vector<Fault> faults)
+            std::vector<Fault> faults, const Training& training)
       : folder_(std::move(folder)),
         faults_(std::move(faults)),
+        training_(training),
         random_(seed),
-        cluster_(folder_, place->Options(coordinators, folder_)),
+        cluster_(folder_, place->Options(coordinators, training.mesh.Ranks() / 2, folder_)),
         striker_(place, &cluster_, coordinators, &random_) {}
 
   // Adds what struck, and the attempts.
@@ -93,9 +104,19 @@ class ChaosTest {
     std::exit(kExitError);
   }
 
+  v1::JobSpec Spec(int round) const {
+    v1::JobSpec spec = MeshJob(folder_, kSteps, training_.mesh);
+    if (training_.redundancy) spec.mutable_checkpoint()->set_redundancy(1);
+    if (training_.mesh.pipeline > 1) {
+      spec.mutable_resources()->mutable_mesh()->set_schedule(
+          round % 2 == 0 ? v1::PIPELINE_SCHEDULE_1F1B : v1::PIPELINE_SCHEDULE_ZERO_BUBBLE);
+    }
+    return spec;
+  }
+
   void MakeReference() {
     const absl::Time begin = absl::Now();
-    const std::string job = cluster_.Submit(SmallJob(folder_, kSteps));
+    const std::string job = cluster_.Submit(Spec(/*round=*/0));
     const v1::Job end = cluster_.Await(job, IsTerminal);
     reference_.seconds = absl::ToDoubleSeconds(absl::Now() - begin);
     Check(end.state() == v1::JOB_STATE_SUCCEEDED, "the undisturbed job failed");
@@ -124,7 +145,7 @@ class ChaosTest {
       faults.push_back(faults_[random_() % faults_.size()]);
     }
     const absl::Time begin = absl::Now();
-    const std::string job = cluster_.Submit(SmallJob(folder_, kSteps));
+    const std::string job = cluster_.Submit(Spec(round));
     std::vector<Before> before;
     std::vector<std::string> done;
     for (const Fault& fault : faults) {
@@ -140,10 +161,12 @@ class ChaosTest {
                                   " at step ", now.progress().step(),
                                   in_checkpoint ? " in a checkpoint" : ""));
     }
+    std::printf("round %d: %s", round, absl::StrJoin(done, "; ").c_str());
+    std::fflush(stdout);  // what struck a job that does not end
     const v1::Job end = cluster_.Await(job, IsTerminal, kLongestRound);
-    std::printf("round %d: %s; %.2f s, %d attempts, the last from step %ld\n", round,
-                absl::StrJoin(done, "; ").c_str(), absl::ToDoubleSeconds(absl::Now() - begin),
-                end.attempts(), static_cast<long>(end.progress().start_step()));
+    std::printf("; %.2f s, %d attempts, the last from step %ld of %s\n",
+                absl::ToDoubleSeconds(absl::Now() - begin), end.attempts(),
+                static_cast<long>(end.progress().start_step()), OriginOf(end).c_str());
     std::fflush(stdout);
     CheckEnd(faults, end);
     for (const Before& one : before) CheckStart(one, end);
@@ -151,6 +174,12 @@ class ChaosTest {
     cluster_.CheckAllRun();
     ++(*counts)["rounds"];
     (*counts)["attempts"] += end.attempts();
+    if (end.progress().restored_from() == "memory") ++(*counts)["from memory"];
+  }
+
+  static std::string OriginOf(const v1::Job& job) {
+    const std::string& origin = job.progress().restored_from();
+    return origin.empty() ? "none" : origin;
   }
 
   void CheckEnd(const std::vector<Fault>& faults, const v1::Job& end) const {
@@ -202,6 +231,7 @@ class ChaosTest {
 
   const std::string folder_;
   const std::vector<Fault> faults_;
+  const Training training_;
   std::mt19937_64 random_;
   Cluster cluster_;
   Striker striker_;
@@ -229,6 +259,7 @@ struct Arguments {
   uint64_t seed = std::random_device()();
   std::vector<std::string> clusters = {"one", "standby"};
   std::vector<std::string> only;
+  Training training;
 };
 
 // Exits for --help and for what is wrong.
@@ -244,6 +275,15 @@ Arguments Parse(int argc, char** argv) {
       ->check(CLI::IsMember({"one", "standby"}))
       ->capture_default_str();
   app.add_option("--only", given.only, "these faults")->delimiter(',')->check(CLI::IsMember(names));
+  const auto read_mesh = [&](const std::string& text) {
+    return ParseMesh(text, &given.training.mesh);
+  };
+  std::string mesh = "data=2";
+  app.add_option("--mesh", mesh, "what the ranks are: data=2,tensor=2,pipeline=2,context=1")
+      ->check(read_mesh)
+      ->capture_default_str();
+  app.add_flag("--redundancy", given.training.redundancy,
+               "copies of the state in the hosts' memory; for data and context ranks");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -260,7 +300,7 @@ void RunCluster(const Arguments& given, const std::string& name, int rounds, uin
   std::printf("%s, seed %llu\n", name.c_str(), static_cast<unsigned long long>(seed));
   const std::string folder = MakeFolder("milepost_chaos_" + name);
   {
-    ChaosTest test(place, coordinators, folder, seed, faults);
+    ChaosTest test(place, coordinators, folder, seed, faults, given.training);
     test.Run(rounds, counts);
   }
   place->Leave();
@@ -281,8 +321,8 @@ int Main(int argc, char** argv) {
     RunCluster(given, given.clusters[i], rounds, given.seed + i, &place, &counts);
   }
   const int rounds = counts["rounds"], attempts = counts["attempts"];
-  counts.erase("rounds");
-  counts.erase("attempts");
+  const int from_memory = counts["from memory"];
+  for (const char* name : {"rounds", "attempts", "from memory"}) counts.erase(name);
   std::printf("struck: %s\n", absl::StrJoin(counts, ", ", absl::PairFormatter(" ")).c_str());
   if (place.network() != nullptr) {
     const PacketCounts packets = place.network()->counts();
@@ -290,7 +330,8 @@ int Main(int argc, char** argv) {
                 static_cast<long>(packets.passed), static_cast<long>(packets.delayed),
                 static_cast<long>(packets.dropped), static_cast<long>(packets.overrun));
   }
-  std::printf("%d rounds, %d attempts: nothing was lost\n", rounds, attempts);
+  std::printf("%d rounds, %d attempts, the last of %d from memory: nothing was lost\n", rounds,
+              attempts, from_memory);
   return rounds > 0 ? kExitOk : kExitUsage;
 }
 

@@ -29,30 +29,6 @@ std::string Binary(const std::string& name) {
                            : absl::StrCat(SiblingBinary("../../bin/"), name);
 }
 
-std::vector<int> ChildrenOf(pid_t pid) {
-  std::vector<int> children;
-  std::error_code error;
-  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
-  for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
-    std::ifstream file(task.path() / "children");
-    int child;
-    while (file >> child) children.push_back(child);
-  }
-  return children;
-}
-
-// CPU time used so far, in clock ticks; 0 when it is gone.
-int64_t CpuTicks(int pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
-  std::string text;
-  std::getline(file, text, ')');  // the name may hold spaces
-  std::string word;
-  for (int i = 0; i < 11; ++i) file >> word;
-  int64_t user = 0, system = 0;
-  file >> user >> system;
-  return user + system;
-}
-
 }  // namespace
 
 bool IsTerminal(const v1::Job& job) {
@@ -347,34 +323,6 @@ void Cluster::KillWorker(int index) {
   Subprocess& worker = *workers_[static_cast<size_t>(index)];
   (void)worker.Signal(SIGKILL);
   (void)worker.Wait();
-}
-
-std::vector<int> Cluster::TrainerPids() const {
-  std::vector<int> pids;
-  for (const auto& worker : workers_) {
-    for (int pid : ChildrenOf(worker->pid())) pids.push_back(pid);
-  }
-  return pids;
-}
-
-bool Cluster::KillTrainer(uint64_t pick) {
-  const std::vector<int> pids = TrainerPids();
-  if (pids.empty()) return false;
-  kill(pids[pick % pids.size()], SIGKILL);
-  return true;
-}
-
-void Cluster::AwaitIdleTrainers() const {
-  const absl::Time deadline = absl::Now() + kPatience;
-  int64_t before = -1000;
-  while (absl::Now() < deadline) {
-    int64_t now = 0;
-    for (int pid : TrainerPids()) now += CpuTicks(pid);
-    if (now <= before + 3) return;  // retrying takes a little
-    before = now;
-    absl::SleepFor(absl::Seconds(1));
-  }
-  Fail("the trainers do not come to rest");
 }
 
 int Cluster::StopWorker(int index, std::initializer_list<int> signals) {

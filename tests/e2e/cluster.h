@@ -113,6 +113,8 @@ class Cluster {
   std::map<std::string, uint64_t> TensorDigests(const std::string& checkpoint);
 
   std::vector<v1::LogLine> Logs(const std::string& job);
+  // The first of its lines that contains the text. A job's last lines may be stored after its end.
+  v1::LogLine AwaitLogLine(const std::string& job, const std::string& text);
   // True when the coordinator has files of an unfinished checkpoint.
   bool CheckpointBeingWritten() const;
   std::vector<int> TrainerPids() const;

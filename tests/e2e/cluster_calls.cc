@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "absl/random/random.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -74,6 +75,17 @@ std::vector<v1::LogLine> Cluster::Logs(const std::string& job) {
     return stream->Finish();
   });
   return lines;
+}
+
+v1::LogLine Cluster::AwaitLogLine(const std::string& job, const std::string& text) {
+  const absl::Time deadline = absl::Now() + kCallPatience;
+  while (absl::Now() < deadline) {
+    for (v1::LogLine& line : Logs(job)) {
+      if (absl::StrContains(line.text(), text)) return std::move(line);
+    }
+    absl::SleepFor(kCallPause);
+  }
+  Fail(absl::StrCat(job, " does not say: ", text));
 }
 
 v1::Job Cluster::Get(const std::string& name) {

@@ -38,7 +38,7 @@ def one_done_one_running(place, data):
     place.worker("w", address)
     done = place.submit(steps=20)
     place.await_end(done)
-    running = place.submit(steps=4000)
+    running = place.submit(steps=1_000_000)
     place.await_step(running, 60)
     await_that(lambda: running in place.cli("checkpoint", "list"), f"a checkpoint of {running}")
     return process, address, done, running
@@ -143,7 +143,7 @@ def upgrade_with_standbys(place):
     processes.update(place.standbys(data, etcd, ("b",)))
     place.login = ["--coordinator", f"{place.address_of('a')},{place.address_of('b')}"]
     place.worker("w", place.login[1])
-    job = place.submit(steps=4000)
+    job = place.submit(steps=1_000_000)
     before = place.await_step(job, 40)
     for name in ("b", "a"):
         check(place.stop(processes[name]) == 0, f"{name} did not end well")
@@ -192,7 +192,7 @@ def copy_certificate(place, pki, names=("tls.crt", "tls.key")):
 def rotate_certificates(place):
     """docs/operate/security.md, Rotating: certificates of the same authority, while a job runs."""
     _, init_pki = secure(place)
-    job = place.submit(steps=3000)
+    job = place.submit(steps=1_000_000)
     before = place.await_step(job, 40)
     old = (place.folder / "pki/coordinator/tls.crt").read_text()
     init_pki("pki")
@@ -205,7 +205,7 @@ def rotate_certificates(place):
 def rotate_authority(place):
     """docs/operate/security.md, Rotating: another authority, while a job runs."""
     secure(place)
-    job = place.submit(steps=6000)
+    job = place.submit(steps=1_000_000)
     before = place.await_step(job, 40)
     place.run("milepost-coordinator", "init-pki", "pki-2", "--host", "127.0.0.1", "--worker", "w")
     old = (place.folder / "pki/client/ca.crt").read_text()

@@ -161,14 +161,23 @@ absl::Status Trainer::Initialize() {
 
 absl::StatusOr<absl::Duration> Trainer::SaveState(bool final) {
   using Copy = absl::FunctionRef<void(const std::vector<runtime::StateInterval>&)>;
-  const auto parts = [this](Copy copy) {
-    for (int part = 0; part < session_->state_parts(); ++part) {
-      MP_RETURN_IF_ERROR(session_->PrepareSave(part));
+  const absl::Time begin = Now();
+  const int parts = session_->state_parts();
+  // Before the uploader waits for the checkpoint before: tensor ranks put their state together in
+  // here. One of them may have given that checkpoint up, and the others' upload of it ends when
+  // the one of this checkpoint begins.
+  if (parts == 1) MP_RETURN_IF_ERROR(session_->PrepareSave(0));
+  const absl::Duration prepared = Now() - begin;
+  const auto sources = [&](Copy copy) {
+    for (int part = 0; part < parts; ++part) {
+      if (parts > 1) MP_RETURN_IF_ERROR(session_->PrepareSave(part));  // of a rank by itself
       copy(session_->SaveSources(part));
     }
     return absl::OkStatus();
   };
-  return uploader_->Save(parts, session_->trainer_state(), final);
+  MP_ASSIGN_OR_RETURN(const absl::Duration held,
+                      uploader_->Save(sources, session_->trainer_state(), final));
+  return prepared + held;
 }
 
 // As soon as this attempt's own can stand in for it.

@@ -231,7 +231,7 @@ class AsyncJob:
         except DeadlineExceeded:
             if timeout is None:
                 raise
-            raise operations.not_ended(self.name, feed.last, timeout) from None
+            raise operations.not_ended(self.last, timeout) from None
         return operations.ended(self.name, feed.last)
 
     def logs(

@@ -382,9 +382,8 @@ def ended(name: str, last: Optional[JobStatus]) -> JobStatus:
     return last
 
 
-def not_ended(name: str, last: Optional[JobStatus], timeout: float) -> errors.DeadlineExceeded:
-    """Of a job that has not ended in time."""
-    state = f": {last}" if last is not None else ""
+def not_ended(last: JobStatus, timeout: float) -> errors.DeadlineExceeded:
+    """Of a job that has not ended in time: `last` is the newest state that was heard of."""
     return errors.DeadlineExceeded(
-        f"{name} has not ended after {timeout:g} s{state}", subject=name
+        f"{last.name} has not ended after {timeout:g} s: {last}", subject=last.name
     )

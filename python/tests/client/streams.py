@@ -34,7 +34,7 @@ class JobsTest(unittest.TestCase):
             ended = threading.Event()
             context.add_callback(ended.set)
             ended.wait(PATIENCE)
-        with Fake(Job_GetJob=say("Job", name="jobs/7"), Job_WatchJob=never) as fake:
+        with Fake(Job_GetJob=lambda *_: job(step=3), Job_WatchJob=never) as fake:
             async with make(fake.address) as client:
                 made = await client.job("7")
                 with self.assertRaises(TimeoutError) as caught:
