@@ -43,6 +43,7 @@ struct OpDefinition {
   // Its workspace ends with the scratch of the device's matrix products.
   bool multiplies = false;
   // Bound by memory alone: making its outputs once more costs next to nothing beside the products.
+  // And gathers of tensor ranks' rows, which cost what they send.
   CheapRule cheap = Never;
   // Statistics of a batch: made once and kept, since making them moves the running ones and
   // exchanges sums with the other ranks.

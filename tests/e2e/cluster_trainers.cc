@@ -22,8 +22,9 @@ std::vector<int> ChildrenOf(pid_t pid) {
   std::vector<int> children;
   std::error_code error;
   const std::string tasks = absl::StrCat("/proc/", pid, "/task");
-  for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
-    std::ifstream file(task.path() / "children");
+  std::filesystem::directory_iterator task(tasks, error), none;
+  for (; !error && task != none; task.increment(error)) {
+    std::ifstream file(task->path() / "children");
     int child;
     while (file >> child) children.push_back(child);
   }
@@ -49,11 +50,12 @@ int64_t CpuTicks(int pid) {
 // Whether a thread of it has a CPU, or waits for one.
 bool Runs(int pid) {
   std::error_code error;
-  const std::filesystem::directory_iterator tasks(absl::StrCat("/proc/", pid, "/task"), error);
-  return std::any_of(begin(tasks), end(tasks), [](const auto& task) {
-    const std::vector<std::string> words = StatOf(task.path());
-    return !words.empty() && words[0] == "R";
-  });
+  std::filesystem::directory_iterator task(absl::StrCat("/proc/", pid, "/task"), error), none;
+  for (; !error && task != none; task.increment(error)) {
+    const std::vector<std::string> words = StatOf(task->path());
+    if (!words.empty() && words[0] == "R") return true;
+  }
+  return false;
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 //
 // Replayed ops stand right before the backward op that first needs one of their outputs, in
 // Phase::kRecompute and in their own block. What is kept of a block:
-//   kSelective: everything but the outputs of norms, of sums with them, of GELU and of SwiGLU
+//   kSelective: everything but the outputs of norms, of sums with them, of GELU and of SwiGLU, and
+//               the rows that tensor ranks gather
 //   kFull:      what other blocks made, and the residual stream where a block takes it up
 // The last block is never replayed: its backward follows its forward at once.
 #ifndef MILEPOST_ENGINE_PLAN_PASSES_RECOMPUTE_PASS_H_

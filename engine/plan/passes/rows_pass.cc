@@ -42,9 +42,7 @@ class RowDivider {
       parameters_[graph.parameters[i].value] = i;
     }
     for (const Op& op : graph.ops) {
-      for (const ValueId input : op.inputs) {
-        if (input != kNoValue && GoesByRows(op.kind)) read_by_rows_.insert(input);
-      }
+      if (!GoesByRows(op.kind)) read_whole_.insert(op.inputs.begin(), op.inputs.end());
     }
   }
 
@@ -95,7 +93,6 @@ class RowDivider {
 
   // This rank's rows of a value that all ranks have.
   ValueId OwnOf(ValueId value, const Op& reader) {
-    if (IsOwn(value)) return value;
     if (!own_.contains(value)) {
       own_[value] = NewValue(value, " rows of a tensor rank", rows_ / ranks_);
       all_[own_[value]] = value;
@@ -162,16 +159,17 @@ class RowDivider {
     const Op kept = op;
     graph_.ops.push_back(std::move(op));
     if (kept.kind != OpKind::kEmbedding) return;
-    // In the embedding's block: a stage hands on a rank's own rows.
+    // In the embedding's block: a stage hands on a rank's own rows. Where another op reads all of
+    // them, own ones are taken by their first reader: that op adds to their gradient.
     const ValueId whole = kept.outputs[0].value;
-    if (HasRows(whole) && read_by_rows_.contains(whole)) OwnOf(whole, kept);
+    if (HasRows(whole) && !read_whole_.contains(whole)) OwnOf(whole, kept);
   }
 
   Graph& graph_;
   const int64_t ranks_;
   const int64_t rows_;
   std::map<ValueId, size_t> parameters_;  // by value
-  std::set<ValueId> read_by_rows_;        // as the graph was
+  std::set<ValueId> read_whole_;          // by ops that do not go by rows
   std::map<ValueId, ValueId> own_;        // by values of all rows: this rank's
   std::map<ValueId, ValueId> all_;  // by values of this rank's rows: those of all, if there are
 };

@@ -131,6 +131,28 @@ TEST(RowsPass, ActivationsOfARankAreItsShare) {
   EXPECT_LT(activations(4), 0.5 * activations(1));
 }
 
+// Of the last stage, which has the head alone, the evaluation has no divided layer; and the head's
+// gradient is no sum alone where there are further heads.
+TEST(RowsPass, AStageMayHaveNoDividedLayer) {
+  for (const bool heads : {false, true}) {
+    v1::JobSpec spec = SpecOf(Gpt2Small());
+    if (heads) {
+      v1::TaskHeadSpec& head = *spec.mutable_model()->add_heads();
+      head.set_name("next");
+      head.set_classes(2);
+    }
+    PlanOptions options = OptionsOf(1, 0, DType::kF32);
+    options.tensor = 2;
+    options.pipeline = 4;
+    for (options.stage = 0; options.stage < 4; ++options.stage) {
+      const absl::StatusOr<StepPlan> plan = PlanTraining(spec, options);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      const int layers = CountOf(*plan, OpKind::kTensorScatter, graph::Phase::kForward);
+      EXPECT_EQ(layers == 0, options.stage == 3);
+    }
+  }
+}
+
 TEST(RowsPass, IsVerified) {
   const absl::StatusOr<StepPlan> plan = PlanAmong(2);
   ASSERT_TRUE(plan.ok()) << plan.status();

@@ -86,6 +86,7 @@ class StepSimulation {
   // verify_groups.cc
   absl::Status GroupOp();
   absl::Status CheckComplete(int group) const;
+  absl::Status AddShared(int index);
   absl::Status SumParts(int index);
   absl::Status CheckParts(int index) const;
   absl::Status Reduce(int index);

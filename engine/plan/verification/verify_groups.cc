@@ -63,12 +63,7 @@ absl::Status StepSimulation::GroupOp() {
     case OpKind::kReduceGradients:
       return Reduce(index);
     case OpKind::kReduceShared:
-      MP_RETURN_IF_ERROR(CheckComplete(index));
-      if (group.reductions > 0 || group.rounds > 0) {
-        return Violation(plan_.groups[index].name, " is reduced before other stages have added");
-      }
-      ++group.additions;
-      return absl::OkStatus();
+      return AddShared(index);
     case OpKind::kReduceParts:
       return SumParts(index);
     case OpKind::kReduceReplicas:
@@ -114,6 +109,17 @@ absl::Status StepSimulation::CheckComplete(int group) const {
       return Violation("the gradient of ", p.name, " is not complete");
     }
   }
+  return absl::OkStatus();
+}
+
+// What another stage has made of the gradient.
+absl::Status StepSimulation::AddShared(int index) {
+  MP_RETURN_IF_ERROR(CheckComplete(index));
+  Group& group = groups_[index];
+  if (group.reductions > 0 || group.rounds > 0) {
+    return Violation(plan_.groups[index].name, " is reduced before other stages have added");
+  }
+  ++group.additions;
   return absl::OkStatus();
 }
 

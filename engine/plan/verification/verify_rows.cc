@@ -20,11 +20,18 @@ bool IsTransfer(OpKind kind) {
          kind == OpKind::kCopyToHost || kind == OpKind::kCopyToDevice;
 }
 
-// The rows of what tensor ranks make parts of; 0 where they divide none.
+// All rows of what tensor ranks divide; 0 where they divide none. A pipeline's stage may only
+// gather, or only divide.
 int64_t DividedRows(const Program& program) {
   for (const PlannedOp& planned : program.ops) {
-    if (planned.op.kind != OpKind::kTensorScatter) continue;
-    return program.graph.values[planned.op.inputs[0]].shape[0];
+    const graph::Op& op = planned.op;
+    const auto shape = [&](ValueId value) { return program.graph.values[value].shape; };
+    if (op.kind == OpKind::kTensorScatter || op.kind == OpKind::kTensorRows) {
+      return shape(op.inputs[0])[0];
+    }
+    if (op.kind != OpKind::kTensorGather) continue;
+    const graph::Shape all = shape(op.outputs[0].value);
+    if (all.size() == shape(op.inputs[0]).size()) return all[0];  // else of logits
   }
   return 0;
 }

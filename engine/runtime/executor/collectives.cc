@@ -34,14 +34,10 @@ class CollectiveMaker {
         call = ReduceGradients();
         break;
       case OpKind::kReduceShared:
-        call = OnBuffer(Kind::kAllReduce, Group().gradient_buffer, Group().padded_elements,
-                        DType::kF32);
-        call->among = OuterStages(plan_.options, rank_, tensor_rank_);
+        call = GradientAmong(OuterStages(plan_.options, rank_, tensor_rank_));
         break;
       case OpKind::kReduceParts:
-        call = OnBuffer(Kind::kAllReduce, Group().gradient_buffer, Group().padded_elements,
-                        DType::kF32);
-        call->among = TensorRanks();
+        call = GradientAmong(TensorRanks());
         break;
       case OpKind::kReduceReplicas:
         call = ReduceReplicas();
@@ -126,6 +122,14 @@ class CollectiveMaker {
 
   static Collective OfUpdate(Collective call) {
     call.of_update = true;
+    return call;
+  }
+
+  // Whole, before ZeRO reduces it.
+  Collective GradientAmong(const comm::RankSet& among) const {
+    Collective call =
+        OnBuffer(Kind::kAllReduce, Group().gradient_buffer, Group().padded_elements, DType::kF32);
+    call.among = among;
     return call;
   }
 

@@ -54,7 +54,8 @@ struct TinyOptions {
   bool qkv_bias = false;
   bool qk_norm = false;
   v1::LlamaSpec::Activation activation = v1::LlamaSpec::ACTIVATION_UNSPECIFIED;
-  bool gemma3 = false;      // a llama with all that Gemma 3 has beside it
+  bool gemma3 = false;        // a llama with all that Gemma 3 has beside it
+  bool no_pre_norms = false;  // a llama with norms behind attention and MLPs alone
   bool olmo3 = false;       // a llama with the norms of OLMo 2 and 3, and the windows of the latter
   int64_t experts = 0;      // a llama's; 0: one MLP for all
   int64_t per_token = 2;    // of the experts
@@ -186,10 +187,14 @@ class TinyJob {
     model->mutable_window()->set_rope_theta(100);
   }
 
-  static void MakeOlmo3(v1::LlamaSpec* model) {
-    model->set_wide_qk_norm(true);
+  static void LeaveOutPreNorms(v1::LlamaSpec* model) {
     model->set_pre_norms(false);
     model->set_post_norms(true);
+  }
+
+  static void MakeOlmo3(v1::LlamaSpec* model) {
+    LeaveOutPreNorms(model);
+    model->set_wide_qk_norm(true);
     model->mutable_window()->set_positions(7);
     model->mutable_window()->set_full_every(2);
     model->mutable_window()->set_rope_theta(100);
@@ -211,6 +216,7 @@ class TinyJob {
     model.set_qk_norm(options.qk_norm);
     model.set_activation(options.activation);
     if (options.gemma3) MakeGemma3(&model);
+    if (options.no_pre_norms) LeaveOutPreNorms(&model);
     if (options.olmo3) MakeOlmo3(&model);
     if (options.experts > 0) {
       v1::ExpertsSpec* experts = model.mutable_experts();
