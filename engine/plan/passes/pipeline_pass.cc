@@ -26,13 +26,17 @@ class StageCutter {
         stage_of_block_(stage_of_block),
         stage_(stage),
         producer_(graph.values.size(), nullptr),
-        last_reader_(graph.values.size(), -1) {
+        anywhere_(graph.values.size(), false),
+        readers_(graph.values.size()) {
     for (const Op& op : graph.ops) {
-      for (const graph::Output& output : op.outputs) {
-        if (output.value != kNoValue) producer_[output.value] = &op;
-      }
       for (const ValueId input : op.inputs) {
-        if (input != kNoValue) last_reader_[input] = std::max(last_reader_[input], StageOf(op));
+        if (input != kNoValue) readers_[input].Add(StageOf(op), stage);
+      }
+      const bool anywhere = Anywhere(op);
+      for (const graph::Output& output : op.outputs) {
+        if (output.value == kNoValue) continue;
+        producer_[output.value] = &op;
+        anywhere_[output.value] = anywhere;
       }
     }
   }
@@ -54,13 +58,26 @@ class StageCutter {
   }
 
  private:
+  // Which stages read a value.
+  struct Readers {
+    void Add(int stage, int own) {
+      first = last < 0 ? stage : std::min(first, stage);
+      last = std::max(last, stage);
+      here |= stage == own;
+    }
+    bool Several() const { return first != last; }
+
+    int first = -1, last = -1;
+    bool here = false;
+  };
+
   int StageOf(const Op& op) const { return stage_of_block_[op.block]; }
 
   // Whether it depends on inputs alone, so that any stage can make it.
   bool Anywhere(const Op& op) const {
     return std::all_of(op.inputs.begin(), op.inputs.end(), [&](ValueId input) {
-      if (input == kNoValue || graph_.values[input].kind == ValueKind::kInput) return true;
-      return producer_[input] != nullptr && Anywhere(*producer_[input]);
+      return input == kNoValue || graph_.values[input].kind == ValueKind::kInput ||
+             anywhere_[input];
     });
   }
 
@@ -70,7 +87,7 @@ class StageCutter {
     for (const Op& op : graph_.ops) {
       if (StageOf(op) > from || Anywhere(op)) continue;
       for (const graph::Output& output : op.outputs) {
-        if (output.value != kNoValue && last_reader_[output.value] > from) {
+        if (output.value != kNoValue && readers_[output.value].last > from) {
           crossing.push_back(output.value);
         }
       }
@@ -95,24 +112,20 @@ class StageCutter {
   }
 
   void MarkParameters() {
-    std::vector<std::set<int>> readers(graph_.values.size());
-    for (const Op& op : graph_.ops) {
-      for (const ValueId input : op.inputs) {
-        if (input != kNoValue) readers[input].insert(StageOf(op));
-      }
-    }
     for (graph::Parameter& parameter : graph_.parameters) {
-      const std::set<int>& stages = readers[parameter.value];
-      parameter.elsewhere = !stages.contains(stage_);
-      parameter.shared = !parameter.elsewhere && stages.size() > 1;
+      const Readers& readers = readers_[parameter.value];
+      parameter.elsewhere = !readers.here;
+      parameter.shared = readers.here && readers.Several();
     }
   }
 
   graph::Graph& graph_;
   const std::vector<int>& stage_of_block_;
   const int stage_;
-  std::vector<const Op*> producer_;  // by value
-  std::vector<int> last_reader_;     // by value: the last stage that reads it
+  // By value.
+  std::vector<const Op*> producer_;
+  std::vector<bool> anywhere_;  // made of inputs alone
+  std::vector<Readers> readers_;
 };
 
 class Unroller {

@@ -1,11 +1,12 @@
 #include "engine/plan/passes/rows_pass.h"
 
 #include <cstddef>
-#include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "engine/ops/tensor_parallel/tensor_parallel.h"
 
@@ -49,6 +50,7 @@ class RowDivider {
   void Run() && {
     std::vector<Op> ops = std::move(graph_.ops);
     graph_.ops.clear();
+    graph_.ops.reserve(2 * ops.size());
     for (Op& op : ops) {
       if (op.kind == OpKind::kTensorReduce && !op.constant) {
         Scatter(std::move(op));
@@ -86,27 +88,27 @@ class RowDivider {
     return static_cast<ValueId>(graph_.values.size()) - 1;
   }
 
-  void Push(Op op, const Op& like) {
-    op.block = like.block;
+  void Push(Op op, int block) {
+    op.block = block;
     graph_.ops.push_back(std::move(op));
   }
 
   // This rank's rows of a value that all ranks have.
-  ValueId OwnOf(ValueId value, const Op& reader) {
+  ValueId OwnOf(ValueId value, int block) {
     if (!own_.contains(value)) {
       own_[value] = NewValue(value, " rows of a tensor rank", rows_ / ranks_);
       all_[own_[value]] = value;
-      Push(ops::TensorRowsOp(value, own_[value]), reader);
+      Push(ops::TensorRowsOp(value, own_[value]), block);
     }
     return own_[value];
   }
 
   // All rows of a value of which this rank has some.
-  ValueId AllOf(ValueId value, const Op& reader) {
+  ValueId AllOf(ValueId value, int block) {
     ValueId& all = all_[value];
     if (all == kNoValue) {
       all = NewValue(value, " of all tensor ranks", rows_);
-      Push(ops::TensorGatherRowsOp(value, all), reader);
+      Push(ops::TensorGatherRowsOp(value, all), block);
     }
     return all;
   }
@@ -137,7 +139,7 @@ class RowDivider {
   void Divide(Op op) {
     for (ValueId& input : op.inputs) {
       if (IsOwn(input) || !HasRows(input)) continue;
-      const ValueId own = OwnOf(input, op);
+      const ValueId own = OwnOf(input, op.block);
       for (graph::Output& output : op.outputs) {
         if (output.may_overwrite == input) output.may_overwrite = own;
       }
@@ -150,28 +152,28 @@ class RowDivider {
   void Keep(Op op) {
     for (ValueId& input : op.inputs) {
       if (input == kNoValue || !IsOwn(input)) continue;
-      const ValueId all = AllOf(input, op);
+      const ValueId all = AllOf(input, op.block);
       for (graph::Output& output : op.outputs) {
         if (output.may_overwrite == input) output.may_overwrite = kNoValue;
       }
       input = all;
     }
-    const Op kept = op;
+    const int block = op.block;
+    const ValueId whole = op.kind == OpKind::kEmbedding ? op.outputs[0].value : kNoValue;
     graph_.ops.push_back(std::move(op));
-    if (kept.kind != OpKind::kEmbedding) return;
     // In the embedding's block: a stage hands on a rank's own rows. Where another op reads all of
     // them, own ones are taken by their first reader: that op adds to their gradient.
-    const ValueId whole = kept.outputs[0].value;
-    if (HasRows(whole) && !read_whole_.contains(whole)) OwnOf(whole, kept);
+    if (HasRows(whole) && !read_whole_.contains(whole)) OwnOf(whole, block);
   }
 
   Graph& graph_;
   const int64_t ranks_;
   const int64_t rows_;
-  std::map<ValueId, size_t> parameters_;  // by value
-  std::set<ValueId> read_whole_;          // by ops that do not go by rows
-  std::map<ValueId, ValueId> own_;        // by values of all rows: this rank's
-  std::map<ValueId, ValueId> all_;  // by values of this rank's rows: those of all, if there are
+  absl::flat_hash_map<ValueId, size_t> parameters_;  // by value
+  absl::flat_hash_set<ValueId> read_whole_;          // by ops that do not go by rows
+  absl::flat_hash_map<ValueId, ValueId> own_;        // by values of all rows: this rank's
+  absl::flat_hash_map<ValueId, ValueId>
+      all_;  // by values of this rank's rows: those of all, if there are
 };
 
 // Of the sums of divided layers; 0: there are none.
@@ -198,18 +200,15 @@ class SumJoiner {
   }
 
   void Run() && {
-    std::set<size_t> gone;
+    absl::flat_hash_set<size_t> gone;
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       const size_t rows = RowsOfSum(i);
       if (rows == 0) continue;
       Join(graph_.ops[i], graph_.ops[rows]);
       gone.insert(rows);
     }
-    std::vector<Op> ops;
-    for (size_t i = 0; i < graph_.ops.size(); ++i) {
-      if (!gone.contains(i)) ops.push_back(std::move(graph_.ops[i]));
-    }
-    graph_.ops = std::move(ops);
+    size_t index = 0;
+    std::erase_if(graph_.ops, [&](const Op&) { return gone.contains(index++); });
   }
 
  private:
@@ -234,8 +233,8 @@ class SumJoiner {
   }
 
   Graph& graph_;
-  std::map<ValueId, std::vector<size_t>> readers_;
-  std::map<ValueId, size_t> makers_;  // the first
+  absl::flat_hash_map<ValueId, absl::InlinedVector<size_t, 2>> readers_;
+  absl::flat_hash_map<ValueId, size_t> makers_;  // the first
 };
 
 }  // namespace

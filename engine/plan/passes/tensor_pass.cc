@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "engine/ops/tensor_parallel/tensor_parallel.h"
@@ -193,6 +194,7 @@ class LayerDivider {
   // Behind each layer whose rows are divided: the sum, by the layer's name, with its bias.
   void AddSums() {
     std::vector<Op> ops;
+    ops.reserve(graph_.ops.size() + rows_.size());
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
       ops.push_back(std::move(graph_.ops[i]));
       if (!rows_.contains(i)) continue;
@@ -218,9 +220,9 @@ class LayerDivider {
 
   Graph& graph_;
   const int64_t ranks_;
-  std::map<ValueId, std::vector<size_t>> readers_;  // ops, by what they read
-  std::map<ValueId, size_t> parameters_;            // by value
-  std::set<size_t> rows_;                           // layers whose rows are divided
+  absl::flat_hash_map<ValueId, absl::InlinedVector<size_t, 2>> readers_;  // ops, by what they read
+  absl::flat_hash_map<ValueId, size_t> parameters_;                       // by value
+  std::set<size_t> rows_;  // layers whose rows are divided
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "common/round_up.h"
 #include "engine/ops/classifier/classifier_contract.h"
@@ -152,9 +153,9 @@ class VocabularyDivider {
 
   Graph& graph_;
   const int64_t ranks_;
-  std::map<ValueId, graph::Parameter*> parameters_;  // by value
-  std::map<ValueId, int64_t> tables_;                // that are divided: their vocabularies
-  std::set<ValueId> biases_;                         // of heads over them
+  absl::flat_hash_map<ValueId, graph::Parameter*> parameters_;  // by value
+  std::map<ValueId, int64_t> tables_;  // that are divided: their vocabularies
+  std::set<ValueId> biases_;           // of heads over them
 };
 
 }  // namespace
