@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/comm/in_process.h"
-#include "engine/plan/cuda_beside.h"
 #include "engine/runtime/testing/snapshot.h"
 #include "engine/runtime/testing/tiny_job.h"
 #include "tests/integration/device_runs.h"
@@ -246,28 +245,10 @@ TEST(DeviceContext, CheckpointsGoOnElsewhere) {
 }
 
 #if !defined(MILEPOST_ON_DEVICE)
-// The arena as planned, and beside it no more than a plan says.
 TEST(DeviceContext, HasTheMemoryThatIsPlanned) {
   const TinyJob job;
-  const auto links = comm::MakeInProcessGroup(4);
-  const FakeDevice* devices[4] = {};
-  RunRanks(
-      job.Spec(Divided({2, 2, 1, 1, 2}, {.dropout = 0.1, .bert = true, .documents = true})),
-      [&](int rank, TrainingSession& session) {
-        const int64_t arena = session.plan().arena_bytes;
-        EXPECT_EQ(devices[rank]->allocated_bytes(), arena + session.beside_bytes());
-        EXPECT_LE(session.beside_bytes(), plan::CudaBesideBytes(session.plan()));
-      },
-      [&](int rank) {
-        SessionOptions with;
-        with.engine = [&, rank](const StepEngineArguments& arguments) {
-          auto device = std::make_unique<FakeDevice>(/*seed=*/1 + rank);
-          devices[rank] = device.get();
-          return EngineOnFakeDevice(arguments, *links[rank], std::move(device), /*capture=*/true,
-                                    /*attention=*/true);
-        };
-        return with;
-      });
+  ExpectPlannedMemory(
+      job.Spec(Divided({2, 2, 1, 1, 2}, {.dropout = 0.1, .bert = true, .documents = true})));
 }
 
 // What is planned is what is sent.
@@ -303,18 +284,6 @@ TEST(DeviceContext, SendsWhatIsPlanned) {
   }
 }
 
-class FailsOnDemand : public FakeDevice {
- public:
-  FailsOnDemand(uint64_t seed, const bool& fails) : FakeDevice(seed), fails_(fails) {}
-  absl::Status Synchronize(StreamId stream, absl::Duration timeout) override {
-    if (fails_) return absl::InternalError("the device fails");
-    return FakeDevice::Synchronize(stream, timeout);
-  }
-
- private:
-  const bool& fails_;
-};
-
 // Every rank whose peer fails comes back with an error, also where it waits for its pieces.
 TEST(DeviceContext, APeerThatFailsEndsAll) {
   const TinyJob job;
@@ -338,7 +307,7 @@ TEST(DeviceContext, APeerThatFailsEndsAll) {
           options.engine = [&, rank](const StepEngineArguments& arguments) {
             return EngineOnFakeDevice(
                 arguments, *devices[rank],
-                std::make_unique<FailsOnDemand>(/*seed=*/1 + rank, fails[rank]));
+                std::make_unique<FailingDevice>(/*seed=*/1 + rank, fails[rank]));
           };
           return options;
         });

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/comm/in_process.h"
-#include "engine/plan/cuda_beside.h"
 #include "engine/runtime/testing/npy.h"
 #include "engine/runtime/testing/snapshot.h"
 #include "engine/runtime/testing/tiny_images.h"
@@ -236,30 +235,11 @@ TEST(DevicePipelines, SayWhereTheTimeGoes) {
 }
 
 #if !defined(MILEPOST_ON_DEVICE)
-// The arena as planned, and beside it no more than a plan says.
 TEST(DevicePipelines, HaveTheMemoryThatIsPlanned) {
   const TinyJob job;
   TinyOptions options = On({2, 1, 2, 2}, {.dropout = 0.1, .bert = true, .documents = true});
   options.global_batch = 64;
-  const auto links = comm::MakeInProcessGroup(4);
-  const FakeDevice* devices[4] = {};
-  RunRanks(
-      job.Spec(options),
-      [&](int rank, TrainingSession& session) {
-        const int64_t arena = session.plan().arena_bytes;
-        EXPECT_EQ(devices[rank]->allocated_bytes(), arena + session.beside_bytes());
-        EXPECT_LE(session.beside_bytes(), plan::CudaBesideBytes(session.plan()));
-      },
-      [&](int rank) {
-        SessionOptions with;
-        with.engine = [&, rank](const StepEngineArguments& arguments) {
-          auto device = std::make_unique<FakeDevice>(/*seed=*/1 + rank);
-          devices[rank] = device.get();
-          return EngineOnFakeDevice(arguments, *links[rank], std::move(device), /*capture=*/true,
-                                    /*attention=*/true);
-        };
-        return with;
-      });
+  ExpectPlannedMemory(job.Spec(options));
 }
 
 // What is planned is what is sent, by each of a rank's communicators.
@@ -300,18 +280,6 @@ TEST(DevicePipelines, SendWhatIsPlanned) {
         });
   }
 }
-
-class FailingDevice : public FakeDevice {
- public:
-  FailingDevice(uint64_t seed, const bool& fails) : FakeDevice(seed), fails_(fails) {}
-  absl::Status Synchronize(StreamId stream, absl::Duration timeout) override {
-    if (fails_) return absl::InternalError("the device fails");
-    return FakeDevice::Synchronize(stream, timeout);
-  }
-
- private:
-  const bool& fails_;
-};
 
 class CountsAborts : public InProcessDeviceCommunicator {
  public:

@@ -6,6 +6,8 @@
 #ifndef MILEPOST_TESTS_INTEGRATION_ON_DEVICE_H_
 #define MILEPOST_TESTS_INTEGRATION_ON_DEVICE_H_
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <memory>
 #include <string_view>
@@ -20,6 +22,7 @@
 #else
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
+#include "engine/plan/cuda_beside.h"
 #include "engine/runtime/gpu/backend/cuda_step_engine.h"
 #include "engine/runtime/gpu/communicators/testing/in_process_device_communicator.h"
 #include "engine/runtime/gpu/device/testing/fake_device.h"
@@ -87,6 +90,43 @@ inline OptionsOfRank OnDevice(uint64_t seed, bool capture = true, int ranks = 1,
     return options;
   };
 }
+
+// Each rank's device has the arena as planned, and beside it no more than a plan says.
+inline void ExpectPlannedMemory(const v1::JobSpec& spec) {
+  const int ranks = spec.resources().ranks();
+  const auto links = comm::MakeInProcessGroup(ranks);
+  std::vector<const FakeDevice*> devices(static_cast<size_t>(ranks));
+  RunRanks(
+      spec,
+      [&](int rank, TrainingSession& session) {
+        const int64_t arena = session.plan().arena_bytes;
+        EXPECT_EQ(devices[rank]->allocated_bytes(), arena + session.beside_bytes());
+        EXPECT_LE(session.beside_bytes(), plan::CudaBesideBytes(session.plan()));
+      },
+      [&](int rank) {
+        SessionOptions options;
+        options.engine = [&, rank](const StepEngineArguments& arguments) {
+          auto device = std::make_unique<FakeDevice>(/*seed=*/1 + rank);
+          devices[rank] = device.get();
+          return EngineOnFakeDevice(arguments, *links[rank], std::move(device), /*capture=*/true,
+                                    /*attention=*/true);
+        };
+        return options;
+      });
+}
+
+// Fails, once told to, where it is waited for.
+class FailingDevice : public FakeDevice {
+ public:
+  FailingDevice(uint64_t seed, const bool& fails) : FakeDevice(seed), fails_(fails) {}
+  absl::Status Synchronize(StreamId stream, absl::Duration timeout) override {
+    if (fails_) return absl::InternalError("the device fails");
+    return FakeDevice::Synchronize(stream, timeout);
+  }
+
+ private:
+  const bool& fails_;
+};
 #endif
 
 }  // namespace milepost::runtime

@@ -171,9 +171,8 @@ class RowDivider {
   const int64_t rows_;
   absl::flat_hash_map<ValueId, size_t> parameters_;  // by value
   absl::flat_hash_set<ValueId> read_whole_;          // by ops that do not go by rows
-  absl::flat_hash_map<ValueId, ValueId> own_;        // by values of all rows: this rank's
-  absl::flat_hash_map<ValueId, ValueId>
-      all_;  // by values of this rank's rows: those of all, if there are
+  absl::flat_hash_map<ValueId, ValueId> own_;        // of a value of all rows: this rank's
+  absl::flat_hash_map<ValueId, ValueId> all_;        // the other way round; kNoValue: not yet
 };
 
 // Of the sums of divided layers; 0: there are none.
