@@ -82,7 +82,7 @@ const std::vector<PublishedRun>& PublishedRuns() {
       {"fms-fsdp", kFms, "a100", 400, &kLlama2_70b, 4096, 128, 1, 3, 0, kFull, kBf16, true, 6, 1,
        380, kEager},
       {"Megatron-LM", kKorthikanti, "a100", 0, &kGpt22b, 2048, 8, 8, 1, 0, kFull, kBf16, false, 4,
-       1, 4 * 2048 / 1.42 / 8, "fp16; each tensor rank makes the norms of all rows"},
+       1, 4 * 2048 / 1.42 / 8, "fp16, with kernels of 2022"},
       // 80 GB H100s.
       {"llm-foundry", kFoundry, "h100", 0, &kMpt760m, 2048, 16, 1, 3, 0, kNone, kBf16, false, 24, 1,
        68551, kEager},
