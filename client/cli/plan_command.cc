@@ -114,6 +114,10 @@ absl::StatusOr<v1::JobSpec> OpenSpec(v1::JobSpec spec, const PlanOptions& option
     return absl::InvalidArgumentError(
         "resources.mesh.context is not for --search, which knows no context ranks; remove it");
   }
+  if (ExpertRanks(spec.resources()) > 1) {
+    return absl::InvalidArgumentError(
+        "resources.mesh.expert is not for --search, which knows no expert ranks; remove it");
+  }
   if (options.ranks) spec.mutable_resources()->set_ranks(*options.ranks);
   spec.mutable_resources()->clear_mesh();
   v1::TrainSpec* train = spec.mutable_train();

@@ -21,6 +21,7 @@ namespace milepost {
 inline constexpr int64_t kMaxRanks = 16384;
 inline constexpr int64_t kMaxStages = 64;  // of a pipeline
 inline constexpr int64_t kMaxContext = 1024;
+inline constexpr int64_t kMaxExpertRanks = 1024;
 
 class Checker {
  public:

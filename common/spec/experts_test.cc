@@ -7,7 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "common/spec/auto_fields.h"
+#include "common/spec/digest.h"
 #include "common/spec/parse.h"
+#include "common/spec/sizes.h"
+#include "common/spec/to_yaml.h"
 #include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 
@@ -157,6 +161,76 @@ TEST(ExpertsTest, DigestsOfAStateLeaveOutTheirLosses) {
   EXPECT_NE(StateDigest(WithExperts(
                 [](JobSpec* s) { s->mutable_model()->mutable_llama()->clear_experts(); })),
             StateDigest(spec));
+}
+
+JobSpec OnExpertRanks(
+    int ranks, int expert, const std::function<void(JobSpec*)>& change = [](JobSpec*) {}) {
+  return WithExperts([&](JobSpec* s) {
+    s->mutable_train()->mutable_batch()->set_global(48);
+    s->mutable_train()->mutable_batch()->set_micro(2);
+    s->mutable_resources()->set_ranks(ranks);
+    s->mutable_resources()->mutable_mesh()->set_expert(expert);
+    change(s);
+  });
+}
+
+TEST(ExpertsTest, RanksShareThemOut) {
+  const JobSpec spec = OnExpertRanks(8, 4);
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  EXPECT_EQ(ExpertRanks(spec.resources()), 4);
+  EXPECT_EQ(DataRanks(spec.resources()), 8);
+  EXPECT_EQ(StateDigest(spec), StateDigest(OnExpertRanks(8, 1)));
+  EXPECT_FALSE(OnExpertRanks(8, 1).resources().has_mesh());
+  const auto back = ParseJobSpecYaml(MessageToYaml(spec), "f.yaml");
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->resources().mesh().expert(), 4);
+}
+
+TEST(ExpertsTest, SaysWhatExpertRanksBreak) {
+  const auto message = [](int ranks, int expert, const std::function<void(JobSpec*)>& change) {
+    return std::string(ValidateJobSpec(OnExpertRanks(ranks, expert, change)).message());
+  };
+  const auto none = [](JobSpec*) {};
+  EXPECT_THAT(message(6, 4, none),
+              HasSubstr("resources.mesh.expert: must divide ranks (6), got 4; nearest: 2"));
+  EXPECT_THAT(message(12, 6, none),
+              HasSubstr("must divide model.llama.experts.count (8), got 6; nearest: 4"));
+  EXPECT_THAT(message(4, 1025, none), HasSubstr("resources.mesh.expert"));
+  EXPECT_THAT(message(4, 2,
+                      [](JobSpec* s) {
+                        s->mutable_resources()->set_min_ranks(3);
+                        s->mutable_resources()->set_max_ranks(4);
+                      }),
+              HasSubstr("resources.min_ranks: must be a multiple of resources.mesh.expert (2)"));
+  // Context ranks are data ranks to experts: these need not be multiples of each other.
+  const auto with_context = [](JobSpec* s) {
+    s->mutable_resources()->mutable_mesh()->set_context(2);
+  };
+  EXPECT_EQ(message(4, 4, with_context), "");
+  const std::pair<const char*, void (*)(JobSpec*)> refused[] = {
+      {"model.llama.experts",
+       [](JobSpec* s) { s->mutable_model()->mutable_llama()->clear_experts(); }},
+      {"train.zero.group", [](JobSpec* s) { s->mutable_train()->mutable_zero()->set_group(2); }},
+      {"train.optimizer.type",
+       [](JobSpec* s) {
+         s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_MUON);
+       }},
+      {"checkpoint.redundancy", [](JobSpec* s) { s->mutable_checkpoint()->set_redundancy(1); }},
+      {"auto chooses no expert",
+       [](JobSpec* s) { s->mutable_resources()->mutable_mesh()->set_tensor(kAuto); }}};
+  for (const auto& [what, change] : refused) {
+    EXPECT_THAT(message(4, 2, change), HasSubstr(what));
+  }
+}
+
+// Sizes at which ranks do not share experts out evenly are left out.
+TEST(ExpertsTest, ElasticJobsHaveWholeGroups) {
+  const JobSpec spec = OnExpertRanks(8, 4, [](JobSpec* s) {
+    s->mutable_resources()->set_min_ranks(4);
+    s->mutable_resources()->set_max_ranks(12);
+  });
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  EXPECT_THAT(PossibleSizes(spec), ::testing::ElementsAre(4, 8, 12));
 }
 
 }  // namespace

@@ -291,8 +291,8 @@ void NormalizeTraining(v1::JobSpec* spec) {
   MP_DEFAULT(checkpoint, keep_best, false);
 }
 
-// A mesh of one rank is none. What has no pipeline says nothing of one, nor of context ranks: so
-// specs from before there were these, or meshes, keep their digests.
+// A mesh of one rank is none. What has no pipeline says nothing of one, nor of context or expert
+// ranks: so specs from before there were these, or meshes, keep their digests.
 void NormalizeMesh(v1::ResourceSpec* resources) {
   if (!resources->has_mesh()) return;
   v1::MeshSpec* mesh = resources->mutable_mesh();
@@ -301,10 +301,12 @@ void NormalizeMesh(v1::ResourceSpec* resources) {
     mesh->clear_schedule();
   }
   if (mesh->has_context() && mesh->context() == 1) mesh->clear_context();
-  if (mesh->has_pipeline() || mesh->has_context()) MP_DEFAULT(mesh, tensor, 1);
+  if (mesh->has_expert() && mesh->expert() == 1) mesh->clear_expert();
+  const bool others = mesh->has_pipeline() || mesh->has_context() || mesh->has_expert();
+  if (others) MP_DEFAULT(mesh, tensor, 1);
   if (mesh->has_pipeline()) MP_DEFAULT_ENUM(mesh, schedule, v1::PIPELINE_SCHEDULE_1F1B);
-  const bool divides = (mesh->has_tensor() && mesh->tensor() != 1) || mesh->has_pipeline() ||
-                       mesh->has_context() || mesh->schedule() != v1::PIPELINE_SCHEDULE_UNSPECIFIED;
+  const bool divides = (mesh->has_tensor() && mesh->tensor() != 1) || others ||
+                       mesh->schedule() != v1::PIPELINE_SCHEDULE_UNSPECIFIED;
   if (!divides) resources->clear_mesh();
 }
 

@@ -136,7 +136,7 @@ void DropDerived(const Overrides& overrides, v1::JobSpec* spec) {
   const bool others = named("train.batch.global") || named("train.batch.micro") ||
                       named("resources.ranks") || named("resources.mesh.tensor") ||
                       named("resources.mesh.pipeline") || named("resources.mesh.context") ||
-                      named("resources.mesh");
+                      named("resources.mesh.expert") || named("resources.mesh");
   if (!spec->train().batch().has_global() || !spec->train().batch().has_micro()) return;
   v1::BatchSpec* batch = spec->mutable_train()->mutable_batch();
   if (others && !accumulation) batch->clear_accumulation();

@@ -43,6 +43,10 @@ int ContextRanks(const v1::ResourceSpec& resources) {
   return std::clamp(resources.mesh().context(), 1, static_cast<int>(kMaxContext));
 }
 
+int ExpertRanks(const v1::ResourceSpec& resources) {
+  return std::clamp(resources.mesh().expert(), 1, static_cast<int>(kMaxExpertRanks));
+}
+
 int ModelRanks(const v1::ResourceSpec& resources) {
   return TensorRanks(resources) * PipelineStages(resources) * ContextRanks(resources);
 }
@@ -70,6 +74,7 @@ bool IsPossibleSize(const v1::JobSpec& normalized, int ranks) {
   if (ranks % model != 0) return false;
   const int data = ranks / model;
   const int sharing = data * ContextRanks(normalized.resources());
+  if (sharing % ExpertRanks(normalized.resources()) != 0) return false;
   const v1::BatchSpec& batch = normalized.train().batch();
   const int64_t micro = std::max<int64_t>(1, batch.micro());  // auto: any divisor will do
   const int32_t group = normalized.train().zero().group();

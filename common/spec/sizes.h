@@ -30,6 +30,9 @@ int ContextRanks(const v1::ResourceSpec& resources);
 inline constexpr int64_t kMaxMicroBatches = 256;
 int ModelRanks(const v1::ResourceSpec& resources);
 int DataRanks(const v1::ResourceSpec& resources);
+// At least 1: neighbours among data and context ranks, each of which has some of the model's
+// experts (resources.mesh.expert).
+int ExpertRanks(const v1::ResourceSpec& resources);
 // Among how many ranks train.zero shares out what a rank trains: data ranks times context ranks.
 int StateRanks(const v1::ResourceSpec& resources);
 // As messages call ModelRanks: "resources.mesh.tensor", "resources.mesh.tensor * pipeline".
@@ -42,7 +45,7 @@ std::string DataRanksName(const v1::ResourceSpec& resources);
 std::vector<int> PossibleTensors(const v1::JobSpec& normalized);
 
 // True when the global batch is a whole number of micro-batches per data rank, and the ranks
-// form whole shard groups, stages and tensor ranks.
+// form whole shard groups, stages, tensor ranks and groups of expert ranks.
 bool IsPossibleSize(const v1::JobSpec& normalized, int ranks);
 
 // The possible sizes of a valid, normalised spec, ascending. resources.ranks is among them.

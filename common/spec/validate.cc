@@ -39,6 +39,11 @@ void CheckSize(const v1::JobSpec& spec, const char* field, int32_t ranks, Checke
     return check->Add(field, absl::StrCat("must be a multiple of ", ModelRanksName(resources), " (",
                                           model, "), got ", ranks));
   }
+  const int sharing = ranks / model * ContextRanks(resources);
+  if (sharing % ExpertRanks(resources) != 0) {
+    return check->Add(field, absl::StrCat("must be a multiple of resources.mesh.expert (",
+                                          ExpertRanks(resources), "), got ", ranks));
+  }
   const v1::TrainSpec& train = spec.train();
   const bool automatic = MicroIsAuto(spec);
   std::string message = absl::StrCat(

@@ -1,4 +1,4 @@
-// resources.mesh: what tensor ranks, the stages of a pipeline and context ranks can divide.
+// resources.mesh: what tensor ranks, the stages of a pipeline, context and expert ranks can divide.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -20,6 +20,7 @@ constexpr char kTensor[] = "resources.mesh.tensor";
 constexpr char kPipeline[] = "resources.mesh.pipeline";
 constexpr char kSchedule[] = "resources.mesh.schedule";
 constexpr char kContext[] = "resources.mesh.context";
+constexpr char kExpert[] = "resources.mesh.expert";
 
 struct Divided {
   std::string field;
@@ -178,6 +179,40 @@ void CheckContext(const v1::JobSpec& spec, Checker* check) {
   }
 }
 
+// The next smaller number that divides the ranks and the experts; 1 does.
+int NearestExpert(int expert, int ranks, int64_t experts) {
+  for (--expert; expert > 1; --expert) {
+    if (ranks % expert == 0 && experts % expert == 0) break;
+  }
+  return std::max(expert, 1);
+}
+
+void CheckExpertRanks(const v1::JobSpec& spec, Checker* check) {
+  const v1::ResourceSpec& resources = spec.resources();
+  const OptimizerFields* optimizer = FieldsOf(spec.train().optimizer().type());
+  const std::pair<bool, const char*> refused[] = {
+      {!spec.model().llama().has_experts(), "is for model.llama.experts; take 1"},
+      {spec.train().zero().group() > 0, "is not for train.zero.group; take 1"},
+      {optimizer != nullptr && !optimizer->by_element,
+       "is not for a train.optimizer.type that steps on whole tensors: take adamw"},
+      {spec.checkpoint().redundancy() > 0, "is not for checkpoint.redundancy; take 1"}};
+  for (const auto& [is, what] : refused) {
+    if (is) return check->Add(kExpert, what);
+  }
+  const int others = TensorRanks(resources) * PipelineStages(resources);
+  if (resources.ranks() % others != 0) return;  // said of these
+  const int expert = resources.mesh().expert(), ranks = resources.ranks() / others;
+  const int64_t experts = spec.model().llama().experts().count();
+  const auto wrong = [&](const std::string& what, int64_t size) {
+    check->Add(kExpert, absl::StrCat("must divide ", what, " (", size, "), got ", expert,
+                                     "; nearest: ", NearestExpert(expert, ranks, experts)));
+  };
+  v1::ResourceSpec rest = resources;
+  rest.mutable_mesh()->clear_context();
+  if (ranks % expert != 0) return wrong(DataRanksName(rest), ranks);
+  if (experts % expert != 0) return wrong("model.llama.experts.count", experts);
+}
+
 bool HasFamily(const v1::ModelSpec& model) {
   return model.has_gpt2() || model.has_llama() || model.has_bert() || model.has_vit();
 }
@@ -199,17 +234,24 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
   }
   const bool automatic = TensorIsAuto(spec);
   if (!automatic && !check->Int(kTensor, mesh.tensor(), 1, kMaxRanks)) return;
-  if (automatic && (mesh.has_pipeline() || mesh.has_context())) {
-    const char* other = mesh.has_pipeline() ? "pipeline" : "context";
+  if (automatic && (mesh.has_pipeline() || mesh.has_context() || mesh.has_expert())) {
+    const char* other = mesh.has_pipeline()  ? "pipeline"
+                        : mesh.has_context() ? "context"
+                                             : "expert";
     return check->Add(kTensor, absl::StrCat("auto chooses no ", other, ": give a number"));
   }
   if (mesh.has_pipeline() && !check->Int(kPipeline, mesh.pipeline(), 1, kMaxStages)) return;
   if (mesh.has_context()) {
     if (!check->Int(kContext, mesh.context(), 1, kMaxContext)) return;
     CheckContext(spec, check);
-    // To the rest of the job context ranks are data ranks.
-    if (!mesh.has_pipeline() && mesh.tensor() == 1) return;
   }
+  if (mesh.has_expert()) {
+    if (!check->Int(kExpert, mesh.expert(), 1, kMaxExpertRanks)) return;
+    CheckExpertRanks(spec, check);
+  }
+  // To the rest of the job context and expert ranks are data ranks.
+  const bool as_data = mesh.has_context() || mesh.has_expert();
+  if (as_data && !mesh.has_pipeline() && mesh.tensor() == 1) return;
   const char* field = mesh.has_pipeline() ? kPipeline : kTensor;
   const v1::TrainSpec& train = spec.train();
   const v1::LlamaSpec& llama = spec.model().llama();

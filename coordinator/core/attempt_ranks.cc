@@ -77,7 +77,8 @@ void Transition::StartAttempt(int64_t number, const std::vector<PlacedRank>& slo
   v1::Job* job = record.mutable_job();
   const v1::ResourceSpec& resources = job->spec().resources();
   const std::vector<PlacedRank> placed =
-      InMesh(slots, TensorRanks(resources), PipelineStages(resources), ContextRanks(resources));
+      InMesh(InGroups(slots, ExpertRanks(resources)), TensorRanks(resources),
+             PipelineStages(resources), ContextRanks(resources));
   job->set_generation(job->generation() + 1);
   job->set_attempts(job->attempts() + 1);
   Move(JobCause::kStarted, job);

@@ -133,7 +133,9 @@ struct LoraAttributes {
 
 // Of the ops of experts (ops/experts/experts.h).
 struct ExpertsAttributes {
-  int64_t count = 0;        // E
+  int64_t count = 0;        // E; kExpertLinear*: those that this rank has
+  int64_t ranks = 1;        // kRowsToExperts, kRowsFromExperts: that share out a layer's experts
+  int64_t even_rows = 0;    // kExpertLinear*: of x, where all experts are used alike; 0: all
   int64_t per_token = 0;    // S
   bool normalize = true;    // the weights of a token's experts sum to 1
   double balance_loss = 0;  // kExpertBalance: times the loss of uneven use
@@ -225,7 +227,8 @@ struct Parameter {
   // Of one that is kept in 4 bits (engine/dtype/nf4.h): its own shape, where its value is
   // u8[bytes]. Empty: of all others.
   std::vector<int64_t> unpacked = {};
-  // Where pipeline stages divide the model: no op of this stage reads it. Nor is its value used.
+  // Where pipeline stages divide the model, or expert ranks share out its experts: no op of this
+  // stage or rank reads it. Nor is its value used.
   bool elsewhere = false;
   // Likewise: another stage reads it too, and has a copy of its own.
   bool shared = false;
@@ -234,6 +237,8 @@ struct Parameter {
   TensorDivision division = {};
   // Tensor ranks have it whole, and each makes a part of its gradient: of some rows or heads.
   bool partial = false;
+  // Of an expert that only some of the expert ranks have; `elsewhere` to the others.
+  bool of_experts = false;
 };
 
 // One task of the model. A model with several tasks has several heads, with the family's own first.

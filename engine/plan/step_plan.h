@@ -35,7 +35,7 @@ const char* Name(BufferClass c);
 
 using BufferId = int32_t;
 inline constexpr BufferId kNoBuffer = -1;
-// Of a state that another pipeline stage keeps (StepPlan::elsewhere).
+// Of a state that another pipeline stage or expert rank keeps (StepPlan::elsewhere).
 inline constexpr BufferId kElsewhere = -2;
 
 // Which of a rank's two arenas a buffer lies in: what is offloaded lies in its host's memory, where
@@ -136,6 +136,14 @@ struct FlatGroup {
   bool shared = false;
   // One that an earlier stage has too, which is the one that counts and saves it.
   bool IsCopy(const PlanOptions& options) const;
+  // Each of the expert ranks has others: parameters of its own experts.
+  bool of_experts = false;
+  // Data ranks that have it; into how many shards it is cut; and of one of them the index of its
+  // shard, and of its slice where what a shard's ranks have is shared out once more.
+  int Ranks(const PlanOptions& options) const;
+  int Shards(const PlanOptions& options) const;
+  int ShardOf(const PlanOptions& options, int data_rank) const;
+  int SliceOf(const PlanOptions& options, int data_rank) const;
   // The compute dtype; or kU8, of a base that is kept in 4 bits (nf4_pass.h): then what is counted
   // in elements here is bytes.
   DType parameter_dtype = DType::kF32;
@@ -148,7 +156,7 @@ struct FlatGroup {
   std::vector<GroupParameter> parameters;
   int64_t elements = 0;         // without padding
   int64_t padded_elements = 0;  // multiple of world * 128
-  int64_t shard_elements = 0;   // of what is sharded: padded_elements / options.Shards()
+  int64_t shard_elements = 0;   // of what is sharded: padded_elements / Shards()
   // Of parameter_dtype: padded_elements, or shard_elements where parameters are sharded. Buffers of
   // gathered parameters have padded_elements and are outputs of their kGatherParameters op.
   BufferId parameter_buffer = kNoBuffer;
@@ -314,6 +322,10 @@ struct PlanOptions {
   // Neighbouring data ranks that train on the same samples: each has so large a part of every
   // sequence and, for attention, of the heads (passes/context_pass.h). Divides world and sequence.
   int context = 1;
+  // Neighbouring data ranks that share out the model's experts (passes/experts_pass.h). Divides
+  // world. The plan is that of the ranks of `expert_rank`.
+  int expert = 1;
+  int expert_rank = 0;
   // Stages of a pipeline: a data rank has so many neighbouring groups of tensor ranks, each with
   // some of the blocks. The plan is that of the ranks of `stage`, counted from 0.
   int pipeline = 1;
@@ -391,6 +403,7 @@ struct PlanOptions {
   int SampleRank(int rank) const { return DataRank(rank) / context; }
   int ContextRank(int rank) const { return DataRank(rank) % context; }
   int StageOf(int rank) const { return rank / tensor % pipeline; }
+  int ExpertRank(int rank) const { return DataRank(rank) % expert; }
   bool IsLastStage() const { return stage == pipeline - 1; }
   // How often a step runs the training program: that of a stage has all micro-batches in it.
   int64_t MicroSteps() const { return pipeline > 1 ? 1 : accumulation; }
@@ -427,11 +440,25 @@ struct PlanOptions {
   }
 };
 
+inline int FlatGroup::Ranks(const PlanOptions& options) const {
+  return of_experts ? options.world / options.expert : options.world;
+}
+inline int FlatGroup::Shards(const PlanOptions& options) const {
+  return of_experts && options.Shards() > 1 ? Ranks(options) : options.Shards();
+}
+inline int FlatGroup::ShardOf(const PlanOptions& options, int data_rank) const {
+  return (of_experts ? data_rank / options.expert : data_rank) % Shards(options);
+}
+inline int FlatGroup::SliceOf(const PlanOptions& options, int data_rank) const {
+  return (of_experts ? data_rank / options.expert : data_rank) / Shards(options);
+}
+
 struct StepPlan {
   PlanOptions options;
   std::vector<Buffer> buffers;
   std::vector<FlatGroup> groups;  // in block order; a block may have several
-  // Of parameters that only other stages have: what their state consists of. No ops, no buffers.
+  // Of parameters that only other stages or expert ranks have: what their state consists of. No
+  // ops, no buffers.
   std::vector<FlatGroup> elsewhere;
   std::vector<ParameterGroup> parameter_groups;  // as the spec lists them
   int64_t arena_bytes = 0;                       // what the rank allocates, exactly

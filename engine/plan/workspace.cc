@@ -16,7 +16,7 @@ ops::GroupSizes SizesOf(const std::vector<FlatGroup>& groups, const graph::Op& o
   const FlatGroup& group = groups[op.attributes.group];
   ops::GroupSizes sizes = {.padded_elements = group.padded_elements,
                            .shard_elements = group.shard_elements,
-                           .slice_elements = group.padded_elements / options.world,
+                           .slice_elements = group.padded_elements / group.Ranks(options),
                            .bf16_sums = options.grad_reduce == DType::kBf16 && options.world > 1,
                            .product_dtype = group.product_dtype,
                            .matrices = {},

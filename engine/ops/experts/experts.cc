@@ -77,17 +77,22 @@ absl::Status BalanceGradient(Backward& backward, const Op& op) {
   return absl::OkStatus();
 }
 
+// Of x: of expert ranks there is room for more rows than come.
+Shape EvenRows(const Graph& graph, const Op& op) {
+  Shape x = graph.values[op.inputs[0]].shape;
+  if (op.attributes.experts.even_rows > 0) x[0] = op.attributes.experts.even_rows;
+  return x;
+}
+
 // kExpertLinear and kExpertLinearBackwardInput: a row meets the weights of one expert.
 Cost ExpertLinearCost(const Graph& graph, const Op& op) {
-  const Shape& x = graph.values[op.inputs[0]].shape;
-  return {.flops = ProductFlops(x, graph.values[op.outputs[0].value].shape[1]),
+  return {.flops = ProductFlops(EvenRows(graph, op), graph.values[op.outputs[0].value].shape[1]),
           .bytes = OperandBytes(graph, op)};
 }
 
 Cost ExpertWeightCost(const Graph& graph, const Op& op) {
-  return {
-      .flops = ProductFlops(graph.values[op.inputs[0]].shape, graph.values[op.inputs[1]].shape[1]),
-      .bytes = OperandBytes(graph, op)};
+  return {.flops = ProductFlops(EvenRows(graph, op), graph.values[op.inputs[1]].shape[1]),
+          .bytes = OperandBytes(graph, op)};
 }
 
 // The routes of these rows are the operands of an op called `name`.

@@ -20,6 +20,9 @@
 // kDispatchRowsBackward: dy[N*S,C], slots -> dx[N,C], the sum over s, in its order
 // kExpertLinear:         x[N*S,K], offsets, E times `parts` weights w[Mi,K] -> y[N*S, sum of Mi],
 //                        part beside part, each row by its expert's weights
+//                        Where expert ranks share the experts out (ops/expert_parallel), E is how
+//                        many a rank has, and offsets has several times as many segments: the i-th
+//                        is of expert i % E. Rows behind the last one are undefined
 // kExpertLinearBackwardInput:  dy, offsets, the weights -> dx[N*S,K]
 // kExpertLinearBackwardWeight: x, dy, offsets -> the weights' gradients; zero without rows
 // kCombineRows:          y[N*S,C], weights, slots -> out[N,C], the sum over s of weights[n,s]

@@ -178,7 +178,9 @@ absl::Status PrepareExperts(const Binding& b) {
 // of a call.
 struct ExpertProduct {
   MatmulSpec spec;
-  int64_t expert;
+  int64_t segment;   // its first one; then every `experts`-th
+  int64_t segments;  // of all experts
+  int64_t experts;
   const char* a;    // of the first row of all experts
   int64_t a_bytes;  // of a row
   const char* b;    // the weights; of their gradient the first row
@@ -190,14 +192,23 @@ struct ExpertProduct {
 // fn(first, rows) for each piece of an expert's rows.
 template <typename Fn>
 absl::Status ForPieces(const int32_t* offsets, const ExpertProduct& p, const Fn& fn) {
-  const int64_t end = offsets[p.expert + 1];
-  for (int64_t first = offsets[p.expert]; first < end;) {
-    const int64_t left = end - first;
-    const int64_t rows = p.spec.rows_alone ? left : kernels::PieceRows(left);
-    MP_RETURN_IF_ERROR(fn(first, rows));
-    first += rows;
+  for (int64_t segment = p.segment; segment < p.segments; segment += p.experts) {
+    const int64_t end = offsets[segment + 1];
+    for (int64_t first = offsets[segment]; first < end;) {
+      const int64_t left = end - first;
+      const int64_t rows = p.spec.rows_alone ? left : kernels::PieceRows(left);
+      MP_RETURN_IF_ERROR(fn(first, rows));
+      first += rows;
+    }
   }
   return absl::OkStatus();
+}
+
+bool HasRows(const int32_t* offsets, const ExpertProduct& p) {
+  for (int64_t segment = p.segment; segment < p.segments; segment += p.experts) {
+    if (offsets[segment] < offsets[segment + 1]) return true;
+  }
+  return false;
 }
 
 // kExpertLinear and kExpertLinearBackwardInput.
@@ -205,13 +216,16 @@ absl::StatusOr<BoundOp> BindExpertLinear(const Binding& b) {
   MP_RETURN_IF_ERROR(PrepareExperts(b));
   const bool forward = b.planned.op.kind == OpKind::kExpertLinear;
   std::vector<ExpertProduct> products;
-  for (int64_t expert = 0; expert < b.attributes().experts.count; ++expert) {
+  const int64_t experts = b.attributes().experts.count, segments = b.InputShape(1)[0] - 1;
+  for (int64_t expert = 0; expert < experts; ++expert) {
     const LinearLayer layer = LayerOfExpert(b, expert);
     const int64_t in = layer.in * layer.element, out = layer.out * layer.element;
     for (const LinearLayer::Run& run : layer.runs) {
       const int64_t column = layer.ColumnBytes(run);
       products.push_back({.spec = forward ? layer.Forward(run) : layer.InputGradient(run),
-                          .expert = expert,
+                          .segment = expert,
+                          .segments = segments,
+                          .experts = experts,
                           .a = b.Input<char>(0) + (forward ? 0 : column),
                           .a_bytes = forward ? in : out,
                           .b = b.ValueAt(layer.weights[run.first]),
@@ -238,11 +252,14 @@ absl::StatusOr<BoundOp> BindExpertLinearBackwardWeight(const Binding& b) {
   MP_RETURN_IF_ERROR(PrepareExperts(b));
   MP_RETURN_IF_ERROR(runtime::CheckOneMode(b.planned.op));
   std::vector<ExpertProduct> products;
-  for (int64_t expert = 0; expert < b.attributes().experts.count; ++expert) {
+  const int64_t experts = b.attributes().experts.count, segments = b.InputShape(2)[0] - 1;
+  for (int64_t expert = 0; expert < experts; ++expert) {
     const LinearLayer layer = LayerOfExpert(b, expert);
     for (const LinearLayer::Run& run : layer.runs) {
       products.push_back({.spec = layer.WeightGradient(run, false),
-                          .expert = expert,
+                          .segment = expert,
+                          .segments = segments,
+                          .experts = experts,
                           .a = b.Input<char>(1) + layer.ColumnBytes(run),
                           .a_bytes = layer.out * layer.element,
                           .b = b.Input<char>(0),
@@ -256,7 +273,7 @@ absl::StatusOr<BoundOp> BindExpertLinearBackwardWeight(const Binding& b) {
           accumulation = b.OutputAccumulation(0)](const StepContext& context) -> absl::Status {
     for (const ExpertProduct& p : products) {
       bool add = accumulation.At(context);
-      if (!add && offsets[p.expert] == offsets[p.expert + 1]) {
+      if (!add && !HasRows(offsets, p)) {
         std::fill_n(reinterpret_cast<float*>(p.c), p.spec.m * p.spec.n, 0.0F);
       }
       MP_RETURN_IF_ERROR(ForPieces(offsets, p, [&](int64_t first, int64_t rows) {

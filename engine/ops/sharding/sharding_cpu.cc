@@ -97,7 +97,7 @@ absl::StatusOr<BoundOp> BindGatherParameters(const Binding& b) {
 // Of `count` elements of the shard: those that are this rank's to measure.
 template <typename T>
 BoundOp GradNormOf(const Binding& b, int64_t count) {
-  const int64_t slice = b.rank / b.plan.options.Shards();
+  const int64_t slice = GroupOf(b).SliceOf(b.plan.options, b.rank);
   const T* gradient = ShardGradient<T>(b) + count * slice;
   double* slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group;
   return [gradient, count, slot, workspace = b.Workspace()](const StepContext&) {
@@ -108,7 +108,7 @@ BoundOp GradNormOf(const Binding& b, int64_t count) {
 
 absl::StatusOr<BoundOp> BindGradNorm(const Binding& b) {
   const plan::FlatGroup& group = GroupOf(b);
-  const int64_t count = group.padded_elements / b.plan.options.world;
+  const int64_t count = group.padded_elements / group.Ranks(b.plan.options);
   MP_RETURN_IF_ERROR(b.RequireWorkspace(kernels::SumSquaresWorkspaceBytes(count)));
   return b.plan.options.RoundsGradients() ? GradNormOf<bf16>(b, count)
                                           : GradNormOf<float>(b, count);

@@ -98,9 +98,9 @@ absl::StatusOr<BoundOp> BindGatherParameters(const CudaBinding& b) {
 
 template <typename T>
 absl::StatusOr<BoundOp> GradNormOf(const CudaBinding& b) {
-  const int64_t count = GroupOf(b).padded_elements / b.plan.options.world;
+  const int64_t count = GroupOf(b).padded_elements / GroupOf(b).Ranks(b.plan.options);
   MP_RETURN_IF_ERROR(b.RequireWorkspace(kernels::SumSquaresWorkspaceBytes(count)));
-  const int64_t slice = b.rank / b.plan.options.Shards();  // within the shard
+  const int64_t slice = GroupOf(b).SliceOf(b.plan.options, b.rank);  // within the shard
   return [gradient = ShardGradient<T>(b) + count * slice, count,
           slot = Scalars(b) + b.plan.ReducedScalars() + b.attributes().group,
           workspace = b.Workspace(), stream = b.stream()](const StepContext&) {

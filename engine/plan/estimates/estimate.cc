@@ -67,7 +67,7 @@ Duration DurationOf(const OpCosts& op, const PlanOptions& options, const DeviceP
     return duration;
   }
   if (SendsOrReceives(op.stream)) {
-    duration.wire = CollectiveSeconds(op.kind, op.wire_bytes, options, profile);
+    duration.wire = CollectiveSeconds(op.kind, op.wire_bytes, options, profile, op.of_experts);
     // What follows a collective on its stream, and sends nothing.
     if (op.wire_bytes <= 0) duration.memory = op.bytes / profile.memory_bandwidth;
     return duration;
@@ -273,6 +273,8 @@ StepCosts CostsOf(const StepPlan& plan) {
                         .flops = planned.flops,
                         .bytes = planned.bytes,
                         .wire_bytes = planned.wire_bytes,
+                        .of_experts = planned.op.attributes.group >= 0 &&
+                                      plan.groups[planned.op.attributes.group].of_experts,
                         .pass = planned.op.attributes.pass});
   }
   return step;

@@ -56,7 +56,8 @@ struct OpCosts {
   double flops = 0;
   double bytes = 0;
   double wire_bytes = 0;
-  int pass = -1;  // of a pipeline's stage: index among its passes
+  bool of_experts = false;  // works on a group that only some ranks have (FlatGroup::of_experts)
+  int pass = -1;            // of a pipeline's stage: index among its passes
 };
 
 struct StepCosts {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/ops/context_parallel/context_parallel.h"
+#include "engine/ops/expert_parallel/expert_parallel.h"
 
 namespace milepost::plan {
 namespace {
@@ -59,7 +60,8 @@ double ExchangeSeconds(double wire_bytes, const Participants& who, const DeviceP
 
 }  // namespace
 
-Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_per_host) {
+Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_per_host,
+                            bool of_experts) {
   const int all = options.Ranks();
   const int on_host = ranks_per_host > 0 ? ranks_per_host : all;
   // Each host gives whole groups of tensor ranks, as far as it can, and of a stage's context ranks.
@@ -81,6 +83,9 @@ Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_p
       // Those of a stage are placed beside each other.
       if (options.context * options.tensor <= on_host) return {options.context, options.context};
       return Apart(options.context, options.tensor, all, on_host);
+    case OpKind::kRowsToExperts:
+    case OpKind::kRowsFromExperts:
+      return Neighbours(options.expert, options.world, data_on_host);
     case OpKind::kStageSend:  // to a neighbour
     case OpKind::kReduceShared:
       return {2, all_stages ? 2 : 1};
@@ -91,15 +96,19 @@ Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_p
     case OpKind::kGatherAmaxes:
       return Neighbours(options.world, options.world, data_on_host);
     default:
+      if (of_experts) {
+        return Apart(options.world / options.expert, options.expert, options.world, data_on_host);
+      }
       return Neighbours(shards > 1 ? shards : options.world, options.world, data_on_host);
   }
 }
 
 double CollectiveSeconds(OpKind kind, double wire_bytes, const PlanOptions& options,
-                         const DeviceProfile& profile) {
+                         const DeviceProfile& profile, bool of_experts) {
   if (wire_bytes <= 0) return 0;
-  const Participants who = ParticipantsOf(kind, options, profile.ranks_per_host);
-  if (ops::IsHeadsExchange(kind)) return ExchangeSeconds(wire_bytes, who, profile);
+  const Participants who = ParticipantsOf(kind, options, profile.ranks_per_host, of_experts);
+  if (ops::IsHeadsExchange(kind) || ops::IsRowsExchange(kind))
+    return ExchangeSeconds(wire_bytes, who, profile);
   return wire_bytes / std::max(Bandwidth(who, profile), 1.0) +
          profile.collective_seconds * Ways(kind, who, options);
 }

@@ -20,12 +20,14 @@ struct Participants {
   int on_a_host = 1;
 };
 
-// `ranks_per_host`: 0: all of them are on one.
-Participants ParticipantsOf(graph::OpKind kind, const PlanOptions& options, int ranks_per_host);
+// `ranks_per_host`: 0: all of them are on one. `of_experts`: on parameters of some experts, which
+// fewer ranks have.
+Participants ParticipantsOf(graph::OpKind kind, const PlanOptions& options, int ranks_per_host,
+                            bool of_experts = false);
 
 // `wire_bytes`: that a rank sends. 0 seconds where it sends nothing.
 double CollectiveSeconds(graph::OpKind kind, double wire_bytes, const PlanOptions& options,
-                         const DeviceProfile& profile);
+                         const DeviceProfile& profile, bool of_experts = false);
 
 }  // namespace milepost::plan
 

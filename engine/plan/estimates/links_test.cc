@@ -59,6 +59,22 @@ TEST(Links, ContextRanksExchangeWithAllAtOnce) {
   EXPECT_DOUBLE_EQ(CollectiveSeconds(OpKind::kHeadsToTokens, 150, options, profile), 8 + 1);
 }
 
+// Two hosts of 8: of expert ranks those beside each other, of their groups every fourth.
+TEST(Links, ExpertRanksAreNeighbours) {
+  PlanOptions options = Options({.world = 16, .stage = 1});
+  options.expert = 4;
+  const auto who = [&](OpKind kind, bool of_experts) {
+    const Participants found = ParticipantsOf(kind, options, 8, of_experts);
+    return Pair(found.ranks, found.on_a_host);
+  };
+  EXPECT_EQ(who(OpKind::kRowsToExperts, false), Pair(4, 4));
+  EXPECT_EQ(who(OpKind::kReduceGradients, true), Pair(4, 2));
+  EXPECT_EQ(who(OpKind::kReduceGradients, false), Pair(16, 8));
+  options.expert = 16;
+  EXPECT_EQ(who(OpKind::kRowsFromExperts, false), Pair(16, 8));
+  EXPECT_EQ(who(OpKind::kGatherParameters, true), Pair(1, 1));
+}
+
 // 4 data x 2 context x 2 stages x 2 tensor ranks: hosts of 8 have both stages of a data rank, hosts
 // of 4 the context ranks of one stage, hosts of 2 the tensor ranks alone.
 TEST(Links, ContextRanksOfAStageShareAHost) {

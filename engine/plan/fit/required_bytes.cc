@@ -9,12 +9,13 @@ namespace milepost::plan {
 
 namespace {
 
-// Of the optimizer's states, where a rank has one of `parts` of them, and one of `alike` of what
-// all tensor ranks have.
-int64_t StateBytes(const StepPlan& plan, int parts, int alike) {
+// Of the optimizer's states: a rank's shard, or what it saves of it, and of that one of `alike`
+// where all tensor ranks have it.
+int64_t StateBytes(const StepPlan& plan, bool saved, int alike) {
   int64_t bytes = 0;
   for (const FlatGroup& group : plan.groups) {
     if (group.base) continue;
+    const int parts = saved ? group.Ranks(plan.options) : group.Shards(plan.options);
     const int64_t elements = group.padded_elements / (group.divided ? parts : parts * alike);
     for (const GroupState& state : StatesOf(group)) {
       bytes += elements / state.elements_per_item * ByteSize(state.dtype);
@@ -40,7 +41,7 @@ int64_t CheckpointBytes(const StepPlan& plan) {
 }
 
 int64_t SnapshotBytes(const StepPlan& plan) {
-  return StateBytes(plan, plan.options.world, plan.options.tensor);
+  return StateBytes(plan, /*saved=*/true, plan.options.tensor);
 }
 
 namespace {
@@ -117,7 +118,7 @@ int64_t CopyBytes(const StepPlan& plan) {
 
 int64_t HostBytes(const StepPlan& plan) {
   const int64_t copies =
-      CopyBytes(plan) + plan.options.state_copies * StateBytes(plan, plan.options.Shards(), 1);
+      CopyBytes(plan) + plan.options.state_copies * StateBytes(plan, /*saved=*/false, 1);
   if (!plan.options.Offloads()) return copies;
   const bool draft = plan.host_arena_bytes == 0;
   return copies + (draft ? LeastBytes(plan, Memory::kHost) : plan.host_arena_bytes);

@@ -107,7 +107,7 @@ class GatherPass {
     for (ValueId value : region.values) planned.op.outputs.push_back({.value = value});
     const FlatGroup& group = groups_[region.group];
     planned.bytes = static_cast<double>(group.padded_elements * ByteSize(group.parameter_dtype));
-    planned.wire_bytes = (1 - 1.0 / options_.Shards()) * planned.bytes;
+    planned.wire_bytes = (1 - 1.0 / groups_[region.group].Shards(options_)) * planned.bytes;
     return planned;
   }
 

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/ops/context_parallel/context_parallel.h"
+#include "engine/ops/expert_parallel/expert_parallel.h"
 #include "engine/plan/accesses.h"
 
 namespace milepost::plan {
@@ -27,8 +28,8 @@ bool IsCommunication(OpKind kind) {
          kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce ||
          kind == OpKind::kReduceShared || kind == OpKind::kReduceParts ||
          kind == OpKind::kTensorGather || kind == OpKind::kTensorScatter ||
-         ops::IsHeadsExchange(kind) || kind == OpKind::kAverageStatistics ||
-         kind == OpKind::kGatherAmaxes;
+         ops::IsHeadsExchange(kind) || ops::IsRowsExchange(kind) ||
+         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes;
 }
 
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.

@@ -12,6 +12,7 @@
 #include "common/round_up.h"
 #include "engine/ops/context_parallel/context_parallel.h"
 #include "engine/ops/cost.h"
+#include "engine/ops/expert_parallel/expert_parallel.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 
@@ -34,7 +35,7 @@ double GatheredBytes(const graph::Graph& graph, const graph::Op& op, const PlanO
 }
 
 // Of both programs: an all-reduce, a reduce-scatter or a gather among the tensor ranks; all pieces
-// but the own one among context ranks.
+// but the own one among context ranks; what even use of experts sends among expert ranks.
 PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op, const PlanOptions& options) {
   PlannedOp planned = FromGraph(graph, op);
   if (op.kind == OpKind::kTensorReduce || op.kind == OpKind::kTensorScatter) {
@@ -52,6 +53,7 @@ PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op, const PlanOp
     const int64_t piece = ops::HeadsExchangeOf(graph, op).PieceBytes();
     planned.wire_bytes = static_cast<double>((options.context - 1) * piece);
   }
+  if (ops::IsRowsExchange(op.kind)) planned.wire_bytes = ops::EvenRowsBytes(graph, op);
   return planned;
 }
 
@@ -151,6 +153,9 @@ class TrainingOps {
 
   double Padded(int group) const { return static_cast<double>(groups_[group].padded_elements); }
   double OtherShards() const { return 1 - 1.0 / options_.Shards(); }
+  double OtherShards(int group) const { return 1 - 1.0 / groups_[group].Shards(options_); }
+  // One rank's part of what is divided among all that have the group.
+  double Sharing(int group) const { return 1.0 / groups_[group].Ranks(options_); }
   // Of an element of the reduced gradient.
   double GradientBytes() const { return static_cast<double>(ByteSize(options_.grad_dtype)); }
   double Shard(int group) const { return static_cast<double>(groups_[group].shard_elements); }
@@ -176,7 +181,7 @@ class TrainingOps {
     const When when = options_.offload_optimizer ? When::kLastMicroStep : When::kUpdate;
     for (; measured_ < count; ++measured_) {
       const int group = order_[measured_];
-      Add(OpKind::kGradNorm, when, group).bytes = sharing_ * GradientBytes() * Padded(group);
+      Add(OpKind::kGradNorm, when, group).bytes = Sharing(group) * GradientBytes() * Padded(group);
     }
   }
 
@@ -196,8 +201,8 @@ class TrainingOps {
     op.bytes = 2 * 4 * Padded(group);
     // Reduce-scatter, as a ring moves it; an all-reduce is that and an all-gather.
     const auto wire = static_cast<double>(ByteSize(options_.grad_reduce));
-    op.wire_bytes = options_.Shards() == 1 ? 2 * (1 - sharing_) * wire * Padded(group)
-                                           : OtherShards() * wire * Padded(group);
+    op.wire_bytes = options_.Shards() == 1 ? 2 * (1 - Sharing(group)) * wire * Padded(group)
+                                           : OtherShards(group) * wire * Padded(group);
     if (options_.Replicas() == 1) return;
     PlannedOp& across = Add(OpKind::kReduceReplicas, When::kLastMicroStep, group);
     across.bytes = 2 * 4 * Shard(group);
@@ -356,7 +361,7 @@ class TrainingOps {
     const double bytes = Padded(group) * static_cast<double>(ByteSize(options_.compute_dtype));
     PlannedOp& op = Add(OpKind::kGatherParameters, When::kUpdate, group);
     op.bytes = bytes;
-    op.wire_bytes = OtherShards() * bytes;
+    op.wire_bytes = OtherShards(group) * bytes;
   }
 
   void AddAverageStatistics() {
@@ -393,9 +398,9 @@ class TrainingOps {
 };
 
 // What the parameters of a group have in common: their block, how they are updated, their type, and
-// whether tensor ranks divide them or make parts of their gradients, and whether other pipeline
-// stages have them too.
-using GroupKey = std::tuple<int, bool, bool, DType, Optimizer, bool, bool, bool>;
+// whether tensor ranks divide them or make parts of their gradients, whether other pipeline stages
+// have them too, and whether they are of experts that ranks share out.
+using GroupKey = std::tuple<int, bool, bool, DType, Optimizer, bool, bool, bool, bool>;
 
 GroupKey KeyOf(const FlatGroup& group) {
   return {group.block,
@@ -405,7 +410,8 @@ GroupKey KeyOf(const FlatGroup& group) {
           group.frozen ? Optimizer::kAdamW : group.optimizer,
           group.divided,
           group.partial,
-          group.shared};
+          group.shared,
+          group.of_experts};
 }
 
 // The group that the parameter belongs to, but for what groups hold.
@@ -419,6 +425,7 @@ FlatGroup GroupOf(const graph::Graph& graph, const graph::Parameter& parameter,
           .divided = !parameter.division.whole(),
           .partial = parameter.partial && !update.frozen,
           .shared = parameter.shared,
+          .of_experts = parameter.of_experts,
           .parameter_dtype = value.dtype};
 }
 
@@ -436,6 +443,7 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
     const bool other = update.optimizer != main;
     group.name = absl::StrCat(graph.blocks[group.block], group.divided ? " (divided)" : "",
                               group.partial ? " (parts)" : "", group.shared ? " (shared)" : "",
+                              group.of_experts ? " (experts)" : "",
                               group.Packed()  ? " (base, nf4)"
                               : group.base    ? " (base)"
                               : update.frozen ? " (frozen)"
@@ -446,7 +454,7 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
   std::stable_sort(groups.begin(), groups.end(), [main](const FlatGroup& a, const FlatGroup& b) {
     const auto rank = [main](const FlatGroup& g) {
       return std::tuple(g.block, g.frozen, g.base, g.Packed(), g.optimizer != main, !g.divided,
-                        g.partial, g.shared);
+                        g.partial, g.shared, g.of_experts);
     };
     return rank(a) < rank(b);
   });
@@ -512,7 +520,7 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
     if (group.Needs() == optim::StepNeeds::kTensorNorms && !group.frozen) {
       norms += static_cast<int64_t>(group.parameters.size());
     }
-    group.shard_elements = group.padded_elements / options.Shards();
+    group.shard_elements = group.padded_elements / group.Shards(options);
   }
   return groups;
 }

@@ -21,6 +21,7 @@
 #include "engine/plan/parameter_updates.h"
 #include "engine/plan/passes/buffer_pass.h"
 #include "engine/plan/passes/context_pass.h"
+#include "engine/plan/passes/experts_pass.h"
 #include "engine/plan/passes/fp8_pass.h"
 #include "engine/plan/passes/gather_pass.h"
 #include "engine/plan/passes/gelu_pass.h"
@@ -89,6 +90,14 @@ absl::Status CheckOptions(const PlanOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("resources.mesh.context: ", options.context,
                                                    " does not divide ", options.world,
                                                    " ranks, or not ", options.sequence, " tokens"));
+  }
+  MP_RETURN_IF_ERROR(at_least_one("resources.mesh.expert", options.expert));
+  if (options.world % options.expert != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("resources.mesh.expert: ", options.expert,
+                                                   " does not divide ", options.world, " ranks"));
+  }
+  if (options.expert > 1 && options.shard_ranks > 0) {
+    return absl::InvalidArgumentError("resources.mesh.expert: is not for train.zero.group");
   }
   if (options.zero_stage < 0 || options.zero_stage > 3) {
     return absl::InvalidArgumentError(absl::StrCat("train.zero.stage: ", options.zero_stage,
@@ -311,7 +320,7 @@ StepPlan DraftOf(const PlanOptions& options, Parts parts, const std::vector<Reco
   plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
   plan.parameter_groups = parts.updates.groups;
   plan.groups = MakeFlatGroups(plan.train.graph, parts.updates.by_parameter, options);
-  if (options.pipeline > 1)
+  if (options.pipeline > 1 || options.expert > 1)
     plan.elsewhere = GroupsElsewhere(plan.train.graph, parts.updates, options);
   plan.flops_per_step = parts.flops_of_stages;
   Compile(options, plan);
@@ -330,10 +339,11 @@ absl::StatusOr<double> FlopsOfStages(graph::Graph graph, const PlanOptions& opti
   return flops * static_cast<double>(options.accumulation) / options.pipeline;
 }
 
-// Among tensor and context ranks.
+// Among tensor, context and expert ranks.
 absl::Status DivideAmongRanks(const PlanOptions& options, graph::Graph& graph) {
   MP_RETURN_IF_ERROR(DivideLayers(graph, options.tensor));
   MP_RETURN_IF_ERROR(DivideSequences(graph, options.context));
+  MP_RETURN_IF_ERROR(DivideExperts(graph, options.expert, options.expert_rank));
   DivideRows(graph, options.tensor,
              {.sequence = options.OwnSequence(), .context = options.context});
   return absl::OkStatus();
@@ -368,7 +378,7 @@ absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const 
       options.recompute_budget, options.micro_batch, options.zero_stage, options.offload_optimizer,
       options.offload_disk, options.offload_activations, options.world > 1, options.Shards() > 1,
       options.Replicas() > 1, options.MicroSteps() > 1, options.RoundsGradients(), options.nf4_base,
-      options.tensor, options.context}];
+      options.tensor, options.context, options.expert}];
   if (known.empty()) {
     MP_ASSIGN_OR_RETURN(known, ChooseRecompute(options.recompute_budget, blocks, draft));
   }
@@ -406,6 +416,7 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .world = world,
       .tensor = tensor,
       .context = context,
+      .expert = ExpertRanks(spec.resources()),
       .pipeline = pipeline,
       .schedule = spec.resources().mesh().schedule() == v1::PIPELINE_SCHEDULE_ZERO_BUBBLE
                       ? PipelineSchedule::kZeroBubble

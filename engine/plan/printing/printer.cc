@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "engine/ops/context_parallel/context_parallel.h"
+#include "engine/ops/expert_parallel/expert_parallel.h"
 #include "engine/plan/cuda_beside.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/human_units.h"
@@ -226,14 +227,32 @@ int64_t HeadsOfARank(const StepPlan& plan) {
   return 0;
 }
 
-// That context ranks send each other for attention.
-double ExchangedBytes(const StepPlan& plan) {
+// That ranks send each other in such ops of a step's micro-batches.
+double ExchangedBytes(const StepPlan& plan, bool (*is)(graph::OpKind)) {
   double bytes = 0;
   for (const PlannedOp& op : plan.train.ops) {
-    if (!ops::IsHeadsExchange(op.op.kind)) continue;
-    bytes += op.wire_bytes * static_cast<double>(plan.options.MicroSteps());
+    if (is(op.op.kind)) bytes += op.wire_bytes * static_cast<double>(plan.options.MicroSteps());
   }
   return bytes;
+}
+
+// Of the first layer that has some: how many this rank has, and of how many rows.
+struct ExpertsOfARank {
+  int64_t experts = 0;
+  int64_t of = 0;
+  int64_t even_rows = 0;
+  int64_t most_rows = 0;
+};
+ExpertsOfARank FirstExperts(const StepPlan& plan) {
+  for (const PlannedOp& planned : plan.train.ops) {
+    if (planned.op.kind != graph::OpKind::kRowsToExperts) continue;
+    const kernels::ExpertRowsShape shape = ops::ExpertRowsOf(plan.train.graph, planned.op);
+    return {.experts = shape.OwnExperts(),
+            .of = shape.experts,
+            .even_rows = shape.rows,
+            .most_rows = plan.train.graph.values[planned.op.outputs[0].value].shape[0]};
+  }
+  return {};
 }
 
 // What part of a step a pipeline's stage waits for others: on a device, or as if stages were alike.
@@ -256,8 +275,25 @@ void AddMesh(const StepPlan& plan, const PrintOptions& options, Json& json) {
     json["context"] = {{"ranks", plan.options.context},
                        {"tokens", plan.options.OwnSequence()},
                        {"heads", HeadsOfARank(plan)},
-                       {"exchanged_bytes", ExchangedBytes(plan)}};
+                       {"exchanged_bytes", ExchangedBytes(plan, ops::IsHeadsExchange)}};
   }
+  if (plan.options.expert > 1) {
+    const ExpertsOfARank own = FirstExperts(plan);
+    json["expert"] = {{"ranks", plan.options.expert},
+                      {"experts", own.experts},
+                      {"even_rows", own.even_rows},
+                      {"most_rows", own.most_rows},
+                      {"exchanged_bytes", ExchangedBytes(plan, ops::IsRowsExchange)}};
+  }
+}
+
+void AddExpertsText(const StepPlan& plan, std::string& text) {
+  const ExpertsOfARank own = FirstExperts(plan);
+  absl::StrAppendFormat(&text,
+                        "expert         %d of %d experts of each layer, with room for %d rows, "
+                        "%d where all are used alike; %s exchanged then per step and rank\n",
+                        own.experts, own.of, own.most_rows, own.even_rows,
+                        HumanBytes(ExchangedBytes(plan, ops::IsRowsExchange)));
 }
 
 // How ranks share out the work.
@@ -267,7 +303,8 @@ std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
       "ranks %d%s, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.Ranks(),
       absl::StrCat(o.tensor > 1 ? absl::StrCat(", tensor ", o.tensor) : "",
                    o.pipeline > 1 ? absl::StrCat(", pipeline ", o.pipeline) : "",
-                   o.context > 1 ? absl::StrCat(", context ", o.context) : ""),
+                   o.context > 1 ? absl::StrCat(", context ", o.context) : "",
+                   o.expert > 1 ? absl::StrCat(", expert ", o.expert) : ""),
       o.zero_stage, o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "",
       Precision(plan), MicroBatchText(o, options.unit), o.accumulation, RecomputeText(plan));
   if (o.pipeline > 1) {
@@ -282,8 +319,9 @@ std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
                           "context        %d of %d tokens of each sequence, and %d heads of all "
                           "of them; %s exchanged per step and rank\n",
                           o.OwnSequence(), o.sequence, HeadsOfARank(plan),
-                          HumanBytes(ExchangedBytes(plan)));
+                          HumanBytes(ExchangedBytes(plan, ops::IsHeadsExchange)));
   }
+  if (o.expert > 1) AddExpertsText(plan, text);
   return text;
 }
 

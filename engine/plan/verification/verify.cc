@@ -27,6 +27,7 @@ absl::Status Verify(const StepPlan& plan) {
     MP_RETURN_IF_ERROR(Annotate(VerifySums(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyRows(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyHeads(plan, *program), name));
+    MP_RETURN_IF_ERROR(Annotate(VerifyExperts(plan, *program), name));
   }
   MP_RETURN_IF_ERROR(VerifyExchange(plan));
   return VerifyWire(plan);

@@ -22,6 +22,8 @@
 //     if they were all;
 //   - where context ranks divide sequences, attention has all tokens of its heads, and ops by token
 //     never read such values;
+//   - where expert ranks share out experts, these get the rows of all of the ranks, with room for
+//     all, and nothing else reads them;
 //   - caches are whole, added to once by every run of a program that generates, and the same
 //     bytes in all of them;
 //   - persistent buffers overlap nothing; every buffer lies inside the arena, aligned; operands of
@@ -46,15 +48,16 @@ absl::Status Verify(const StepPlan& plan);
 std::vector<int> UnrolledMicroSteps(const StepPlan& plan, const Program& program);
 
 // The parts of it, each over plans whose earlier parts hold.
-absl::Status VerifyLayout(const StepPlan& plan);                          // buffers, groups, bytes
-absl::Status VerifyOps(const StepPlan& plan, const Program& program);     // operands, one by one
-absl::Status VerifyValues(const StepPlan& plan, const Program& program);  // program order
-absl::Status VerifyOrder(const StepPlan& plan, const Program& program);   // between streams
-absl::Status VerifySums(const StepPlan& plan, const Program& program);    // among tensor ranks
-absl::Status VerifyRows(const StepPlan& plan, const Program& program);    // among tensor ranks
-absl::Status VerifyHeads(const StepPlan& plan, const Program& program);   // among context ranks
-absl::Status VerifyExchange(const StepPlan& plan);                        // of averages
-absl::Status VerifyWire(const StepPlan& plan);                            // bytes sent
+absl::Status VerifyLayout(const StepPlan& plan);                           // buffers, groups, bytes
+absl::Status VerifyOps(const StepPlan& plan, const Program& program);      // operands, one by one
+absl::Status VerifyValues(const StepPlan& plan, const Program& program);   // program order
+absl::Status VerifyOrder(const StepPlan& plan, const Program& program);    // between streams
+absl::Status VerifySums(const StepPlan& plan, const Program& program);     // among tensor ranks
+absl::Status VerifyRows(const StepPlan& plan, const Program& program);     // among tensor ranks
+absl::Status VerifyHeads(const StepPlan& plan, const Program& program);    // among context ranks
+absl::Status VerifyExperts(const StepPlan& plan, const Program& program);  // among expert ranks
+absl::Status VerifyExchange(const StepPlan& plan);                         // of averages
+absl::Status VerifyWire(const StepPlan& plan);                             // bytes sent
 
 }  // namespace milepost::plan
 

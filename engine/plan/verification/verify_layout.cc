@@ -283,6 +283,14 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   return VerifyStates(plan, group, group.state_buffers, "state", state);
 }
 
+// Data ranks that have the group: of experts, those with the same ones.
+int RanksOf(const FlatGroup& group, const PlanOptions& options) {
+  return group.of_experts ? options.world / options.expert : options.world;
+}
+int ShardsOf(const FlatGroup& group, const PlanOptions& options) {
+  return options.Shards() == 1 || !group.of_experts ? options.Shards() : RanksOf(group, options);
+}
+
 absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
                          std::vector<int>& appearances) {
   const PlanOptions& options = plan.options;
@@ -294,7 +302,7 @@ absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
   if (options.Shards() * options.Replicas() != options.world && options.Shards() != 1) {
     return Violation(options.Shards(), " shards do not divide ", options.world, " ranks");
   }
-  if (group.shard_elements * options.Shards() != group.padded_elements) {
+  if (group.shard_elements * ShardsOf(group, options) != group.padded_elements) {
     return Violation("group ", group.name, ": a shard has ", group.shard_elements, " of ",
                      group.padded_elements, " elements");
   }
@@ -358,6 +366,18 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
     const int64_t bytes = graph::Elements(own.shape) * ByteSize(own.dtype);
     return static_cast<double>(bytes - bytes / options.context);
   }
+  if (planned.op.kind == graph::OpKind::kRowsToExperts ||
+      planned.op.kind == graph::OpKind::kRowsFromExperts) {  // every row but those for own experts
+    const bool back = planned.op.kind == graph::OpKind::kRowsFromExperts;
+    const graph::ValueId rows = back ? planned.op.outputs[0].value : planned.op.inputs[0];
+    const graph::Value& own = plan.train.graph.values[rows];
+    double bytes = static_cast<double>(graph::Elements(own.shape) * ByteSize(own.dtype));
+    if (!back && planned.op.inputs.size() == 2) {  // and how many rows each expert gets
+      const graph::Value& offsets = plan.train.graph.values[planned.op.inputs[1]];
+      bytes += static_cast<double>(4 * (offsets.shape[0] - 1));
+    }
+    return (1 - 1.0 / options.expert) * bytes;
+  }
   if (options.world == 1) return 0;
   if (planned.op.kind == graph::OpKind::kReduceUpdateNorms) {  // a pair of f64 per tensor
     return 2 * others * static_cast<double>(plan.buffers[plan.update_norms].bytes);
@@ -382,8 +402,10 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return 0;
   const auto elements = static_cast<double>(plan.groups[index].padded_elements);
   const double gradient = options.grad_reduce == DType::kBf16 ? 2 : 4;
+  const double of_group = 1 - 1.0 / ShardsOf(plan.groups[index], options);
   if (planned.op.kind == graph::OpKind::kReduceGradients) {
-    return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * gradient * elements;
+    const double all = 2 * (1 - 1.0 / RanksOf(plan.groups[index], options));
+    return (options.Shards() == 1 ? all : of_group) * gradient * elements;
   }
   if (planned.op.kind == graph::OpKind::kGatherUpdates) return others * 4 * elements;
   if (planned.op.kind == graph::OpKind::kScatterUpdates) {
@@ -393,7 +415,7 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
     return 2 * (1 - 1.0 / options.Replicas()) * gradient * (elements / options.Shards());
   }
   if (planned.op.kind != graph::OpKind::kGatherParameters) return 0;
-  return others * static_cast<double>(ByteSize(plan.groups[index].parameter_dtype)) * elements;
+  return of_group * static_cast<double>(ByteSize(plan.groups[index].parameter_dtype)) * elements;
 }
 
 // Both programs have the same statistics, in a buffer that outlives the steps.

@@ -135,6 +135,7 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
 absl::Status CpuEngine::MakePlan(const v1::JobSpec& spec, int threads, int rank) {
   MP_ASSIGN_OR_RETURN(plan::PlanOptions options, plan::OptionsFromSpec(spec, threads));
   options.stage = options.StageOf(rank);
+  options.expert_rank = options.ExpertRank(rank);
   MP_ASSIGN_OR_RETURN(plan_, PlanOnCpu(spec, options, backend_));
   return absl::OkStatus();
 }

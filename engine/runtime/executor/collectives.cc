@@ -65,6 +65,12 @@ class CollectiveMaker {
       case OpKind::kHeadsToTokens:
         call = ExchangeHeads();
         break;
+      case OpKind::kRowsToExperts:
+        call = ExchangeRows(planned_.op.outputs[0].value);
+        break;
+      case OpKind::kRowsFromExperts:
+        call = ExchangeRows(planned_.op.inputs[0]);
+        break;
       case OpKind::kGatherParameters:
         call = GatherParameters();
         break;
@@ -110,6 +116,9 @@ class CollectiveMaker {
     const comm::RankSet shards = ShardRanks(plan_.options, rank_);
     return shards.count == 0 ? shards : AmongRanks(shards);
   }
+  comm::RankSet ShardsOfGroup() const {
+    return AmongRanks(ShardRanks(plan_.options, Group(), rank_));
+  }
   comm::RankSet TensorRanks() const {
     return {rank_of_job_ - tensor_rank_, plan_.options.tensor, 1};
   }
@@ -137,7 +146,7 @@ class CollectiveMaker {
     Collective call = OnBuffer(Kind::kReduceScatter, Group().gradient_buffer,
                                Group().padded_elements, DType::kF32);
     call.rounded = Rounded();
-    call.among = Shards();
+    call.among = ShardsOfGroup();
     if (plan_.options.Shards() == 1) call.kind = Kind::kAllReduce;
     return call;
   }
@@ -166,7 +175,7 @@ class CollectiveMaker {
         in_place ? group.parameter_buffer : program_.places[planned_.op.outputs[0].value].buffer;
     Collective call =
         OnBuffer(Kind::kAllGather, whole, group.padded_elements, group.parameter_dtype);
-    call.among = Shards();
+    call.among = ShardsOfGroup();
     call.of_update = in_place;
     return call;
   }
@@ -237,6 +246,15 @@ class CollectiveMaker {
     return call;
   }
 
+  // `by_experts` has room for all that may come.
+  Collective ExchangeRows(graph::ValueId by_experts) const {
+    const graph::Value& value = program_.graph.values[by_experts];
+    return {.kind = Kind::kExchangeRows,
+            .elements = graph::Elements(value.shape),
+            .dtype = value.dtype,
+            .among = AmongRanks(ExpertRanks(plan_.options, rank_))};
+  }
+
   const plan::StepPlan& plan_;
   const plan::Program& program_;
   const plan::PlannedOp& planned_;
@@ -261,7 +279,7 @@ absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& 
     return call.kind == Kind::kSend ? communicator.Send(call.peer, data, bytes)
                                     : communicator.Receive(call.peer, data, bytes);
   }
-  MP_CHECK(call.kind != Kind::kExchange);
+  MP_CHECK(call.kind != Kind::kExchange && call.kind != Kind::kExchangeRows);
   if (call.SumsBf16()) {
     auto* sums = reinterpret_cast<float*>(scratch);
     return call.kind == Kind::kAllReduce

@@ -23,9 +23,19 @@ namespace milepost::runtime {
 struct Collective {
   // Sums, and in place, as the calls of comm::Communicator. kExchange: each rank gives each of the
   // others a piece, of shard_elements(), and gets one; the op packs them (ops/context_parallel).
-  enum class Kind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kSend, kReceive, kExchange };
+  // kExchangeRows: how much ranks give each other is known within a step alone, and gets at most
+  // `elements` to a rank; the op makes the call (ops/expert_parallel).
+  enum class Kind : uint8_t {
+    kAllReduce,
+    kReduceScatter,
+    kAllGather,
+    kSend,
+    kReceive,
+    kExchange,
+    kExchangeRows,
+  };
   Kind kind = Kind::kAllReduce;
-  int64_t offset = 0;  // bytes from the arena's begin to the first element; not of kExchange
+  int64_t offset = 0;  // bytes from the arena's begin to the first element; not of exchanges
   int64_t elements = 0;
   DType dtype = DType::kF32;  // of the elements; gathers move it as it is
   // Values are rounded to bf16 on the wire, and summed in fp32 (grad_reduce: bf16).
@@ -75,7 +85,7 @@ absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& pla
 absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank);
 
 // The call itself, among ranks that have `data` in host memory: the first of its elements.
-// `scratch`: sums of bf16 need it. Not for kExchange. Blocks; the errors are the communicator's.
+// `scratch`: sums of bf16 need it. Not for exchanges. Blocks; the errors are the communicator's.
 absl::Status CallOnHost(const Collective& call, char* data, comm::Communicator& communicator,
                         char* scratch = nullptr);
 

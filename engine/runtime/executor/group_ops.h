@@ -20,7 +20,7 @@ inline const plan::FlatGroup& GroupOf(const OpBinding& b) {
 
 // First element of this rank's shard within the group.
 inline int64_t ShardBegin(const OpBinding& b) {
-  return GroupOf(b).shard_elements * (b.rank % b.plan.options.Shards());
+  return GroupOf(b).shard_elements * GroupOf(b).ShardOf(b.plan.options, b.rank);
 }
 
 template <typename T>

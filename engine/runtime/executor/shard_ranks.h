@@ -30,11 +30,24 @@ inline comm::RankSet ContextRanks(const plan::PlanOptions& options, int rank) {
   return {rank / options.context * options.context, options.context, 1};
 }
 
+// Of data rank `rank`: those that share out the model's experts with it.
+inline comm::RankSet ExpertRanks(const plan::PlanOptions& options, int rank) {
+  return {rank / options.expert * options.expert, options.expert, 1};
+}
+
 // Of data rank `rank`: neighbours that together hold each shard once; none where nothing is
 // sharded.
 inline comm::RankSet ShardRanks(const plan::PlanOptions& options, int rank) {
   const int shards = options.Shards();
   return shards == 1 ? comm::RankSet{} : comm::RankSet{rank / shards * shards, shards, 1};
+}
+
+// The same of a group that the rank has; where nothing is sharded, all that have it.
+inline comm::RankSet ShardRanks(const plan::PlanOptions& options, const plan::FlatGroup& group,
+                                int rank) {
+  if (group.of_experts) return {rank % options.expert, group.Ranks(options), options.expert};
+  const comm::RankSet shards = ShardRanks(options, rank);
+  return shards.count == 0 ? comm::RankSet{0, options.world, 1} : shards;
 }
 
 }  // namespace milepost::runtime

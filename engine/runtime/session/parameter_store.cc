@@ -94,7 +94,7 @@ int ParameterStore::Tensors::ParameterOf(int32_t tensor) const {
 }
 
 int64_t ParameterStore::HeldBegin(const plan::FlatGroup& group) const {
-  return group.shard_elements * (rank_ % plan_.options.Shards());
+  return group.shard_elements * group.ShardOf(plan_.options, rank_);
 }
 
 int64_t ParameterStore::ParameterBegin(const plan::FlatGroup& group) const {
@@ -183,8 +183,8 @@ std::vector<StateInterval> ParameterStore::HeldBase(int part) const {
 // of what all of them have.
 ParameterStore::Range ParameterStore::SavedRange(const plan::FlatGroup& group) const {
   if (group.IsCopy(plan_.options)) return {0, 0};
-  const int64_t count = group.padded_elements / plan_.options.world;
-  const int64_t begin = HeldBegin(group) + rank_ / plan_.options.Shards() * count;
+  const int64_t count = group.padded_elements / group.Ranks(plan_.options);
+  const int64_t begin = HeldBegin(group) + group.SliceOf(plan_.options, rank_) * count;
   if (group.divided) return {begin, begin + count};
   const int64_t ranks = plan_.options.tensor;
   return {begin + count * tensor_rank_ / ranks, begin + count * (tensor_rank_ + 1) / ranks};
@@ -390,7 +390,7 @@ absl::Status ParameterStore::Gather(const plan::FlatGroup& group) {
   const int64_t element = ByteSize(group.parameter_dtype);
   return communicator_->AllGather(
       BufferAt(group.parameter_buffer), static_cast<size_t>(group.padded_elements * element),
-      AmongAllRanks(plan_.options, ShardRanks(plan_.options, rank_), tensor_rank_));
+      AmongAllRanks(plan_.options, ShardRanks(plan_.options, group, rank_), tensor_rank_));
 }
 
 }  // namespace milepost::runtime

@@ -33,6 +33,7 @@ struct TinyOptions {
   int tensor = 1;    // of them, those that divide each layer
   int pipeline = 1;  // stages
   int context = 1;   // ranks that divide each sequence
+  int expert = 1;    // ranks that share out the experts
   v1::PipelineSchedule schedule = v1::PIPELINE_SCHEDULE_UNSPECIFIED;
   int stage = 1;
   int group = 0;  // ranks that share out shards; 0: all
@@ -146,6 +147,7 @@ class TinyJob {
       spec.mutable_resources()->mutable_mesh()->set_schedule(options.schedule);
     }
     if (options.context > 1) spec.mutable_resources()->mutable_mesh()->set_context(options.context);
+    if (options.expert > 1) spec.mutable_resources()->mutable_mesh()->set_expert(options.expert);
     NormalizeJobSpec(&spec);
     EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
     return spec;

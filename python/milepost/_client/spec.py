@@ -24,6 +24,7 @@ _BATCH = (
     "resources.mesh.tensor",
     "resources.mesh.pipeline",
     "resources.mesh.context",
+    "resources.mesh.expert",
 )
 
 

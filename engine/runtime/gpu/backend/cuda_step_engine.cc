@@ -248,6 +248,7 @@ absl::Status CudaEngine::Choose(const StepEngineArguments& arguments) {
   MP_ASSIGN_OR_RETURN(plan::PlanOptions options,
                       plan::OptionsFromSpec(arguments.spec, arguments.threads));
   options.stage = options.StageOf(rank_);
+  options.expert_rank = options.ExpertRank(rank_);
   choices_ = arguments.choices;
   for (int stage = 0; stage < options.pipeline; ++stage) {
     MP_ASSIGN_OR_RETURN(choices_, ChooseOfStage(stage, arguments.spec, options));

@@ -59,7 +59,7 @@ template <typename Visit>
 void ForSegmentsOfRank(const plan::StepPlan& plan, const plan::FlatGroup& group, int rank,
                        const Visit& visit) {
   if (group.frozen) return;
-  const int64_t begin = group.shard_elements * (rank % plan.options.Shards());
+  const int64_t begin = group.shard_elements * group.ShardOf(plan.options, rank);
   ForSegments(group, begin, group.shard_elements, visit);
 }
 

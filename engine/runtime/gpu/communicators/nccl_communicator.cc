@@ -339,6 +339,8 @@ absl::Status NcclCommunicator::EnqueuePlain(const Bound& b) {
           [&](int peer) {
             return b.data + call.received.offset + call.PieceBegin(call.received, peer, b.own);
           });
+    case Kind::kExchangeRows:
+      return absl::UnimplementedError("expert ranks do not exchange rows over NCCL");
   }
   return absl::InternalError("a kind of call that there is not");
 }

@@ -1,0 +1,142 @@
+// Verification, part 10: where expert ranks share out experts, rows as a rank has sent them and
+// rows as its own experts get them are told apart. Experts read the one, all else the other, and
+// exchanges alone turn one into the other. And each rank has its share of the experts, in groups of
+// their own.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "engine/plan/verification/verify.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::kNoValue;
+using graph::OpKind;
+using graph::ValueId;
+
+bool IsExpertLinear(OpKind kind) {
+  return kind == OpKind::kExpertLinear || kind == OpKind::kExpertLinearBackwardInput ||
+         kind == OpKind::kExpertLinearBackwardWeight;
+}
+
+// Makes a row of each row alone, or copies all.
+bool ComputesByRow(OpKind kind) {
+  return IsExpertLinear(kind) || kind == OpKind::kSwiGlu || kind == OpKind::kSwiGluBackward ||
+         kind == OpKind::kGeGlu || kind == OpKind::kGeGluBackward || kind == OpKind::kCopyToHost ||
+         kind == OpKind::kCopyToDevice;
+}
+
+class ExpertsVerifier {
+ public:
+  ExpertsVerifier(const StepPlan& plan, const Program& program)
+      : options_(plan.options),
+        graph_(program.graph),
+        at_experts_(graph_.values.size(), false),
+        segments_(graph_.values.size(), false) {}
+
+  absl::Status Verify(const graph::Op& op) {
+    if (op.kind == OpKind::kRowsToExperts || op.kind == OpKind::kRowsFromExperts) {
+      return VerifyExchange(op);
+    }
+    bool any = false;
+    for (const ValueId input : op.inputs) any |= input != kNoValue && at_experts_[input];
+    if (any && !ComputesByRow(op.kind)) {
+      return Wrong(op, " reads rows of all ranks, as if they were this rank's");
+    }
+    if (IsExpertLinear(op.kind)) MP_RETURN_IF_ERROR(VerifyExperts(op));
+    for (const graph::Output& output : op.outputs) {
+      if (output.value == kNoValue) continue;
+      at_experts_[output.value] =
+          any && graph_.values[output.value].kind == graph::ValueKind::kActivation;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Wrong(const graph::Op& op, const std::string& what) const {
+    const ValueId first = op.outputs.empty() ? kNoValue : op.outputs[0].value;
+    const std::string of = first == kNoValue ? "" : " (" + graph_.values[first].name + ")";
+    return absl::InternalError(absl::StrCat("plan: ", Name(op.kind), of, what));
+  }
+
+  // Its rows, and where they begin, are those of all ranks.
+  absl::Status VerifyExperts(const graph::Op& op) const {
+    const size_t rows = op.kind == OpKind::kExpertLinearBackwardWeight ? 2 : 1;
+    for (size_t i = 0; i < rows; ++i) {
+      if (!at_experts_[op.inputs[i]]) return Wrong(op, " has this rank's rows alone");
+    }
+    if (!segments_[op.inputs[rows]]) return Wrong(op, " does not know where rows begin");
+    const int64_t segments = graph_.values[op.inputs[rows]].shape[0] - 1;
+    const auto weights =
+        static_cast<int64_t>(rows == 2 ? op.outputs.size() : op.inputs.size() - rows - 1);
+    const int64_t experts = op.attributes.experts.count;
+    if (experts * options_.expert == segments && experts * op.attributes.parts == weights) {
+      return absl::OkStatus();
+    }
+    return Wrong(op, absl::StrCat(" has ", op.attributes.experts.count, " experts of ", segments,
+                                  " among ", options_.expert, " ranks"));
+  }
+
+  absl::Status VerifyExchange(const graph::Op& op) {
+    const bool to_experts = op.kind == OpKind::kRowsToExperts;
+    const ValueId from = op.inputs[0], to = op.outputs[0].value;
+    if (at_experts_[from] == to_experts) return Wrong(op, " reads what it should make");
+    const graph::Shape& own = graph_.values[to_experts ? from : to].shape;
+    const graph::Shape& all = graph_.values[to_experts ? to : from].shape;
+    const int64_t experts = op.attributes.experts.count;
+    const bool even = op.attributes.experts.ranks == options_.expert &&
+                      experts % options_.expert == 0 && own[1] == all[1] &&
+                      graph_.values[op.inputs[1]].shape[0] == experts + 1;
+    if (!even) return Wrong(op, " does not share the experts out");
+    // A token picks an expert once, and so a rank at most as often as that has experts.
+    const int64_t tokens = options_.micro_batch * options_.OwnSequence();
+    const int64_t picks = std::min(own[0] / tokens, experts / options_.expert);
+    if (own[0] % tokens != 0 || all[0] < options_.expert * tokens * picks) {
+      return Wrong(op, absl::StrCat(" has room for ", all[0], " rows, which may be too few"));
+    }
+    const bool knows = op.inputs.size() == 3;
+    if (knows && !segments_[op.inputs[2]]) return Wrong(op, " does not know where rows begin");
+    if (!knows) segments_[op.outputs[1].value] = true;
+    at_experts_[to] = to_experts;
+    return absl::OkStatus();
+  }
+
+  const PlanOptions& options_;
+  const graph::Graph& graph_;
+  std::vector<bool> at_experts_;  // by value: rows for this rank's experts
+  std::vector<bool> segments_;    // by value: where these begin
+};
+
+// What several ranks have is reduced over all of them, and what one has is not.
+absl::Status VerifyGroupsOfExperts(const StepPlan& plan, const graph::Graph& graph) {
+  for (const std::vector<FlatGroup>* groups : {&plan.groups, &plan.elsewhere}) {
+    for (const FlatGroup& group : *groups) {
+      for (const GroupParameter& p : group.parameters) {
+        const graph::Parameter& parameter = graph.parameters[p.parameter];
+        const bool of_others = groups == &plan.elsewhere;
+        if (group.of_experts == parameter.of_experts && (!of_others || group.of_experts)) continue;
+        return absl::InternalError(absl::StrCat("plan: ", p.name, " is in group ", group.name,
+                                                ", but expert ranks have it otherwise"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status VerifyExperts(const StepPlan& plan, const Program& program) {
+  if (plan.options.expert == 1) return absl::OkStatus();
+  MP_RETURN_IF_ERROR(VerifyGroupsOfExperts(plan, program.graph));
+  ExpertsVerifier verifier(plan, program);
+  for (const PlannedOp& planned : program.ops) {
+    MP_RETURN_IF_ERROR(verifier.Verify(planned.op));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace milepost::plan
