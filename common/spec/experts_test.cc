@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "common/spec/auto_fields.h"
-#include "common/spec/digest.h"
 #include "common/spec/parse.h"
 #include "common/spec/sizes.h"
 #include "common/spec/to_yaml.h"

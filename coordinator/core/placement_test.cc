@@ -87,6 +87,16 @@ TEST(PlacementTest, ContextRanksOfAStageShareAHostWhereTheyCan) {
   EXPECT_EQ(Show(InMesh(placed, 2, 2, 2)), "a0 a1 b0 b1 a2 a3 b2 b3 c0 c1 a4 b4 c2 c3 c4 d0");
 }
 
+// As attempts place them, where one number divides the other.
+TEST(PlacementTest, ExpertRanksShareAHostWhereTheyCan) {
+  const SlotPool pool = MakePool(
+      {{"a", {0, 1, 2, 3, 4}}, {"b", {0, 1, 2, 3, 4}}, {"c", {0, 1, 2, 3, 4}}, {"d", {0}}});
+  const std::vector<PlacedRank> placed = pool.Find(16, 0);
+  EXPECT_EQ(Show(InMesh(InGroups(placed, 4), 1, 1, 1)), Show(InGroups(placed, 4)));
+  EXPECT_EQ(Show(InMesh(InGroups(placed, 4), 1, 1, 2)), Show(InGroups(placed, 4)));
+  EXPECT_EQ(Show(InMesh(InGroups(placed, 2), 1, 1, 4)), Show(InGroups(placed, 4)));
+}
+
 TEST(PlacementTest, OneRackBeforeSeveral) {
   const SlotPool pool = MakePool({{"a", {0, 1, 2, 3}, "r1"},
                                   {"b", {0, 1}, "r2"},

@@ -22,7 +22,7 @@ namespace milepost::ops {
 struct GroupSizes {
   int64_t padded_elements = 0;
   int64_t shard_elements = 0;
-  int64_t slice_elements = 0;         // of the gradient, whose norm a rank takes: padded / world
+  int64_t slice_elements = 0;         // of the gradient, whose norm a rank takes: padded / ranks
   bool bf16_sums = false;             // sums over ranks are sent in bf16
   DType product_dtype = DType::kF32;  // Muon: of the factors of its products
   std::vector<std::array<int64_t, 2>> matrices;  // Muon: rows and columns of each parameter

@@ -144,6 +144,8 @@ struct FlatGroup {
   int Shards(const PlanOptions& options) const;
   int ShardOf(const PlanOptions& options, int data_rank) const;
   int SliceOf(const PlanOptions& options, int data_rank) const;
+  // Stage 3, and there are others to share with.
+  bool ShardsParameters(const PlanOptions& options) const;
   // The compute dtype; or kU8, of a base that is kept in 4 bits (nf4_pass.h): then what is counted
   // in elements here is bytes.
   DType parameter_dtype = DType::kF32;
@@ -409,7 +411,7 @@ struct PlanOptions {
   int64_t MicroSteps() const { return pipeline > 1 ? 1 : accumulation; }
 
   // Into how many shards a flat group is cut. A single rank keeps everything at every stage.
-  // Rank r keeps shard r % Shards().
+  // Rank r keeps shard r % Shards() (FlatGroup::ShardOf).
   int Shards() const { return zero_stage == 0 ? 1 : shard_ranks > 0 ? shard_ranks : world; }
   // How many ranks hold the same shard; 1 where nothing is sharded among several.
   int Replicas() const { return Shards() > 1 ? world / Shards() : 1; }
@@ -451,6 +453,10 @@ inline int FlatGroup::ShardOf(const PlanOptions& options, int data_rank) const {
 }
 inline int FlatGroup::SliceOf(const PlanOptions& options, int data_rank) const {
   return (of_experts ? data_rank / options.expert : data_rank) / Shards(options);
+}
+
+inline bool FlatGroup::ShardsParameters(const PlanOptions& options) const {
+  return options.ShardsParameters() && Shards(options) > 1;
 }
 
 struct StepPlan {

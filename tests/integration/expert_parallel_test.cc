@@ -221,6 +221,18 @@ std::vector<ExpertCase> Cases() {
              group.set_match("*experts*");
              group.set_freeze(true);
            }},
+          {"frozen beside experts",
+           [](v1::JobSpec* s) {
+             for (const char* match : {"*experts*", "*"}) {
+               v1::ParameterGroupSpec& group =
+                   *s->mutable_train()->mutable_optimizer()->add_groups();
+               group.set_match(match);
+               group.set_freeze(std::string(match) == "*");
+             }
+           }},
+          {"sums in bf16",
+           [](v1::JobSpec* s) { s->mutable_train()->set_grad_reduce(v1::GRAD_REDUCE_BF16); },
+           v1::PRECISION_FP32, 2e-3},
           {"fp16", [](v1::JobSpec*) {}, v1::PRECISION_FP16, 2e-3},
           {"offload", [](v1::JobSpec* s) {
              s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);

@@ -221,8 +221,10 @@ std::optional<TrainerExit> Trainer::GetReady() {
 // compute, one after the other.
 void Trainer::LimitWaits() {
   const int stages = PipelineStages(spec_.resources());
+  // A rank may multiply all rows of its expert ranks while the others wait.
+  const int share = ExpertRanks(spec_.resources());
   const absl::Duration patience =
-      stages == 1 ? comm::CommunicatorOptions().timeout : stages * kStagePatience;
+      stages == 1 ? share * comm::CommunicatorOptions().timeout : stages * kStagePatience;
   communicator_->SetTimeout(patience);
   for (auto* each : {&device_communicator_, &stage_activations_, &stage_gradients_}) {
     if (*each != nullptr) (*each)->SetTimeout(patience);

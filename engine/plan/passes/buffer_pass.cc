@@ -74,7 +74,7 @@ class BufferAssignment {
       for (const GroupParameter& p : group.parameters) {
         const graph::Parameter& parameter = program_.graph.parameters[p.parameter];
         const int64_t size = ByteSize(ValueOf(parameter.value).dtype);
-        if (!plan_.options.ShardsParameters()) {
+        if (!group.ShardsParameters(plan_.options)) {
           program_.places[parameter.value] = {group.parameter_buffer, p.begin * size};
         }
         if (parameter.gradient == kNoValue) continue;

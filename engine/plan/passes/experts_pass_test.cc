@@ -204,7 +204,42 @@ TEST(ExpertsPass, ExchangesAreVerified) {
   EXPECT_FALSE(VerifyExperts(fewer, fewer.train).ok());
   StepPlan alike = *plan;
   for (FlatGroup& group : alike.groups) group.of_experts = false;
-  EXPECT_FALSE(VerifyExperts(alike, alike.train).ok());
+  EXPECT_THAT(VerifyExperts(alike, alike.train).message(), HasSubstr("which is of no expert"));
+  StepPlan all = *plan;  // a router that only some ranks would reduce
+  for (FlatGroup& group : all.groups) group.of_experts = true;
+  EXPECT_THAT(VerifyExperts(all, all.train).message(), HasSubstr("which only some ranks have"));
+  StepPlan other = *plan;
+  other.options.expert_rank = 1;
+  EXPECT_THAT(VerifyExperts(other, other.train).message(), HasSubstr("expert rank's"));
+}
+
+// Where each expert has ranks of its own, nothing of it is left to be gathered.
+TEST(ExpertsPass, WhatIsNotShardedIsNotGathered) {
+  const absl::StatusOr<StepPlan> plan = PlanOf(MixtureSpec(), 4, 4, 3);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  int others = 0;
+  for (const PlannedOp& op : plan->train.ops) {
+    if (op.op.kind != OpKind::kGatherParameters) continue;
+    EXPECT_FALSE(plan->groups[op.op.attributes.group].of_experts);
+    ++others;
+  }
+  EXPECT_GT(others, 0);
+}
+
+// A rank whose experts are all frozen would not take part in their backward.
+TEST(ExpertsPass, ExpertsAreFrozenAlike) {
+  const auto plan_of = [](const std::string& match, int world) {
+    v1::JobSpec spec = MixtureSpec();
+    v1::ParameterGroupSpec& group = *spec.mutable_train()->mutable_optimizer()->add_groups();
+    group.set_match(match);
+    group.set_freeze(true);
+    return PlanOf(spec, world, world).status();
+  };
+  EXPECT_EQ(plan_of("*experts*", 2), absl::OkStatus());
+  EXPECT_EQ(plan_of("*experts*w2*", 2), absl::OkStatus());
+  EXPECT_EQ(plan_of("*experts.1.*", 1), absl::OkStatus());
+  EXPECT_THAT(plan_of("*experts.1.*", 2).message(),
+              HasSubstr("freeze all experts of a layer or none"));
 }
 
 }  // namespace

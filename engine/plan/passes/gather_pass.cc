@@ -40,6 +40,7 @@ class GatherPass {
   GatherPass(Program& program, const std::vector<FlatGroup>& groups, const PlanOptions& options)
       : program_(program), groups_(groups), options_(options), open_(groups.size(), -1) {
     for (size_t group = 0; group < groups.size(); ++group) {
+      if (!groups[group].ShardsParameters(options)) continue;
       for (size_t i = 0; i < groups[group].parameters.size(); ++i) {
         const int index = groups[group].parameters[i].parameter;
         members_[program.graph.parameters[index].value] = {static_cast<int>(group), i};

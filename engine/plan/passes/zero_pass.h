@@ -31,7 +31,8 @@
 namespace milepost::plan {
 
 // Layout only: the buffers are not set. `updates`: by parameter of the graph; empty: all alike, by
-// options.optimizer. `elsewhere`: of the parameters that only other pipeline stages have.
+// options.optimizer. `elsewhere`: of the parameters that only other stages or expert ranks
+// have.
 std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
                                       const std::vector<ParameterUpdate>& updates,
                                       const PlanOptions& options, bool elsewhere = false);

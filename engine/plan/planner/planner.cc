@@ -1,6 +1,7 @@
 #include "engine/plan/planner/planner.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -483,6 +484,29 @@ absl::StatusOr<std::vector<std::vector<double>>> CostsOfStages(const v1::JobSpec
   return costs;
 }
 
+// Expert ranks make the same calls, of which a rank with nothing to train would leave some out.
+absl::Status CheckFrozenExperts(const graph::Graph& graph, const ParameterUpdates& updates,
+                                const PlanOptions& options) {
+  if (options.expert == 1) return absl::OkStatus();
+  std::map<int, std::vector<size_t>> experts;  // parameters, by block; one rank's after the other's
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const graph::Parameter& parameter = graph.parameters[i];
+    if (parameter.of_experts) experts[graph.values[parameter.value].block].push_back(i);
+  }
+  for (const auto& [block, all] : experts) {
+    const size_t of_rank = all.size() / static_cast<size_t>(options.expert);
+    for (size_t i = of_rank; i < all.size(); ++i) {
+      const size_t first = all[i % of_rank];
+      if (updates.by_parameter[all[i]].frozen == updates.by_parameter[first].frozen) continue;
+      const auto name = [&](size_t p) { return graph.values[graph.parameters[p].value].name; };
+      return absl::InvalidArgumentError(absl::StrCat(
+          "train.optimizer.groups: one of ", name(first), " and ", name(all[i]),
+          " is frozen alone: with resources.mesh.expert freeze all experts of a layer or none"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
                                        Planning* planning) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
@@ -516,6 +540,7 @@ absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOption
   }
   MP_ASSIGN_OR_RETURN(parts.updates,
                       UpdatesOf(spec.train().optimizer(), parts.train, options.optimizer));
+  MP_RETURN_IF_ERROR(CheckFrozenExperts(parts.train, parts.updates, options));
   FreezeParameters(parts.updates, parts.train);
   std::vector<Recompute> by_block(parts.train.blocks.size(), options.recompute);
   if (options.recompute == Recompute::kBudget) {

@@ -4,6 +4,8 @@
 // their own.
 #include <algorithm>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,9 +38,29 @@ class ExpertsVerifier {
       : options_(plan.options),
         graph_(program.graph),
         at_experts_(graph_.values.size(), false),
-        segments_(graph_.values.size(), false) {}
+        segments_(graph_.values.size(), false) {
+    for (const FlatGroup& group : plan.groups) {
+      for (const GroupParameter& p : group.parameters) {
+        group_of_[graph_.parameters[p.parameter].value] = &group;
+      }
+    }
+    for (const PlannedOp& planned : program.ops) {
+      if (planned.op.kind != OpKind::kGatherParameters) continue;
+      for (const graph::Output& output : planned.op.outputs) {
+        group_of_[output.value] = &plan.groups[planned.op.attributes.group];
+      }
+    }
+  }
 
   absl::Status Verify(const graph::Op& op) {
+    for (const ValueId input : op.inputs) {
+      const auto group = group_of_.find(input);
+      if (group == group_of_.end() || group->second->of_experts == IsExpertLinear(op.kind))
+        continue;
+      return Wrong(op, absl::StrCat(" reads ", group->second->name,
+                                    IsExpertLinear(op.kind) ? ", which is of no expert"
+                                                            : ", which only some ranks have"));
+    }
     if (op.kind == OpKind::kRowsToExperts || op.kind == OpKind::kRowsFromExperts) {
       return VerifyExchange(op);
     }
@@ -107,21 +129,36 @@ class ExpertsVerifier {
 
   const PlanOptions& options_;
   const graph::Graph& graph_;
-  std::vector<bool> at_experts_;  // by value: rows for this rank's experts
-  std::vector<bool> segments_;    // by value: where these begin
+  std::map<ValueId, const FlatGroup*> group_of_;  // by parameter, also a gathered one
+  std::vector<bool> at_experts_;                  // by value: rows for this rank's experts
+  std::vector<bool> segments_;                    // by value: where these begin
 };
 
-// What several ranks have is reduced over all of them, and what one has is not.
-absl::Status VerifyGroupsOfExperts(const StepPlan& plan, const graph::Graph& graph) {
+// Of each layer's experts, in their order, the rank has the part that is its own.
+absl::Status VerifyOwnExperts(const StepPlan& plan, const graph::Graph& graph) {
+  std::map<int, std::vector<int>> experts;  // parameters, by block
+  std::set<int> own;
   for (const std::vector<FlatGroup>* groups : {&plan.groups, &plan.elsewhere}) {
     for (const FlatGroup& group : *groups) {
-      for (const GroupParameter& p : group.parameters) {
-        const graph::Parameter& parameter = graph.parameters[p.parameter];
-        const bool of_others = groups == &plan.elsewhere;
-        if (group.of_experts == parameter.of_experts && (!of_others || group.of_experts)) continue;
-        return absl::InternalError(absl::StrCat("plan: ", p.name, " is in group ", group.name,
-                                                ", but expert ranks have it otherwise"));
+      if (!group.of_experts && groups == &plan.elsewhere) {
+        return absl::InternalError(absl::StrCat("plan: no rank has ", group.name));
       }
+      for (const GroupParameter& p : group.parameters) {
+        if (!group.of_experts) continue;
+        experts[graph.values[graph.parameters[p.parameter].value].block].push_back(p.parameter);
+        if (groups == &plan.groups) own.insert(p.parameter);
+      }
+    }
+  }
+  for (auto& [block, all] : experts) {
+    std::sort(all.begin(), all.end());
+    for (size_t i = 0; i < all.size(); ++i) {
+      const size_t rank = i * static_cast<size_t>(plan.options.expert) / all.size();
+      const bool is_own = rank == static_cast<size_t>(plan.options.expert_rank);
+      if (own.contains(all[i]) == is_own) continue;
+      return absl::InternalError(absl::StrCat(
+          "plan: ", graph.values[graph.parameters[all[i]].value].name,
+          is_own ? " is this expert rank's, which has it not" : " is another expert rank's"));
     }
   }
   return absl::OkStatus();
@@ -131,7 +168,7 @@ absl::Status VerifyGroupsOfExperts(const StepPlan& plan, const graph::Graph& gra
 
 absl::Status VerifyExperts(const StepPlan& plan, const Program& program) {
   if (plan.options.expert == 1) return absl::OkStatus();
-  MP_RETURN_IF_ERROR(VerifyGroupsOfExperts(plan, program.graph));
+  MP_RETURN_IF_ERROR(VerifyOwnExperts(plan, program.graph));
   ExpertsVerifier verifier(plan, program);
   for (const PlannedOp& planned : program.ops) {
     MP_RETURN_IF_ERROR(verifier.Verify(planned.op));

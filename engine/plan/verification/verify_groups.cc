@@ -219,8 +219,8 @@ absl::Status StepSimulation::Gather(int index) {
   Group& group = groups_[index];
   const std::string& name = plan_.groups[index].name;
   if (!Op().outputs.empty()) {
-    if (!plan_.options.ShardsParameters() || program_.ops[index_].when != When::kEveryMicroStep ||
-        group.updates > 0) {
+    if (!plan_.groups[index].ShardsParameters(plan_.options) ||
+        program_.ops[index_].when != When::kEveryMicroStep || group.updates > 0) {
       return Violation(name, " is gathered for use, but not sharded or already updated");
     }
     return absl::OkStatus();

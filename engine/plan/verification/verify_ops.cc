@@ -242,11 +242,15 @@ absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
     return absl::InternalError("not every value has a place");
   }
   const auto buffers = static_cast<BufferId>(plan.buffers.size());
-  const bool sharded = plan.options.ShardsParameters();
-  const std::vector<bool> used = UsedValues(program);
+  std::vector<bool> used = UsedValues(program);
+  for (const FlatGroup& group : plan.groups) {
+    if (!group.ShardsParameters(plan.options)) continue;
+    for (const GroupParameter& p : group.parameters) {
+      used[graph.parameters[p.parameter].value] = false;  // what is gathered is
+    }
+  }
   for (size_t id = 0; id < graph.values.size(); ++id) {
     if (!used[id]) continue;
-    if (sharded && graph.values[id].kind == graph::ValueKind::kParameter) continue;
     if (program.places[id].buffer < 0 || program.places[id].buffer >= buffers) {
       return absl::InternalError(absl::StrCat(graph.values[id].name, " has no buffer"));
     }
@@ -270,6 +274,7 @@ absl::Status VerifyPlaces(const StepPlan& plan, const Program& program) {
                                             " does not lie among the scalings"));
   }
   for (const FlatGroup& group : plan.groups) {
+    const bool sharded = group.ShardsParameters(plan.options);
     for (const GroupParameter& p : group.parameters) {
       const graph::Parameter& parameter = graph.parameters[p.parameter];
       const Place& place = program.places[parameter.value];

@@ -46,10 +46,12 @@ StepSimulation::StepSimulation(const StepPlan& plan, const Program& program, int
 absl::Status StepSimulation::Run() {
   for (size_t id = 0; id < program_.graph.values.size(); ++id) {
     const ValueKind kind = program_.graph.values[id].kind;
-    const bool whole = kind == ValueKind::kParameter && !plan_.options.ShardsParameters();
+    const int group = group_of_[id];
+    const bool gathered = group >= 0 && plan_.groups[group].ShardsParameters(plan_.options);
+    const bool whole = kind == ValueKind::kParameter && !gathered;
     const bool kept =
         kind == ValueKind::kStatistic || kind == ValueKind::kScaling || kind == ValueKind::kCache;
-    const bool elsewhere = program_.places[id].buffer == kNoBuffer;  // of another pipeline stage
+    const bool elsewhere = program_.places[id].buffer == kNoBuffer;  // of another stage or rank
     if ((kind == ValueKind::kInput || kept || whole) && !elsewhere) {
       Hold(static_cast<ValueId>(id));
     }

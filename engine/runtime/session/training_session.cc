@@ -536,9 +536,11 @@ absl::StatusOr<std::vector<double>> TrainingSession::AgreeOnTurns(const data::Sa
 absl::Status TrainingSession::EvaluateTurn(const data::SampleSource& source,
                                            const data::ValidationShare& share,
                                            bool many_documents) {
-  // Where parameters are gathered, or activations summed or handed on, every rank must take part in
-  // every turn.
-  const bool alone = !plan().options.ShardsParameters() && plan().options.ModelRanks() == 1;
+  // Where parameters are gathered, or activations summed, handed on or sent to experts, every rank
+  // must take part in every turn.
+  const plan::PlanOptions& options = plan().options;
+  const bool alone =
+      !options.ShardsParameters() && options.ModelRanks() == 1 && options.expert == 1;
   if (share.count == 0 && alone) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(const HostInputs* inputs, engine_->NextEvaluationInputs());
   Enter(Activity::kData);
