@@ -191,6 +191,12 @@ void NormalizeLossScale(v1::LossScaleSpec* scale) {
   MP_DEFAULT(scale, floor, 1.0);
 }
 
+void NormalizePowerSgd(v1::PowerSgdSpec* powersgd) {
+  MP_DEFAULT(powersgd, rank, 4);
+  MP_DEFAULT(powersgd, start_step, 1000);
+  MP_DEFAULT(powersgd, warm_start, true);
+}
+
 // `open`: how many ranks have samples of their own is still to be chosen.
 void NormalizeTrain(int32_t ranks, bool open, v1::TrainSpec* train) {
   if (train->has_dpo()) {
@@ -206,7 +212,7 @@ void NormalizeTrain(int32_t ranks, bool open, v1::TrainSpec* train) {
   MP_DEFAULT_ENUM(train, determinism, v1::DETERMINISM_EXACT);
   if (train->precision() == v1::PRECISION_FP16) NormalizeLossScale(train->mutable_loss_scale());
   if (!open) DeriveBatch(ranks, train->mutable_batch());
-  MP_DEFAULT(train->mutable_zero(), stage, 1);
+  MP_DEFAULT(train->mutable_zero(), stage, train->has_powersgd() ? 0 : 1);
   MP_DEFAULT(train->mutable_zero(), prefetch, 1);
   MP_DEFAULT(train->mutable_zero(), group, 0);
   MP_DEFAULT_ENUM(train->mutable_offload(), optimizer, v1::OFFLOAD_TARGET_NONE);
@@ -229,6 +235,7 @@ void NormalizeTrain(int32_t ranks, bool open, v1::TrainSpec* train) {
   MP_DEFAULT(train, clip_norm, 1.0);
   MP_DEFAULT_ENUM(train, on_nonfinite, v1::ON_NONFINITE_SKIP);
   MP_DEFAULT(train, max_skipped_steps, kDefaultSkippedSteps);
+  if (train->has_powersgd()) NormalizePowerSgd(train->mutable_powersgd());
   MP_DEFAULT(train->mutable_validation(), every, 0);
   MP_DEFAULT(train->mutable_validation(), samples, 64);
   MP_DEFAULT(train->mutable_validation(), patience, 0);

@@ -1,7 +1,11 @@
-// For the tests of this folder: a small valid spec.
+// For the tests of this folder: a small valid spec, and what is wrong with others.
 #ifndef MILEPOST_COMMON_SPEC_SPEC_FIXTURE_H_
 #define MILEPOST_COMMON_SPEC_SPEC_FIXTURE_H_
 
+#include <string>
+#include <vector>
+
+#include "common/spec/validate.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost {
@@ -25,6 +29,13 @@ train:
 resources:
   ranks: 2
 )";
+
+// In the order of the checks.
+inline std::vector<std::string> FieldsOf(const v1::JobSpec& spec) {
+  std::vector<std::string> fields;
+  for (const FieldViolation& violation : CheckJobSpec(spec)) fields.push_back(violation.field);
+  return fields;
+}
 
 }  // namespace milepost
 

@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -20,6 +21,7 @@ namespace {
 constexpr int64_t kMaxMicro = 1 << 16;
 constexpr int64_t kMaxAccumulation = 1 << 16;
 constexpr int64_t kMaxGlobal = 1 << 24;
+constexpr int kMostPowerSgdRank = 1024;
 
 bool CheckBatchRanges(const v1::BatchSpec& batch, Checker* check) {
   bool ok = true;
@@ -287,6 +289,33 @@ void CheckEma(const v1::TrainSpec& train, Checker* check) {
   }
 }
 
+void CheckPowerSgd(const v1::JobSpec& spec, Checker* check) {
+  const v1::TrainSpec& train = spec.train();
+  if (!train.has_powersgd()) return;
+  check->Int("train.powersgd.rank", train.powersgd().rank(), 1, kMostPowerSgdRank);
+  check->Int("train.powersgd.start_step", train.powersgd().start_step(), 0, kMostSteps);
+  const std::pair<bool, const char*> refused[] = {
+      {train.zero().stage() != 0,
+       "works on whole gradients: take train.zero.stage: 0, or remove it"},
+      {spec.resources().device() == v1::DEVICE_KIND_CUDA,
+       "has no kernels for a GPU: take resources.device: cpu, or remove it"},
+      {spec.resources().has_mesh(),
+       "is not for resources.mesh: remove the mesh, or train.powersgd"},
+      {train.precision() == v1::PRECISION_FP16,
+       "keeps what it leaves out, which a loss scale would change: take train.precision bf16"},
+      {train.grad_reduce() == v1::GRAD_REDUCE_BF16,
+       "sends its factors in fp32: take train.grad_reduce: fp32"},
+      {train.grad_dtype() == v1::GRAD_DTYPE_BF16, "is for train.grad_dtype: fp32"},
+      {train.memory() == v1::MEMORY_USE_LOW, "is not for train.memory: low; take exact"},
+      {train.offload().optimizer() > v1::OFFLOAD_TARGET_NONE,
+       "is not for an optimizer that is offloaded: take train.offload.optimizer: none"},
+      {spec.checkpoint().redundancy() > 0,
+       "keeps on each rank what no other has: take checkpoint.redundancy: 0"}};
+  for (const auto& [is, what] : refused) {
+    if (is) return check->Add("train.powersgd", what);
+  }
+}
+
 }  // namespace
 
 bool KeepsInitialWeights(const v1::JobSpec& spec) {
@@ -365,6 +394,7 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   CheckLossScale(train, check);
   CheckOffload(train, check);
   CheckEma(train, check);
+  CheckPowerSgd(spec, check);
   CheckOptimizer(train.optimizer(), check);
   for (const StorageProblem& problem : StorageProblems(train)) {
     check->Add(problem.field, problem.what);

@@ -38,12 +38,6 @@ v1::ValidationSetSpec* AddSet(const std::string& name, const std::string& path, 
   return set;
 }
 
-std::vector<std::string> FieldsOf(const JobSpec& spec) {
-  std::vector<std::string> fields;
-  for (const FieldViolation& violation : CheckJobSpec(spec)) fields.push_back(violation.field);
-  return fields;
-}
-
 TEST(ValidationSets, NamesAreOfFewLettersAndApart) {
   EXPECT_THAT(FieldsOf(With([](JobSpec* s) {
                 AddSet("code", "/c.npy", s);

@@ -134,6 +134,35 @@ bool AddGradientAccesses(const StepPlan& plan, OpKind kind, int32_t index,
       if (plan.options.RoundsGradients()) return true;  // that comes next
       AddBuffer(plan, group.gradient_shard_buffer, true, accesses);
       return true;
+    case OpKind::kCompressGradients:
+      AddBuffer(plan, group.gradient_buffer, false, accesses);
+      AddBuffer(plan, group.error_buffer, true, accesses);
+      AddBuffer(plan, group.right_buffer, true, accesses);
+      AddBuffer(plan, group.left_buffer, true, accesses);
+      return true;
+    case OpKind::kReduceLeftFactors:  // or, before the first step that compresses, the gradient
+      AddBuffer(plan, group.gradient_buffer, true, accesses);
+      AddBuffer(plan, group.left_buffer, true, accesses);
+      return true;
+    case OpKind::kProjectGradients:
+      AddBuffer(plan, group.error_buffer, false, accesses);
+      AddBuffer(plan, group.left_buffer, true, accesses);
+      AddBuffer(plan, group.right_buffer, true, accesses);
+      return true;
+    case OpKind::kReduceRightFactors:
+      AddBuffer(plan, group.right_buffer, true, accesses);
+      return true;
+    case OpKind::kExpandGradients:
+      AddBuffer(plan, group.left_buffer, false, accesses);
+      AddBuffer(plan, group.right_buffer, true, accesses);  // over the ranks
+      AddBuffer(plan, group.error_buffer, true, accesses);
+      AddBuffer(plan, group.gradient_buffer, true, accesses);
+      return true;
+    case OpKind::kForgetErrors:  // where the step is skipped
+      AddScalars(plan, 0, plan.ReducedScalars(), false, accesses);
+      AddBuffer(plan, group.error_buffer, true, accesses);
+      if (plan.options.powersgd_warm) AddBuffer(plan, group.right_buffer, true, accesses);
+      return true;
     case OpKind::kReduceShared:
     case OpKind::kReduceParts:
       AddBuffer(plan, group.gradient_buffer, true, accesses);

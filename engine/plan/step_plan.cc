@@ -76,6 +76,7 @@ std::vector<GroupState> StatesOf(const FlatGroup& group) {
   if (group.average_buffer != kNoBuffer) {
     states.push_back({.kind = "ema", .buffer = group.average_buffer});
   }
+  if (group.Compressed()) states.push_back({.kind = "error", .buffer = group.error_buffer});
   return states;
 }
 

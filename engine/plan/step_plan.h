@@ -102,6 +102,8 @@ struct GroupParameter {
   bool decay = false;
   float lr_scale = 1;                 // as ParameterUpdate has it
   std::optional<float> weight_decay;  // the same
+  // train.powersgd: of the factors that its gradient travels as (compression.h); 0: it is whole.
+  int64_t rank = 0;
 };
 
 // A buffer for each of an optimizer's states.
@@ -180,6 +182,14 @@ struct FlatGroup {
   StateBuffers scale_buffers = kNoBuffers;
   // options.averages: shard_elements, f32. The average of the master over steps.
   BufferId average_buffer = kNoBuffer;
+  // Where gradients of its parameters travel as factors (compression.h). padded_elements, f32: what
+  // these have left out on this rank, times the number of ranks; of the others zeros.
+  BufferId error_buffer = kNoBuffer;
+  // f32, of the layout's elements: left factors and the other gradients, within a step; right
+  // factors, which the next step begins with where options.powersgd_warm.
+  BufferId left_buffer = kNoBuffer;
+  BufferId right_buffer = kNoBuffer;
+  bool Compressed() const { return error_buffer != kNoBuffer; }
   // Muon: padded_elements f32, from kMuonMomentum to kOptimizer.
   BufferId update_buffer = kNoBuffer;
   // Offloaded: master (also at fp32), states and their scales lie on the host, and so do these.
@@ -201,12 +211,12 @@ struct FlatGroup {
 // A tensor kind that checkpoints hold of each parameter of a group, and where this rank's part
 // lies.
 struct GroupState {
-  std::string kind;             // "master", "m", "v", "m.scale", "ema"
+  std::string kind;             // "master", "m", "v", "m.scale", "ema", "error"
   BufferId buffer = kNoBuffer;  // kNoBuffer: this rank's shard of the parameters themselves
   DType dtype = DType::kF32;
   int64_t elements_per_item = 1;  // elements of the parameter that share one item
 };
-// Of one group: master first, and the average last.
+// Of one group: master first; average and error last.
 std::vector<GroupState> StatesOf(const FlatGroup& group);
 
 // On disk a state takes whole blocks of this many bytes, and memory for it begins at multiples.
@@ -352,6 +362,11 @@ struct PlanOptions {
   // A GPU's attention backward has the same bits in every run (library_attention.h).
   bool exact = true;
   DType grad_reduce = DType::kF32;  // what gradients travel as: kF32 or kBF16
+  // Gradients of matrices travel as factors of this rank (compression.h); 0: whole. At stage 0, not
+  // offloaded, with one model rank.
+  int64_t powersgd_rank = 0;
+  int64_t powersgd_start = 0;       // so many steps before it send them whole
+  bool powersgd_warm = true;        // a step begins with the factors of the one before
   DType state_dtype = DType::kF32;  // of the optimizer's m and v: kF32 or kBF16
   // What the step's reduced gradient is kept in: kF32, or kBF16, with accumulation 1 and a
   // compute_dtype of kBF16.

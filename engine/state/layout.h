@@ -37,10 +37,16 @@ inline constexpr char kScalingKind[] = "scaling";
 // none begins with the parameters.
 inline constexpr char kAverageKind[] = "ema";
 
+// Of gradients that travel as factors (train.powersgd), F32: what they have left out, as the ranks'
+// mean, and the factors that the next step begins with. They are not part of the model. A run whose
+// checkpoint has none, or factors of another rank, begins without.
+inline constexpr char kErrorKind[] = "error";
+inline constexpr char kFactorKind[] = "factor";
+
 // One tensor of one kind.
 struct TensorSpec {
   std::string name;  // "h.0.attn.c_attn.weight"
-  std::string kind;  // "master", "m", "v", "ema", "statistic", "scaling"
+  std::string kind;  // "master", "m", "v", "ema", "error", "factor", "statistic", "scaling"
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   int64_t elements = 1;  // product of shape

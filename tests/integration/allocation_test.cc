@@ -144,6 +144,20 @@ TEST_F(Allocation, NoneInAStepOfContextRanks) {
   EXPECT_EQ(AllocationsInSteps(job.Spec(options)), 0);
 }
 
+// Nor where gradients travel as factors.
+TEST_F(Allocation, NoneInAStepThatCompresses) {
+  const TinyJob job;
+  for (const int ranks : {1, 2}) {
+    for (const bool warm : {true, false}) {
+      v1::JobSpec spec = job.Spec({.ranks = ranks, .stage = 0});
+      spec.mutable_train()->mutable_powersgd()->set_start_step(1);
+      spec.mutable_train()->mutable_powersgd()->set_warm_start(warm);
+      NormalizeJobSpec(&spec);
+      EXPECT_EQ(AllocationsInSteps(spec), 0) << ranks << " ranks";
+    }
+  }
+}
+
 // Without AVX-512 oneDNN's fp32 products copy their factors into memory of its own.
 bool Fp32ProductsCopy() {
 #if MILEPOST_COUNTS_ALLOCATIONS

@@ -76,9 +76,13 @@ absl::StatusOr<std::vector<int32_t>> MatchTensors(const v1::CheckpointManifest& 
     if (found == known.end() && tensor.kind() == state::kAverageKind) {
       found = known.find({tensor.name(), "master"});
     }
-    const bool starts_anew =
-        tensor.kind() == state::kScalingKind || WasFrozen(manifest, tensor.name());
-    if (found == known.end() && starts_anew) {
+    const bool factor = tensor.kind() == state::kFactorKind;
+    const bool starts_anew = factor || tensor.kind() == state::kErrorKind ||
+                             tensor.kind() == state::kScalingKind ||
+                             WasFrozen(manifest, tensor.name());
+    const bool of_other_rank =
+        factor && found != known.end() && !SameForm(manifest.tensors(found->second), tensor);
+    if ((found == known.end() && starts_anew) || of_other_rank) {
       result.push_back(kLeftAsItIs);
       continue;
     }

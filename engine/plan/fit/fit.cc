@@ -234,12 +234,13 @@ SettingSpace SmallerSpace(const v1::JobSpec& spec, const RankPlace& place) {
   const v1::OptimizerSpec::Type optimizer = spec.train().optimizer().type();
   const bool can_offload = optimizer != v1::OptimizerSpec::TYPE_LAMB &&
                            optimizer != v1::OptimizerSpec::TYPE_MUON && !place.host_memory &&
-                           TensorRanks(spec.resources()) == 1 &&
+                           TensorRanks(spec.resources()) == 1 && !spec.train().has_powersgd() &&
                            spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NONE;
   if (can_offload) space.offloads.push_back(true);
   if (given.offload && place.host_bytes > 0) space.offloads.push_back(false);
   if (space.micros.empty()) space.micros = {given.micro};
-  const int last = StateRanks(spec.resources()) == 1 ? given.stage : 3;
+  const bool stays = StateRanks(spec.resources()) == 1 || spec.train().has_powersgd();
+  const int last = stays ? given.stage : 3;
   for (int stage = given.stage; stage <= last; ++stage) space.stages.push_back(stage);
   if (given.recompute == Recompute::kNone) space.recomputes.push_back(Recompute::kSelective);
   if (given.recompute != Recompute::kFull) space.recomputes.push_back(Recompute::kFull);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/round_up.h"
 #include "engine/plan/accesses.h"
+#include "engine/plan/compression.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 #include "engine/plan/workspace.h"
@@ -260,6 +261,20 @@ void AddOptimizerStates(FlatGroup& group, PersistentStates& states) {
   }
 }
 
+void AddFactors(StepPlan& plan, FlatGroup& group) {
+  const FactorLayout layout = LayOutFactors(group);
+  if (layout.matrices.empty()) return;
+  const int64_t size = ByteSize(DType::kF32);
+  group.error_buffer = AddPersistent(plan, absl::StrCat("error of ", group.name),
+                                     BufferClass::kOptimizer, group.padded_elements * size);
+  group.left_buffer = AddBuffer(plan, absl::StrCat("left factors of ", group.name),
+                                BufferClass::kCommunication, layout.left_elements * size, false);
+  const bool warm = plan.options.powersgd_warm;
+  group.right_buffer = AddBuffer(plan, absl::StrCat("right factors of ", group.name),
+                                 warm ? BufferClass::kOptimizer : BufferClass::kCommunication,
+                                 layout.right_elements * size, warm);
+}
+
 void AddStates(StepPlan& plan) {
   PersistentStates states(plan);
   for (FlatGroup& group : plan.groups) {
@@ -275,6 +290,7 @@ void AddStates(StepPlan& plan) {
       group.average_buffer =
           states.Add(group, "average", group.shard_elements * ByteSize(DType::kF32));
     }
+    AddFactors(plan, group);
   }
 }
 

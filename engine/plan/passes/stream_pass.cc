@@ -29,7 +29,8 @@ bool IsCommunication(OpKind kind) {
          kind == OpKind::kReduceShared || kind == OpKind::kReduceParts ||
          kind == OpKind::kTensorGather || kind == OpKind::kTensorScatter ||
          ops::IsHeadsExchange(kind) || ops::IsRowsExchange(kind) ||
-         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes;
+         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes ||
+         kind == OpKind::kReduceLeftFactors || kind == OpKind::kReduceRightFactors;
 }
 
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.

@@ -13,6 +13,7 @@
 #include "engine/ops/context_parallel/context_parallel.h"
 #include "engine/ops/cost.h"
 #include "engine/ops/expert_parallel/expert_parallel.h"
+#include "engine/plan/compression.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 
@@ -96,6 +97,7 @@ class TrainingOps {
     }
     // The other stage comes to them at its own end only, and may wait for this one until then.
     for (const int group : shared_) CompleteShared(group);
+    FinishCompression();
     MeasureUpTo(order_.size());
     AddReduceScalars();
     AddUpdateNorms();
@@ -163,7 +165,11 @@ class TrainingOps {
   void Complete(int group) {
     order_.push_back(group);
     if (groups_[group].partial) AddParts(group);
-    if (options_.world > 1) AddReduction(group);
+    if (groups_[group].Compressed()) {
+      AddCompression(group);
+    } else if (options_.world > 1) {
+      AddReduction(group);
+    }
     if (options_.RoundsGradients()) {
       Add(OpKind::kRoundGradients, When::kEveryMicroStep, group).bytes =
           (4 + GradientBytes()) * Shard(group);
@@ -209,6 +215,61 @@ class TrainingOps {
     across.wire_bytes = 2 * (1 - 1.0 / options_.Replicas()) * wire * Shard(group);
   }
 
+  // Both exchanges of a group overlap the backward of others: it is projected when the next one is
+  // compressed, and expanded when the one behind that is.
+  void AddCompression(int group) {
+    const FactorLayout layout = LayOutFactors(groups_[group]);
+    PlannedOp& compress = Add(OpKind::kCompressGradients, When::kLastMicroStep, group);
+    // The gradient is read, and the error read and written; that is then read by a product.
+    CountProducts(layout, 3, compress);
+    AddFactorExchange(OpKind::kReduceLeftFactors, group, layout.left_elements);
+    compressed_.push_back(group);
+    ProjectUpTo(compressed_.size() - 1);
+    if (compressed_.size() > 1) ExpandUpTo(compressed_.size() - 2);
+  }
+
+  void ProjectUpTo(size_t count) {
+    for (; projected_ < count; ++projected_) {
+      const int group = compressed_[projected_];
+      const FactorLayout layout = LayOutFactors(groups_[group]);
+      CountProducts(layout, 0, Add(OpKind::kProjectGradients, When::kLastMicroStep, group));
+      AddFactorExchange(OpKind::kReduceRightFactors, group, layout.right_elements);
+    }
+  }
+
+  void ExpandUpTo(size_t count) {
+    ProjectUpTo(count);
+    for (; expanded_ < count; ++expanded_) {
+      const int group = compressed_[expanded_];
+      PlannedOp& expand = Add(OpKind::kExpandGradients, When::kLastMicroStep, group);
+      // The product is written and read, and the error read and written.
+      CountProducts(LayOutFactors(groups_[group]), 3, expand);
+    }
+  }
+
+  // While the last group's left factors travel the one before it is expanded.
+  void FinishCompression() {
+    if (!compressed_.empty()) ExpandUpTo(compressed_.size() - 1);
+    ExpandUpTo(compressed_.size());
+  }
+
+  // An op with one product of each matrix and its factors, and so many passes over them beside it.
+  static void CountProducts(const FactorLayout& layout, int passes, PlannedOp& op) {
+    for (const FactoredMatrix& m : layout.matrices) {
+      const auto elements = static_cast<double>(m.rows * m.cols);
+      op.flops += 2 * elements * static_cast<double>(m.rank);
+      op.bytes += 4 * ((1 + passes) * elements + static_cast<double>(m.rank * (m.rows + m.cols)));
+    }
+  }
+
+  void AddFactorExchange(OpKind kind, int group, int64_t elements) {
+    if (options_.world == 1) return;
+    const double bytes = 4 * static_cast<double>(elements);
+    PlannedOp& op = Add(kind, When::kLastMicroStep, group);
+    op.bytes = 2 * bytes;
+    op.wire_bytes = 2 * (1 - sharing_) * bytes;
+  }
+
   void AddReduceScalars() {
     const double bytes = 8 * LossScalar(static_cast<int>(graph_.losses.size()));
     PlannedOp& op = Add(OpKind::kReduceScalars, When::kUpdate, -1);
@@ -239,6 +300,7 @@ class TrainingOps {
   // gathered and the one before scattered, so three updates exist at once; by itself a rank has
   // nothing to wait for, and one is enough.
   void AddUpdates() {
+    for (const int group : compressed_) Add(OpKind::kForgetErrors, When::kUpdate, group);
     std::vector<int> muon;
     for (int group = 0; group < static_cast<int>(groups_.size()); ++group) {
       if (groups_[group].frozen) continue;
@@ -388,9 +450,12 @@ class TrainingOps {
   const PlanOptions& options_;
   const double sharing_;  // one rank's part of what is divided among all
   std::vector<std::vector<int>> completed_by_;
-  std::vector<int> shared_;   // groups whose gradients another pipeline stage adds to
-  std::vector<int> order_;    // groups as their gradients complete
-  size_t measured_ = 0;       // of those: how many have their norms
+  std::vector<int> shared_;      // groups whose gradients another pipeline stage adds to
+  std::vector<int> order_;       // groups as their gradients complete
+  size_t measured_ = 0;          // of those: how many have their norms
+  std::vector<int> compressed_;  // groups that travel as factors, as their gradients complete
+  size_t projected_ = 0;         // of those: how many have their right factors
+  size_t expanded_ = 0;          // and gradients again
   std::vector<int> on_disk_;  // groups whose state is read and written, in order of their updates
   size_t read_ = 0;           // of those: how many are read
   size_t updated_ = 0;        // and updated
@@ -508,6 +573,9 @@ std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
                                 .decay = parameter.decay,
                                 .lr_scale = update.lr_scale,
                                 .weight_decay = update.weight_decay});
+    if (!group.frozen) {
+      group.parameters.back().rank = FactorRank(value.shape, options.powersgd_rank);
+    }
     group.elements += elements;
     group.padded_elements = begin + elements;
   }

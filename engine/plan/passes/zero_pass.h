@@ -16,6 +16,10 @@
 // happens within a group of ranks, and the step's reduced shards are then all-reduced among the
 // replicas.
 //
+// Where gradients travel as factors (compression.h), a group's left factors are made and reduced
+// when its gradient completes, its right factors when the next group's does, and its gradient of
+// both when the one behind that does. On one rank the same is done without the exchange.
+//
 // Offloaded, a group's reduced gradient is copied to the host beside the rest of the backward and
 // measured right after the next group's completes, so that its bytes come free; the host updates
 // group after group once the scalars are there, and each one's parameters are copied back beside

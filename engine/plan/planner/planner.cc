@@ -19,6 +19,7 @@
 #include "engine/ops/backward.h"
 #include "engine/ops/cost.h"
 #include "engine/optim/batch.h"
+#include "engine/plan/compression.h"
 #include "engine/plan/parameter_updates.h"
 #include "engine/plan/passes/buffer_pass.h"
 #include "engine/plan/passes/context_pass.h"
@@ -67,6 +68,20 @@ absl::Status CheckFewerBits(const PlanOptions& options) {
       absl::StrCat("train.grad_dtype: bf16 needs train.batch.accumulation: 1, and with ",
                    options.Ranks(), " ranks it is ", options.accumulation,
                    ": give a larger train.batch.micro, more ranks, or fp32"));
+}
+
+// Of gradients that travel as factors.
+absl::Status CheckFactors(const PlanOptions& options) {
+  if (options.powersgd_rank == 0) return absl::OkStatus();
+  if (options.Shards() > 1 || options.ModelRanks() * options.context > 1 ||
+      options.offload_optimizer || options.RoundsGradients()) {
+    return absl::InvalidArgumentError(
+        "train.powersgd works on whole gradients in fp32: take train.zero.stage: 0 and "
+        "train.grad_dtype: fp32, and no resources.mesh or train.offload.optimizer");
+  }
+  if (options.device == DeviceKind::kCpu) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "train.powersgd has no kernels for a GPU; choose the device cpu");
 }
 
 absl::Status CheckOptions(const PlanOptions& options) {
@@ -120,6 +135,7 @@ absl::Status CheckOptions(const PlanOptions& options) {
         Name(options.optimizer), ": take ", OptimizersWith(&OptimizerFields::by_element, "or")));
   }
   MP_RETURN_IF_ERROR(CheckFewerBits(options));
+  MP_RETURN_IF_ERROR(CheckFactors(options));
   if (options.offload_disk && !options.offload_optimizer) {
     return absl::InvalidArgumentError("a state on disk is one that is offloaded");
   }
@@ -234,7 +250,8 @@ void Tally(StepPlan& plan) {
     const bool repeated = op.when == When::kEveryMicroStep;
     const double runs = repeated ? static_cast<double>(plan.options.MicroSteps()) : 1;
     const bool again = op.op.phase == graph::Phase::kRecompute;
-    const bool counts = op.op.phase != graph::Phase::kUpdate;  // Muon's are not the model's
+    // Neither Muon's nor those of factors are the model's.
+    const bool counts = op.op.phase != graph::Phase::kUpdate && !IsCompression(op.op.kind);
     // What all tensor ranks do alike is done for the model once.
     const double share = op.op.attributes.divided ? 1 : 1.0 / plan.options.tensor;
     const double made_again = again ? op.flops : op.repeated_flops;
@@ -435,6 +452,9 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .exact = spec.train().determinism() != v1::DETERMINISM_FAST,
       .grad_reduce =
           spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? DType::kBf16 : DType::kF32,
+      .powersgd_rank = spec.train().powersgd().rank(),
+      .powersgd_start = spec.train().powersgd().start_step(),
+      .powersgd_warm = spec.train().powersgd().warm_start(),
       .state_dtype = spec.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16 ? DType::kBf16
                                                                                     : DType::kF32,
       .grad_dtype = spec.train().grad_dtype() == v1::GRAD_DTYPE_BF16 ? DType::kBf16 : DType::kF32,

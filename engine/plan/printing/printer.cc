@@ -325,6 +325,13 @@ std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
   return text;
 }
 
+// Before these steps gradients travel whole.
+std::string FactorsText(const PlanOptions& o) {
+  if (o.powersgd_rank == 0) return "";
+  return absl::StrCat(", as factors of rank ", o.powersgd_rank, " from step ", o.powersgd_start + 1,
+                      " on");
+}
+
 }  // namespace
 
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
@@ -343,8 +350,8 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options) {
     absl::StrAppendFormat(&text, "recompute      %sFLOP more\n",
                           HumanCount(plan.recompute_flops_per_step));
   }
-  absl::StrAppendFormat(&text, "wire           %s sent per step and rank\n",
-                        HumanBytes(plan.wire_bytes_per_step));
+  absl::StrAppendFormat(&text, "wire           %s sent per step and rank%s\n",
+                        HumanBytes(plan.wire_bytes_per_step), FactorsText(o));
   absl::StrAppend(&text, "\nmemory per rank\n");
   const auto line = [&text](absl::string_view name, int64_t bytes) {
     absl::StrAppendFormat(&text, "  %-14s %12s  %14d\n", name,
@@ -409,6 +416,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   json["grad_dtype"] = plan.options.RoundsGradients() ? "bf16" : "fp32";
   json["master"] = plan.options.masters ? "fp32" : "none";
   json["grad_reduce"] = plan.options.grad_reduce == DType::kBf16 ? "bf16" : "fp32";
+  if (plan.options.powersgd_rank > 0) json["powersgd_rank"] = plan.options.powersgd_rank;
   json["micro_batch"] = plan.options.micro_batch;
   json["sequence"] = plan.options.sequence;
   json["accumulation"] = plan.options.accumulation;

@@ -45,6 +45,8 @@ class StepSimulation {
     int additions = 0;  // of what another pipeline stage has made
     int parts = 0;      // sums over tensor ranks
     int rounds = 0;
+    size_t factored = 0;  // how many of FactorOps() are done
+    int forgets = 0;      // of errors, where the step is skipped
     int norms = 0;
     int updates = 0;
     int gathers = 0;
@@ -92,6 +94,9 @@ class StepSimulation {
   absl::Status Reduce(int index);
   void LetGo(int index);
   absl::Status Round(int index);
+  std::vector<OpKind> FactorOps() const;
+  absl::Status Factor(int index);
+  absl::Status ForgetErrors(int index);
   absl::Status CheckSummed(int index, int across) const;
   absl::Status CheckReduced(int index) const;
   absl::Status CheckShard(int index) const;
@@ -132,8 +137,9 @@ class StepSimulation {
   // How often a step reduces each group's shards among replicas.
   int AcrossReplicas() const { return plan_.options.Replicas() > 1 ? 1 : 0; }
 
-  // How often a step reduces each group.
-  int Reductions() const {
+  // How often a step reduces a group. As factors its gradient travels to a rank itself too.
+  int Reductions(size_t index) const {
+    if (plan_.groups[index].Compressed()) return 1;
     if (plan_.options.world == 1) return 0;
     return plan_.options.ShardsGradients() ? micro_steps_ : 1;
   }
@@ -149,7 +155,7 @@ class StepSimulation {
   }
 
   // Values beyond the graph's: gradient shards, updates, norms of updates, on the host gradients,
-  // parameters and scalars, the largest magnitudes, and states that are on disk.
+  // parameters and scalars, the largest magnitudes, states that are on disk, and factors.
   ValueId HostGradient(int index) const {
     return shards_begin_ + 2 * static_cast<ValueId>(groups_.size()) + 1 + index;
   }
@@ -163,6 +169,10 @@ class StepSimulation {
   ValueId Norms() const { return shards_begin_ + 2 * static_cast<ValueId>(groups_.size()); }
   ValueId Amaxes() const { return HostScalars() + 1; }
   ValueId State(int index, int state) const { return Amaxes() + 1 + index * kMostStates + state; }
+  ValueId LeftFactors(int index) const {
+    return State(static_cast<int>(groups_.size()), 0) + 2 * index;
+  }
+  ValueId RightFactors(int index) const { return LeftFactors(index) + 1; }
   int NormReductions() const {
     return plan_.update_norms != kNoBuffer && plan_.options.Shards() > 1 ? 1 : 0;
   }

@@ -17,6 +17,12 @@ using graph::ValueId;
 bool WorksOnGroup(OpKind kind) {
   switch (kind) {
     case OpKind::kReduceGradients:
+    case OpKind::kCompressGradients:
+    case OpKind::kReduceLeftFactors:
+    case OpKind::kProjectGradients:
+    case OpKind::kReduceRightFactors:
+    case OpKind::kExpandGradients:
+    case OpKind::kForgetErrors:
     case OpKind::kReduceReplicas:
     case OpKind::kReduceShared:
     case OpKind::kReduceParts:
@@ -62,6 +68,14 @@ absl::Status StepSimulation::GroupOp() {
   switch (kind) {
     case OpKind::kReduceGradients:
       return Reduce(index);
+    case OpKind::kCompressGradients:
+    case OpKind::kReduceLeftFactors:
+    case OpKind::kProjectGradients:
+    case OpKind::kReduceRightFactors:
+    case OpKind::kExpandGradients:
+      return Factor(index);
+    case OpKind::kForgetErrors:
+      return ForgetErrors(index);
     case OpKind::kReduceShared:
       return AddShared(index);
     case OpKind::kReduceParts:
@@ -153,6 +167,7 @@ absl::Status StepSimulation::Reduce(int index) {
   MP_RETURN_IF_ERROR(CheckParts(index));
   Group& group = groups_[index];
   const std::string& name = plan_.groups[index].name;
+  if (plan_.groups[index].Compressed()) return Violation(name, " is to travel as factors");
   if (!plan_.options.ShardsGradients() || plan_.options.RoundsGradients()) {
     ++group.reductions;
     return absl::OkStatus();
@@ -168,6 +183,43 @@ absl::Status StepSimulation::Reduce(int index) {
   }
   ++group.reductions;
   LetGo(index);
+  return absl::OkStatus();
+}
+
+// What the reduction of a group consists of whose gradient travels as factors, in this order.
+std::vector<OpKind> StepSimulation::FactorOps() const {
+  if (plan_.options.world == 1) {
+    return {OpKind::kCompressGradients, OpKind::kProjectGradients, OpKind::kExpandGradients};
+  }
+  return {OpKind::kCompressGradients, OpKind::kReduceLeftFactors, OpKind::kProjectGradients,
+          OpKind::kReduceRightFactors, OpKind::kExpandGradients};
+}
+
+// One of those, once a step. The first finds the gradient complete; the others find the factors.
+absl::Status StepSimulation::Factor(int index) {
+  MP_RETURN_IF_ERROR(CheckComplete(index));
+  const FlatGroup& flat = plan_.groups[index];
+  Group& group = groups_[index];
+  const std::vector<OpKind> ops = FactorOps();
+  if (!flat.Compressed() || group.factored >= ops.size() || ops[group.factored] != Op().kind) {
+    return Violation("is not what the factors of ", flat.name, " need next");
+  }
+  if (group.factored == 0) {
+    HoldBytes(LeftFactors(index), GroupBytes(flat.left_buffer));
+    HoldBytes(RightFactors(index), GroupBytes(flat.right_buffer));
+  } else if (!valid_[LeftFactors(index)] || !valid_[RightFactors(index)]) {
+    return Violation("the factors of ", flat.name, " are lost: their bytes are reused");
+  }
+  ++group.factored;
+  if (group.factored == ops.size()) ++group.reductions;
+  return absl::OkStatus();
+}
+
+absl::Status StepSimulation::ForgetErrors(int index) {
+  const std::string& name = plan_.groups[index].name;
+  if (!plan_.groups[index].Compressed()) return Violation(name, " has no errors");
+  if (scalar_reductions_ != 1) return Violation("whether the step updates is not known");
+  ++groups_[index].forgets;
   return absl::OkStatus();
 }
 
@@ -195,7 +247,7 @@ absl::Status StepSimulation::Round(int index) {
 // to be rounded yet.
 absl::Status StepSimulation::CheckSummed(int index, int across) const {
   const Group& group = groups_[index];
-  if (group.reductions != Reductions() || group.across != across) {
+  if (group.reductions != Reductions(index) || group.across != across) {
     return Violation(plan_.groups[index].name, " is not reduced");
   }
   const bool whole = !plan_.options.ShardsGradients() || plan_.options.RoundsGradients();

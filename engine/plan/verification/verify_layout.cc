@@ -88,7 +88,8 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, absl::st
                         (plan.options.GradientsPass() ||
                          (one_micro_step && group.elements == group.padded_elements))) ||
                        (buffer == group.gradient_shard_buffer && one_micro_step) ||
-                       buffer == group.update_buffer;
+                       buffer == group.update_buffer || buffer == group.left_buffer ||
+                       (buffer == group.right_buffer && !plan.options.powersgd_warm);
   if (!found.persistent && !may_die) {
     return Violation(found.name, " of a group must be persistent");
   }
@@ -217,9 +218,45 @@ absl::Status VerifyAverage(const StepPlan& plan, const FlatGroup& group) {
   return Violation("group ", group.name, " has an average, but none is kept");
 }
 
+// Whether a gradient travels as factors, and how large these are. By the paper's sizes, and not as
+// the passes lay them out.
+struct FactorSizes {
+  int64_t left = 0;
+  int64_t right = 0;
+  int64_t whole = 0;
+};
+FactorSizes FactorsOf(const StepPlan& plan, const FlatGroup& group) {
+  FactorSizes sizes;
+  for (const GroupParameter& p : group.parameters) {
+    const int64_t rows = p.shape.empty() ? 1 : p.shape[0], cols = p.elements / rows;
+    const int64_t rank = std::min({rows, cols, plan.options.powersgd_rank});
+    if (rank > 0 && 2 * rank * (rows + cols) < p.elements) {
+      sizes.left += rank * rows;
+      sizes.right += rank * cols;
+    } else {
+      sizes.whole += p.elements;
+    }
+  }
+  return sizes;
+}
+
+absl::Status VerifyFactors(const StepPlan& plan, const FlatGroup& group) {
+  const FactorSizes sizes = FactorsOf(plan, group);
+  if (sizes.left == 0) {
+    if (!group.Compressed()) return absl::OkStatus();
+    return Violation("group ", group.name, " has an error, but no gradient travels as factors");
+  }
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "its error", group.error_buffer,
+                                  group.padded_elements * ByteSize(DType::kF32)));
+  MP_RETURN_IF_ERROR(
+      ExpectBuffer(plan, group, "left factors", group.left_buffer, 4 * (sizes.left + sizes.whole)));
+  return ExpectBuffer(plan, group, "right factors", group.right_buffer, 4 * sizes.right);
+}
+
 absl::Status VerifyFrozenBuffers(const FlatGroup& group) {
   std::vector<BufferId> buffers = {group.gradient_buffer, group.gradient_shard_buffer,
-                                   group.host_gradient_buffer, group.average_buffer};
+                                   group.host_gradient_buffer, group.average_buffer,
+                                   group.error_buffer};
   for (const StateBuffers& more : {group.state_buffers, group.scale_buffers}) {
     buffers.insert(buffers.end(), more.begin(), more.end());
   }
@@ -267,6 +304,7 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   MP_RETURN_IF_ERROR(VerifyUpdateBuffers(plan, group));
   MP_RETURN_IF_ERROR(VerifyHostBuffers(plan, group));
   MP_RETURN_IF_ERROR(VerifyAverage(plan, group));
+  MP_RETURN_IF_ERROR(VerifyFactors(plan, group));
   if (KeepsCodes(group.optimizer)) return VerifyQuantizedBuffers(plan, group);
   if (group.state_dtype != plan.options.state_dtype) {
     return Violation("group ", group.name, " keeps its state in another type than the options say");
@@ -406,6 +444,14 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
   if (planned.op.kind == graph::OpKind::kReduceGradients) {
     const double all = 2 * (1 - 1.0 / RanksOf(plan.groups[index], options));
     return (options.Shards() == 1 ? all : of_group) * gradient * elements;
+  }
+  if (planned.op.kind == graph::OpKind::kReduceLeftFactors) {  // and what travels whole
+    const FactorSizes sizes = FactorsOf(plan, plan.groups[index]);
+    return 2 * (1 - 1.0 / options.world) * (4 * static_cast<double>(sizes.left + sizes.whole));
+  }
+  if (planned.op.kind == graph::OpKind::kReduceRightFactors) {
+    const FactorSizes sizes = FactorsOf(plan, plan.groups[index]);
+    return 2 * (1 - 1.0 / options.world) * (4 * static_cast<double>(sizes.right));
   }
   if (planned.op.kind == graph::OpKind::kGatherUpdates) return others * 4 * elements;
   if (planned.op.kind == graph::OpKind::kScatterUpdates) {

@@ -37,18 +37,19 @@ absl::Status StepSimulation::CheckEnd() const {
       return absl::InternalError(absl::StrCat("group ", plan_.groups[i].name, ": the gradients of ",
                                               "stages are added ", group.additions, " times"));
     }
-    if (group.reductions == Reductions() && group.across == AcrossReplicas() && group.norms == 1 &&
+    if (group.reductions == Reductions(i) && group.across == AcrossReplicas() && group.norms == 1 &&
         group.updates == 1 && group.averages == Averages() && group.gathers == gathers &&
-        group.copies == Returns(i) && group.returns == Returns(i)) {
+        group.forgets == (plan_.groups[i].Compressed() ? 1 : 0) && group.copies == Returns(i) &&
+        group.returns == Returns(i)) {
       MP_RETURN_IF_ERROR(CheckOnDisk(i));
       continue;
     }
-    return absl::InternalError(
-        absl::StrCat("group ", plan_.groups[i].name, ": ", group.reductions, " reductions, ",
-                     group.norms, " norms, ", group.updates, " updates, ", group.averages,
-                     " averages and ", group.gathers, " gathers, ", group.copies, " copies and ",
-                     group.returns, " returns; expected ", Reductions(), ", 1, 1, ", Averages(),
-                     ", ", gathers, ", ", Returns(i), " and ", Returns(i)));
+    return absl::InternalError(absl::StrCat(
+        "group ", plan_.groups[i].name, ": ", group.reductions, " reductions, ", group.norms,
+        " norms, ", group.updates, " updates, ", group.averages, " averages and ", group.gathers,
+        " gathers, ", group.copies, " copies and ", group.returns, " returns; expected ",
+        Reductions(i), ", 1, 1, ", Averages(), ", ", gathers, ", ", Returns(i), " and ", Returns(i),
+        "; errors are forgotten ", group.forgets, " times"));
   }
   return absl::OkStatus();
 }

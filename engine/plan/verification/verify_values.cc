@@ -29,7 +29,7 @@ StepSimulation::StepSimulation(const StepPlan& plan, const Program& program, int
       training_(&program == &plan.train),
       micro_steps_(micro_steps),
       shards_begin_(static_cast<ValueId>(program.graph.values.size())),
-      valid_(program.graph.values.size() + (4 + kMostStates) * plan.groups.size() + 3, false),
+      valid_(program.graph.values.size() + (6 + kMostStates) * plan.groups.size() + 3, false),
       written_in_(program.graph.values.size(), kNever),
       group_of_(program.graph.values.size(), -1),
       groups_(plan.groups.size()) {

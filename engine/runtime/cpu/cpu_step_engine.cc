@@ -80,22 +80,22 @@ class CpuEngine : public StepEngine {
   std::unique_ptr<Executor> gather_;
 };
 
-// Tensor ranks compute the same beside each other, and each keeps what it has computed: with other
-// products, or other numbers of threads, they would drift apart.
+// Tensor ranks compute the same beside each other, and so do all ranks with factors of gradients.
+// Each keeps what it has computed: with other products, or other numbers of threads, they would
+// drift apart.
 absl::Status CheckSameProducts(int threads, comm::Communicator& communicator) {
   return Annotate(
       comm::CheckAgreement(communicator, {{"CPU", kernels::CpuDescription()},
                                           {"threads of a rank", absl::StrCat(threads)}}),
-      "resources.mesh needs ranks that are alike: give resources.threads_per_rank, and "
-      "hosts "
-      "of one kind (resources.pool)");
+      "resources.mesh and train.powersgd need ranks that are alike: give "
+      "resources.threads_per_rank, and hosts of one kind (resources.pool)");
 }
 
 absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   comm::Communicator* communicator = arguments.communicator;
   const data::TrainingData& data = arguments.data;
   MP_RETURN_IF_ERROR(MakePlan(arguments.spec, arguments.threads, communicator->rank()));
-  if (plan_.options.ModelRanks() > 1) {
+  if (plan_.options.ModelRanks() > 1 || plan_.options.powersgd_rank > 0) {
     MP_RETURN_IF_ERROR(CheckSameProducts(arguments.threads, *communicator));
   }
   MP_ASSIGN_OR_RETURN(arena_, Arena::Allocate(plan_.arena_bytes));

@@ -33,6 +33,12 @@ class CollectiveMaker {
       case OpKind::kReduceGradients:
         call = ReduceGradients();
         break;
+      case OpKind::kReduceLeftFactors:
+        call = OnFactors(Group().left_buffer);
+        break;
+      case OpKind::kReduceRightFactors:
+        call = OnFactors(Group().right_buffer);
+        break;
       case OpKind::kReduceShared:
         call = GradientAmong(OuterStages(plan_.options, rank_, tensor_rank_));
         break;
@@ -149,6 +155,11 @@ class CollectiveMaker {
     call.among = ShardsOfGroup();
     if (plan_.options.Shards() == 1) call.kind = Kind::kAllReduce;
     return call;
+  }
+
+  // All of a buffer of factors.
+  Collective OnFactors(plan::BufferId buffer) const {
+    return OnBuffer(Kind::kAllReduce, buffer, plan_.buffers[buffer].bytes / 4, DType::kF32);
   }
 
   Collective ReduceReplicas() const {

@@ -157,6 +157,22 @@ TEST(Collectives, AreTheCallsOfTheCpuBackendInItsOrder) {
   }
 }
 
+// Both exchanges of factors; before the first step that compresses, the gradients' one.
+TEST(Collectives, OfFactorsAreThoseOfTheCpuBackend) {
+  TinyJob job;
+  v1::JobSpec spec = Spec(job, 0, 0, v1::OptimizerSpec::TYPE_ADAMW, v1::GRAD_REDUCE_FP32);
+  const auto whole = CallsOnTheCpu(spec, 1);
+  spec.mutable_train()->mutable_powersgd()->set_rank(4);
+  CpuBackend backend(1);
+  const plan::StepPlan plan = PlanOf(spec, backend);
+  const auto calls = CollectivesOfStep(plan, 1);
+  ASSERT_TRUE(calls.ok()) << calls.status();
+  EXPECT_THAT(AsCalls(*calls), testing::ElementsAreArray(CallsOnTheCpu(spec, 1)));
+  EXPECT_GT(calls->size(), whole.size());
+  spec.mutable_train()->mutable_powersgd()->set_start_step(1);
+  EXPECT_EQ(CallsOnTheCpu(spec, 1).size(), whole.size());
+}
+
 // No deadlock: the i-th call of every rank is of the same kind, size and type, and every rank that
 // a rank calls is calling the same set.
 TEST(Collectives, RanksAgree) {

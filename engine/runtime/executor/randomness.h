@@ -16,6 +16,8 @@ enum class RandomPurpose : uint32_t {
   kRoundMaster = 6,  // the same: parameters that are their own masters
   kRoundState2 = 7,  // the same: an optimizer's third and fourth state
   kRoundState3 = 8,
+  kLeftFactor = 9,    // the same: of a gradient that travels as factors
+  kRightFactor = 10,  // the same
 };
 
 // Of an optimizer's state, by its place among them.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "engine/comm/communicator.h"
@@ -242,6 +243,19 @@ bool ParameterStore::InRows(const plan::GroupParameter& p) const {
 
 absl::Status ParameterStore::ShareDivided() {
   return divided_.has_value() ? divided_->Share(*communicator_) : absl::OkStatus();
+}
+
+absl::Status ParameterStore::ShareErrors() {
+  const int world = plan_.options.world;
+  if (world == 1) return absl::OkStatus();
+  for (const plan::FlatGroup& group : plan_.groups) {
+    if (!group.Compressed()) continue;
+    auto* error = reinterpret_cast<float*>(BufferAt(group.error_buffer));
+    MP_RETURN_IF_ERROR(communicator_->AllReduce(
+        absl::MakeSpan(error, static_cast<size_t>(group.padded_elements))));
+    kernels::Scale(error, group.padded_elements, 1.0F / static_cast<float>(world));
+  }
+  return absl::OkStatus();
 }
 
 void ParameterStore::InitializeParameter(uint64_t seed, int parameter, int64_t begin, int64_t end,

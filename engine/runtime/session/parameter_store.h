@@ -58,6 +58,10 @@ class ParameterStore {
   std::vector<StateInterval> Saved(int part) const;
   // Before what Saved gives is read. Collective; nothing where tensor ranks divide nothing.
   absl::Status ShareDivided();
+  // What gradients that travel as factors have left out: every rank goes on with the ranks' mean,
+  // which has the same sum and can be saved once. Before what Saved gives is read. Collective;
+  // nothing where there is none.
+  absl::Status ShareErrors();
 
   // Masters from (seed, parameter, element), also of the base; m and v zero; averages as
   // StartAverages. Local.

@@ -1,8 +1,10 @@
 #include "engine/runtime/session/statistics_store.h"
 
 #include <algorithm>
+#include <string>
 
 #include "engine/ops/fp8/fp8_cpu_kernel.h"
+#include "engine/plan/compression.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
 #include "engine/state/layout.h"
@@ -11,34 +13,50 @@ namespace milepost::runtime {
 
 StatisticsStore::StatisticsStore(const plan::StepPlan& plan, const graph::Graph& graph, char* arena,
                                  int32_t first_tensor)
-    : graph_(graph) {
+    : graph_(graph), first_tensor_(first_tensor) {
   const plan::StatisticsLayout layout = plan::LayOutStatistics(graph);
   for (size_t i = 0; i < graph.statistics.size(); ++i) {
     const graph::Value& value = graph.values[graph.statistics[i].value];
-    v1::TensorInfo& info = tensors_.emplace_back();
-    info.set_name(value.name);
-    info.set_kind(state::kStatisticKind);
-    info.set_dtype(Name(value.dtype));
-    for (int64_t dimension : value.shape) info.add_shape(dimension);
-    intervals_.push_back(
-        {.tensor = first_tensor + static_cast<int32_t>(i),
-         .end = graph::Elements(value.shape),
-         .data = arena + plan.buffers[plan.statistics].offset + layout.offsets[i]});
+    Add(value.name, state::kStatisticKind, value.dtype, {value.shape.begin(), value.shape.end()},
+        arena + plan.buffers[plan.statistics].offset + layout.offsets[i]);
   }
+  if (plan.options.powersgd_warm) AddFactors(plan, graph, arena);
   if (graph.scalings.empty()) return;
   static_assert(plan::kScalingFloats == kernels::kScalingFloats &&
                 plan::kAmaxSlots == kernels::kAmaxSlots &&
                 plan::kMostParts == kernels::kMostStacked);
-  const auto tensors = static_cast<int64_t>(graph.scalings.size());
+  Add("fp8", state::kScalingKind, DType::kF32,
+      {static_cast<int64_t>(graph.scalings.size()), plan::kScalingFloats},
+      arena + plan.buffers[plan.scalings].offset);
+}
+
+void StatisticsStore::Add(absl::string_view name, const char* kind, DType dtype,
+                          const std::vector<int64_t>& shape, char* data) {
   v1::TensorInfo& info = tensors_.emplace_back();
-  info.set_name("fp8");
-  info.set_kind(state::kScalingKind);
-  info.set_dtype(Name(DType::kF32));
-  info.add_shape(tensors);
-  info.add_shape(plan::kScalingFloats);
-  intervals_.push_back({.tensor = first_tensor + static_cast<int32_t>(graph.statistics.size()),
-                        .end = tensors * plan::kScalingFloats,
-                        .data = arena + plan.buffers[plan.scalings].offset});
+  info.set_name(std::string(name));
+  info.set_kind(kind);
+  info.set_dtype(Name(dtype));
+  int64_t elements = 1;
+  for (const int64_t dimension : shape) {
+    info.add_shape(dimension);
+    elements *= dimension;
+  }
+  intervals_.push_back({.tensor = first_tensor_ + static_cast<int32_t>(tensors_.size()) - 1,
+                        .end = elements,
+                        .data = data});
+}
+
+void StatisticsStore::AddFactors(const plan::StepPlan& plan, const graph::Graph& graph,
+                                 char* arena) {
+  for (const plan::FlatGroup& group : plan.groups) {
+    if (!group.Compressed()) continue;
+    char* right = arena + plan.buffers[group.right_buffer].offset;
+    for (const plan::FactoredMatrix& m : plan::LayOutFactors(group).matrices) {
+      const graph::Parameter& p = graph.parameters[group.parameters[m.parameter].parameter];
+      Add(graph.values[p.value].name, state::kFactorKind, DType::kF32, {m.rank, m.cols},
+          right + m.right * ByteSize(DType::kF32));
+    }
+  }
 }
 
 void StatisticsStore::InitializeScalings() const {
@@ -52,6 +70,10 @@ void StatisticsStore::InitializeScalings() const {
 
 void StatisticsStore::Initialize() const {
   InitializeScalings();
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].kind() != state::kFactorKind) continue;
+    std::fill_n(reinterpret_cast<float*>(intervals_[i].data), intervals_[i].end, 0.0F);
+  }
   for (size_t i = 0; i < graph_.statistics.size(); ++i) {
     const double initial = graph_.statistics[i].initial;
     const int64_t count = intervals_[i].end;

@@ -1,6 +1,6 @@
-// A rank's running statistics inside the arena, as state tensors of kind "statistic", and the
-// scalings of its 8-bit tensors, as one of kind "scaling". Every rank holds all of them, the same
-// on all; one saves them.
+// A rank's running statistics inside the arena, as state tensors of kind "statistic", the right
+// factors of its gradients, of kind "factor", and the scalings of its 8-bit tensors, as one of kind
+// "scaling". Every rank holds all of them, the same on all; one saves them.
 //
 //   StatisticsStore statistics(plan, plan.train.graph, arena.data(), /*first_tensor=*/n);
 //   statistics.Initialize();
@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "engine/dtype/dtype.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/executor/state_interval.h"
 #include "milepost/v1/checkpoint.pb.h"
@@ -32,7 +34,12 @@ class StatisticsStore {
   bool HasNewScalings() const;
 
  private:
+  void Add(absl::string_view name, const char* kind, DType dtype, const std::vector<int64_t>& shape,
+           char* data);
+  void AddFactors(const plan::StepPlan& plan, const graph::Graph& graph, char* arena);
+
   const graph::Graph& graph_;
+  const int32_t first_tensor_;
   std::vector<v1::TensorInfo> tensors_;
   std::vector<StateInterval> intervals_;
 };

@@ -254,7 +254,10 @@ comm::RankSet TrainingSession::OwnDataRanks() const {
 
 absl::Status TrainingSession::PrepareSave(int part) {
   MP_RETURN_IF_ERROR(FetchState(part));
-  const absl::Status status = store_->ShareDivided();
+  absl::Status status = store_->ShareDivided();
+  // Once after a step: the mean of what is alike may be rounded to something else.
+  if (status.ok() && errors_differ_) status = store_->ShareErrors();
+  errors_differ_ = false;
   return status.ok() ? status : Fail(status);
 }
 
@@ -311,6 +314,7 @@ absl::StatusOr<StepReport> TrainingSession::Step(bool stop_requested) {
   SetUpdate();
   // Running statistics move in every one of them.
   in_micro_steps_ = ChangesStateInMicroSteps();
+  errors_differ_ = plan().options.powersgd_rank > 0;
   if (absl::Status status = RunMicroSteps(); !status.ok()) return Fail(status);
   Enter(Activity::kUpdate);
   absl::StatusOr<absl::Span<const double>> scalars = engine_->FinishStep(context_);

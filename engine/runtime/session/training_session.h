@@ -129,8 +129,8 @@ class TrainingSession {
   absl::Status InitializeParameters();
 
   // ---- state in and out ----
-  // Names, kinds ("master", "m", "v", "ema", "statistic", "scaling"), dtypes and global shapes; the
-  // same on every rank.
+  // Names, kinds ("master", "m", "v", "ema", "error", "statistic", "factor", "scaling"), dtypes and
+  // global shapes; the same on every rank.
   const std::vector<v1::TensorInfo>& state_tensors() const { return tensors_; }
   // State that lies on disk comes in and goes out in parts, one after the other by the same memory;
   // other state is one part, 0.
@@ -163,7 +163,8 @@ class TrainingSession {
   // value yet. On the CPU it is there, or is read from disk; a device copies. Blocks.
   absl::Status FetchState(int part);
   // FetchState of a part that is saved. Where resources.mesh.tensor is above 1 it is collective:
-  // what tensor ranks divide is put together.
+  // what tensor ranks divide is put together. So it is with train.powersgd: all ranks go on with
+  // the mean of their errors, as those do that are given what is saved.
   absl::Status PrepareSave(int part);
   // The intervals that this rank saves of a part: over all ranks and parts every element exactly
   // once. `data` is valid from PrepareSave to the next one, FetchState or Step: copy it before.
@@ -255,7 +256,9 @@ class TrainingSession {
   void KeepValidation(const EvaluationReport& report);
   absl::Status EvaluateTurn(const data::SampleSource& source, const data::ValidationShare& share,
                             bool many_documents);
-  bool ChangesStateInMicroSteps() const { return !statistics_->intervals().empty(); }
+  bool ChangesStateInMicroSteps() const {
+    return !statistics_->intervals().empty() || plan().options.powersgd_rank > 0;
+  }
 
   // The ranks with samples of their own that have what this rank has of each layer.
   comm::RankSet OwnDataRanks() const;
@@ -285,6 +288,7 @@ class TrainingSession {
   bool has_parameters_ = false;
   bool base_given_ = false;      // since parameters last went to where steps find them
   bool in_micro_steps_ = false;  // that change the state
+  bool errors_differ_ = false;   // between the ranks, of gradients that travel as factors
   bool averages_taken_ = false;  // they lie where parameters do
   bool exchanging_ = false;      // either: an exchange of the two is under way, or has failed
   absl::Status failure_;
