@@ -104,15 +104,27 @@ absl::Status SetHosts(const PlanOptions& options, const v1::JobSpec& spec, plan:
   return absl::OkStatus();
 }
 
+// Whether the rest of an open spec is valid. Where its batch is too small for so many data ranks,
+// context ranks may be what helps: then with as many as may be.
+absl::Status ValidateOpen(v1::JobSpec spec) {
+  const absl::Status status = ValidateJobSpec(spec);
+  const std::vector<int> contexts = PossibleContexts(spec);
+  if (status.ok() || TensorIsAuto(spec) || contexts.size() == 1) return status;
+  spec.mutable_resources()->mutable_mesh()->set_context(contexts.back());
+  NormalizeJobSpec(&spec);
+  return ValidateJobSpec(spec).ok() ? absl::OkStatus() : status;
+}
+
 // The spec with all that a search chooses left open.
 absl::StatusOr<v1::JobSpec> OpenSpec(v1::JobSpec spec, const PlanOptions& options) {
   if (MemoryIsLow(spec)) {
     return absl::InvalidArgumentError(
         "train.memory: low is not for --search, which does not change what is stored; take exact");
   }
-  if (ContextRanks(spec.resources()) > 1) {
+  if (spec.train().has_powersgd()) {
     return absl::InvalidArgumentError(
-        "resources.mesh.context is not for --search, which knows no context ranks; remove it");
+        "train.powersgd is not for --search, whose meshes and ZeRO stages it does not work with; "
+        "remove it");
   }
   if (ExpertRanks(spec.resources()) > 1) {
     return absl::InvalidArgumentError(
@@ -134,7 +146,7 @@ absl::StatusOr<v1::JobSpec> OpenSpec(v1::JobSpec spec, const PlanOptions& option
     spec.mutable_resources()->mutable_mesh()->set_tensor(kAuto);
   }
   NormalizeJobSpec(&spec);
-  MP_RETURN_IF_ERROR(Annotate(ValidateJobSpec(spec), "with what --search chooses left open"));
+  MP_RETURN_IF_ERROR(Annotate(ValidateOpen(spec), "with what --search chooses left open"));
   return spec;
 }
 
@@ -176,6 +188,7 @@ absl::StatusOr<plan::SearchResult> SearchOn(const v1::JobSpec& given, const Plan
   }
   MP_ASSIGN_OR_RETURN(plan::SearchResult result, SearchFor(spec, place));
   result.had_pipeline = given.resources().mesh().has_pipeline();
+  result.had_context = given.resources().mesh().has_context();
   return result;
 }
 

@@ -148,8 +148,48 @@ TEST_F(PlanCommandTest, SearchesPipelines) {
                             " --set train.recompute=", best["recompute"].get<std::string>()));
   EXPECT_EQ(plan["required_bytes"], best["bytes"]);
   EXPECT_NEAR(plan["expected"]["seconds"].get<double>() / best["seconds"].get<double>(), 1, 0.01);
-  EXPECT_THAT(RunCli("plan examples/llama3-8b.yaml --search --set resources.mesh.context=2").err,
-              HasSubstr("resources.mesh.context is not for --search"));
+}
+
+TEST_F(PlanCommandTest, SearchIsNotForGradientsAsFactors) {
+  EXPECT_THAT(RunCli("plan examples/gpt2-124m.yaml --search --set train.powersgd.rank=4 "
+                     "--set train.zero.stage=0")
+                  .err,
+              HasSubstr("train.powersgd is not for --search"));
+}
+
+// Four sequences of 128k tokens for 64 ranks, and two of a million.
+TEST_F(PlanCommandTest, SearchesContextRanks) {
+  struct Long {
+    int64_t tokens;
+    int sequences;
+  };
+  for (const Long& batch : {Long{131072, 4}, Long{1048576, 2}}) {
+    SCOPED_TRACE(batch.tokens);
+    const std::string of = absl::StrCat(
+        "examples/llama3-8b.yaml --ranks 64 --device h100 --hosts 8 --set data.sequence_length=",
+        batch.tokens, " --set model.llama.context=", batch.tokens,
+        " --set train.batch.global=", batch.sequences);
+    // What the spec has of context ranks is replaced.
+    const auto found = PlanJson(absl::StrCat(of, " --search --set resources.mesh.context=2"));
+    const auto& best = found["best"][0];
+    const int context = best.value("context", 1);
+    EXPECT_GT(context, 1);
+    EXPECT_EQ(
+        best["data"].get<int>() * context * best.value("pipeline", 1) * best["tensor"].get<int>(),
+        64);
+    EXPECT_LE(best["bytes"].get<double>(), 80 * 1073741824.0);
+    const Outcome table =
+        RunCli(absl::StrCat("plan ", of, " --search --set resources.mesh.context=2"));
+    EXPECT_THAT(table.out, HasSubstr(absl::StrCat(context, " context x ")));
+    const std::string last = absl::StrCat("--set resources.mesh.context=", context);
+    ASSERT_THAT(table.err, HasSubstr(last));
+    // The command is of what was chosen.
+    const std::string flags = table.err.substr(table.err.find(" --set"));
+    const auto plan = PlanJson(absl::StrCat("examples/llama3-8b.yaml --device h100 --hosts 8",
+                                            flags.substr(0, flags.find('\n'))));
+    EXPECT_EQ(plan["required_bytes"], best["bytes"]);
+    EXPECT_NEAR(plan["expected"]["seconds"].get<double>() / best["seconds"].get<double>(), 1, 0.01);
+  }
 }
 
 TEST_F(PlanCommandTest, ANetworkIsAHosts) {

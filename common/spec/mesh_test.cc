@@ -13,6 +13,7 @@
 namespace milepost {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using v1::JobSpec;
 
@@ -245,6 +246,25 @@ TEST(MeshTest, SaysWhatContextRanksBreak) {
               HasSubstr("must be a multiple of resources.mesh.context (2), got 3"));
   EXPECT_THAT(message([](JobSpec* s) { s->mutable_train()->mutable_batch()->set_global(6); }),
               HasSubstr("multiple of micro * (ranks / context) = 8"));
+}
+
+TEST(MeshTest, KnowsWhichContextRanksThereMayBe) {
+  const auto possible = [](int ranks, int tensor, const auto& change) {
+    return PossibleContexts(ContextSpec([&](JobSpec* s) {
+      s->mutable_resources()->set_ranks(ranks);
+      s->mutable_resources()->mutable_mesh()->set_tensor(tensor);
+      s->mutable_train()->mutable_batch()->set_global(48);
+      change(s);
+    }));
+  };
+  const auto as_it_is = [](JobSpec*) {};
+  EXPECT_THAT(possible(12, 1, as_it_is), ElementsAre(1, 2, 4));
+  EXPECT_THAT(possible(12, 2, as_it_is), ElementsAre(1, 2));  // of two heads
+  EXPECT_THAT(possible(6, 1, as_it_is), ElementsAre(1, 2));
+  EXPECT_THAT(possible(12, 1, [](JobSpec* s) { s->mutable_data()->set_sequence_length(22); }),
+              ElementsAre(1, 2));
+  EXPECT_THAT(possible(12, 1, [](JobSpec* s) { s->mutable_train()->mutable_dpo(); }),
+              ElementsAre(1));
 }
 
 // Heads of keys that are fewer than ranks are shared, if each has as many.

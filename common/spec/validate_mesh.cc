@@ -298,4 +298,24 @@ std::vector<int> PossibleTensors(const v1::JobSpec& normalized) {
   return tensors;
 }
 
+std::vector<int> PossibleContexts(const v1::JobSpec& normalized) {
+  v1::JobSpec with = normalized;
+  v1::MeshSpec* mesh = with.mutable_resources()->mutable_mesh();
+  mesh->set_tensor(TensorRanks(normalized.resources()));
+  mesh->clear_context();
+  const int rest = DataRanks(with.resources());
+  const std::vector<Divided> sizes = DividedByContext(with);
+  std::vector<int> contexts = {1};
+  for (int context = 2; context <= std::min<int64_t>(rest, kMaxContext); ++context) {
+    bool fits = rest % context == 0;
+    for (const Divided& divided : sizes) fits = fits && ContextFits(divided, context);
+    if (!fits) continue;
+    mesh->set_context(context);
+    Checker check;
+    CheckMesh(with, &check);
+    if (check.Take().empty()) contexts.push_back(context);
+  }
+  return contexts;
+}
+
 }  // namespace milepost

@@ -1,6 +1,7 @@
 #include "engine/ops/compression/compression_cpu_kernel.h"
 
 #include <cmath>
+#include <limits>
 
 #include "engine/kernels/cpu/parallel.h"
 
@@ -90,7 +91,7 @@ void MakeOrthonormal(int64_t count, int64_t n, float* rows,
     const double before = LengthOf(row, n);
     if (!std::isfinite(before)) continue;
     double length = RemoveEarlier(i, n, rows, row);
-    if (length <= kDependent * before) {
+    if (length <= kDependent * before || length < std::numeric_limits<float>::min()) {
       draw(i, row);
       length = RemoveEarlier(i, n, rows, row);
     }

@@ -14,7 +14,7 @@ namespace {
 class Compression : public OnEveryTarget {};
 MP_ON_EVERY_TARGET(Compression);
 
-double Dot(const std::vector<float>& rows, int64_t n, int64_t a, int64_t b) {
+double RowDot(const std::vector<float>& rows, int64_t n, int64_t a, int64_t b) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += double{rows[a * n + i]} * rows[b * n + i];
   return sum;
@@ -23,7 +23,7 @@ double Dot(const std::vector<float>& rows, int64_t n, int64_t a, int64_t b) {
 void ExpectOrthonormal(const std::vector<float>& rows, int64_t count, int64_t n) {
   for (int64_t a = 0; a < count; ++a) {
     for (int64_t b = 0; b <= a; ++b) {
-      ASSERT_NEAR(Dot(rows, n, a, b), a == b ? 1 : 0, 1e-6) << a << ", " << b << " of " << count;
+      ASSERT_NEAR(RowDot(rows, n, a, b), a == b ? 1 : 0, 1e-6) << a << ", " << b << " of " << count;
     }
   }
 }

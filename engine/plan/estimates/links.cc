@@ -58,16 +58,26 @@ double ExchangeSeconds(double wire_bytes, const Participants& who, const DeviceP
   return std::max(near_seconds, far > 0 ? far_seconds : 0.0) + profile.collective_seconds;
 }
 
+// Whether a host has whole pipelines.
+bool HasAllStages(const PlanOptions& options, int ranks_per_host) {
+  return options.ModelRanks() * options.context <= ranks_per_host;
+}
+
 }  // namespace
+
+// Each host gives whole groups of tensor ranks, as far as it can, and of a stage's context ranks.
+int DataRanksOnAHost(const PlanOptions& options, int ranks_per_host) {
+  return HasAllStages(options, ranks_per_host)
+             ? ranks_per_host / options.ModelRanks()
+             : std::clamp(ranks_per_host / options.tensor, 1, options.context);
+}
 
 Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_per_host,
                             bool of_experts) {
   const int all = options.Ranks();
   const int on_host = ranks_per_host > 0 ? ranks_per_host : all;
-  // Each host gives whole groups of tensor ranks, as far as it can, and of a stage's context ranks.
-  const bool all_stages = options.ModelRanks() * options.context <= on_host;
-  const int data_on_host = all_stages ? on_host / options.ModelRanks()
-                                      : std::clamp(on_host / options.tensor, 1, options.context);
+  const bool all_stages = HasAllStages(options, on_host);
+  const int data_on_host = DataRanksOnAHost(options, on_host);
   const int shards = options.Shards();
   switch (kind) {
     case OpKind::kReduceScalars:

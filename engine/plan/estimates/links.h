@@ -25,6 +25,9 @@ struct Participants {
 Participants ParticipantsOf(graph::OpKind kind, const PlanOptions& options, int ranks_per_host,
                             bool of_experts = false);
 
+// How many of a stage's data ranks a host has at least, each by one of its tensor ranks.
+int DataRanksOnAHost(const PlanOptions& options, int ranks_per_host);
+
 // `wire_bytes`: that a rank sends. 0 seconds where it sends nothing.
 double CollectiveSeconds(graph::OpKind kind, double wire_bytes, const PlanOptions& options,
                          const DeviceProfile& profile, bool of_experts = false);

@@ -27,7 +27,7 @@ double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike) {
   return alike.parameter_bytes / (o.ShardsParameters() ? shards : 1) +
          alike.gradient_bytes / (o.ShardsGradients() && o.pipeline == 1 ? shards : 1) +
          (o.offload_optimizer ? 0 : alike.optimizer_bytes / shards) +
-         (o.pipeline == 1 ? alike.activation_bytes : 0);
+         (o.pipeline == 1 ? alike.activation_bytes / o.context : 0);
 }
 
 // Of a pipeline. Its first stage keeps `in_flight` micro-batches of no fewer layers than any stage
@@ -38,12 +38,10 @@ double LeastBytesOfStage(const PlanOptions& o, const ScaledDraft& alike,
                          const ScaledDraft& keeps_all, int64_t layers, int in_flight) {
   const double whole = LeastBytesOf(o, alike);
   const double of_first = static_cast<double>(layers / o.pipeline) / static_cast<double>(layers);
-  const double last = o.schedule == PipelineSchedule::kZeroBubble
-                          ? std::max(alike.layer_bytes, keeps_all.layer_bytes)
-                          : alike.layer_bytes;
-  const double again =
-      o.recompute == Recompute::kFull ? keeps_all.layer_bytes / static_cast<double>(layers) : 0;
-  const double kept = alike.layer_bytes * (in_flight - 1) + last;
+  const double own = alike.layer_bytes / o.context, all = keeps_all.layer_bytes / o.context;
+  const double last = o.schedule == PipelineSchedule::kZeroBubble ? std::max(own, all) : own;
+  const double again = o.recompute == Recompute::kFull ? all / static_cast<double>(layers) : 0;
+  const double kept = own * (in_flight - 1) + last;
   return std::max(of_first * (whole + kept), (whole + last) / o.pipeline) + again;
 }
 
@@ -80,19 +78,33 @@ struct AlikeSeconds {
   double sums = 0;  // of tensor ranks
 };
 
+// Of a micro-batch, in the forward and the same again in the backward: of their own tokens context
+// ranks send all heads but their own.
+double LeastExchangeSeconds(const PlanOptions& o, const ScaledDraft& alike,
+                            const DeviceProfile& profile) {
+  if (o.context == 1) return 0;
+  const double own = alike.attention_elements / o.context * (1 - 1.0 / o.context);
+  return CollectiveSeconds(OpKind::kTokensToHeads,
+                           own * static_cast<double>(ByteSize(o.compute_dtype)), o, profile);
+}
+
 // `waiting`: how many times as long as they compute stages take.
 double BoundOf(const PlanOptions& o, const ScaledDraft& alike, const AlikeSeconds& seconds,
                double waiting, const DeviceProfile& profile) {
   const double stages = o.pipeline;
   const double micro_batches = static_cast<double>(o.accumulation) / stages;  // of a whole model
-  const double computed = micro_batches * waiting * seconds.compute;
-  const double summed = micro_batches * waiting * seconds.sums;
+  const double computed = micro_batches * waiting * seconds.compute / o.context;
+  const double summed = micro_batches * waiting * seconds.sums / o.context;
+  // In forwards, which have nothing else to do meanwhile; in backwards there are gradients.
+  const double exchanged = micro_batches * waiting * LeastExchangeSeconds(o, alike, profile);
   const double update = UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
   const double data = LeastDataSeconds(o, alike.trained_elements / stages, profile);
-  if (o.pipeline == 1) return kBoundPart * std::max(computed + update, summed + data);
+  if (o.pipeline == 1) {
+    return kBoundPart * std::max(computed + exchanged + update, summed + 2 * exchanged + data);
+  }
   // A stage waits for sums, and what it sends of gradients goes beside its last pass alone.
-  const double hidden = o.ShardsParameters() ? computed : seconds.compute / stages;
-  return kBoundPart * (computed + summed + update + std::max(0.0, data - hidden));
+  const double hidden = o.ShardsParameters() ? computed : seconds.compute / o.context / stages;
+  return kBoundPart * (computed + summed + exchanged + update + std::max(0.0, data - hidden));
 }
 
 // Whether a coordinator would plan it: all micro-batches are in a stage's program.
@@ -159,8 +171,11 @@ absl::StatusOr<const ScaledDraft*> MeshSearch::DraftOf(const Setting& setting) {
 
 absl::StatusOr<const ScaledDraft*> MeshSearch::AlikeOf(const Setting& setting) {
   Setting alike = setting;
-  alike.pipeline = 1;
+  alike.pipeline = alike.context = 1;
   alike.schedule = PipelineSchedule::kOneForwardOneBackward;
+  // Of no more micro-batches than any of them has.
+  alike.accumulation =
+      std::max<int64_t>(1, setting.accumulation / (setting.pipeline * setting.context));
   const auto [found, added] = alike_.try_emplace(ComputeKeyOf(setting), KeyOf(alike));
   if (added) return DraftOf(alike);
   const auto& draft = drafts_.at(found->second);
@@ -170,6 +185,7 @@ absl::StatusOr<const ScaledDraft*> MeshSearch::AlikeOf(const Setting& setting) {
 PlanOptions MeshSearch::OptionsWith(const Setting& setting, const ScaledDraft& alike) const {
   PlanOptions options = alike.more.options;
   options.pipeline = setting.pipeline;
+  options.context = setting.context;
   options.schedule = setting.schedule;
   options.world = spec_.resources().ranks() / (setting.tensor * setting.pipeline);
   options.accumulation = setting.accumulation;
@@ -197,14 +213,15 @@ absl::Status MeshSearch::Sieve() {
   const double most = static_cast<double>(place_.memory_bytes) / kBoundPart;
   std::vector<Setting> fit;
   const auto same_batch = [](const Setting& a, const Setting& b) {
-    return ComputeKeyOf(a) == ComputeKeyOf(b) && PipelineKeyOf(a) == PipelineKeyOf(b);
+    return ComputeKeyOf(a) == ComputeKeyOf(b) && PipelineKeyOf(a) == PipelineKeyOf(b) &&
+           a.context == b.context;
   };
-  std::optional<std::tuple<int, PipelineKey, Recompute>> too_large;
+  std::optional<std::tuple<int, PipelineKey, int, Recompute>> too_large;
   size_t end = 0;
   for (size_t begin = 0; begin < candidates_.size(); begin = end) {
     const Setting& first = candidates_[begin];
     while (end < candidates_.size() && same_batch(candidates_[end], first)) ++end;
-    const std::tuple row(first.tensor, PipelineKeyOf(first), first.recompute);
+    const std::tuple row(first.tensor, PipelineKeyOf(first), first.context, first.recompute);
     if (too_large == row) continue;
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const alike, AlikeOf(first));
     Setting without = first;
@@ -234,9 +251,15 @@ absl::Status MeshSearch::Sieve() {
 
 MeshSearch::Preference MeshSearch::RankOf(const Setting& setting) const {
   const auto stage = std::find(space_.stages.begin(), space_.stages.end(), setting.stage);
-  return {setting.pipeline,  setting.tensor,    setting.schedule,
-          setting.offload,   setting.recompute, static_cast<size_t>(stage - space_.stages.begin()),
-          setting.group > 0, setting.bytes};
+  return {setting.pipeline,
+          setting.tensor,
+          setting.context,
+          setting.schedule,
+          setting.offload,
+          setting.recompute,
+          static_cast<size_t>(stage - space_.stages.begin()),
+          setting.group > 0,
+          setting.bytes};
 }
 
 absl::StatusOr<std::vector<MeshSearch::Seen>> MeshSearch::Rank(const DeviceProfile& profile,
@@ -363,7 +386,8 @@ absl::StatusOr<std::optional<Setting>> MeshSearch::Smallest() {
     if (setting.recompute != space_.recomputes.back() || setting.group != 0) continue;
     if (setting.schedule != PipelineSchedule::kOneForwardOneBackward) continue;  // needs no less
     if (least.has_value() && least->tensor == setting.tensor &&
-        least->pipeline == setting.pipeline && setting.micro > least->micro) {
+        least->pipeline == setting.pipeline && least->context == setting.context &&
+        setting.micro > least->micro) {
       continue;
     }
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const draft, DraftOf(setting));
@@ -378,10 +402,12 @@ absl::StatusOr<std::optional<Setting>> MeshSearch::Smallest() {
 }
 
 std::string MeshText(int ranks, const Setting& setting) {
+  const std::string contexts =
+      setting.context > 1 ? absl::StrCat(setting.context, " context x ") : "";
   const std::string stages =
       setting.pipeline > 1 ? absl::StrCat(setting.pipeline, " stages x ") : "";
-  return absl::StrCat(ranks / (setting.tensor * setting.pipeline), " data x ", stages,
-                      setting.tensor, " tensor");
+  return absl::StrCat(ranks / setting.ModelRanks(), " data x ", contexts, stages, setting.tensor,
+                      " tensor");
 }
 
 }  // namespace milepost::plan

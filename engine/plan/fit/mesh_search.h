@@ -1,6 +1,6 @@
 // The fastest settings of a job that fit, over all that may be chosen at once: tensor ranks, stages
-// of a pipeline and their schedule, ZeRO's stage and group, recomputation, micro-batch and
-// offloading. Before anything runs.
+// of a pipeline and their schedule, context ranks, ZeRO's stage and group, recomputation,
+// micro-batch and offloading. Before anything runs.
 //
 //   MeshSearch search(spec, WholeSpace(spec, place), place);
 //   MP_ASSIGN_OR_RETURN(const std::vector<RankedSetting> best, search.Best(5));
@@ -40,6 +40,7 @@ struct PipelineChoice {
 struct MeshSpace {
   std::vector<int> tensors;
   std::vector<PipelineChoice> pipelines = {{}};
+  bool contexts = false;    // without stages all that tensor ranks leave; else the spec's
   std::vector<int> stages;  // the preferred ones first
   bool groups = false;      // those within a host and of several hosts; else the spec's
   std::vector<Recompute> recomputes;
@@ -77,8 +78,9 @@ class MeshSearch {
   using Wanted = std::function<bool(const Setting&)>;
 
   // At most `count` that fit, the best first: the fastest, or among those within 1% of it the first
-  // in order of preference (fewer stages of a pipeline, fewer tensor ranks, 1F1B, no offloading,
-  // less recomputation, the space's order of ZeRO stages, no group, fewer bytes); then by seconds.
+  // in order of preference (fewer stages of a pipeline, fewer tensor ranks, fewer context ranks,
+  // 1F1B, no offloading, less recomputation, the space's order of ZeRO stages, no group, fewer
+  // bytes); then by seconds.
   // Empty: none fits. Errors of planning.
   absl::StatusOr<std::vector<RankedSetting>> Best(size_t count, const Wanted& wanted = nullptr);
 
@@ -95,12 +97,13 @@ class MeshSearch {
   size_t drafts() const { return drafts_.size(); }  // how many have been made so far
 
  private:
-  // Of what computes a micro-batch alike: tensor ranks, recomputation, micro-batch.
+  // Of what computes a micro-batch alike, but for the part of it that a context rank has: tensor
+  // ranks, recomputation, micro-batch.
   using ComputeKey = std::tuple<int, Recompute, int64_t>;
   // Stages of a pipeline, and their schedule.
   using PipelineKey = std::pair<int, PipelineSchedule>;
-  // And ZeRO's stage, group, offload.
-  using Key = std::tuple<ComputeKey, PipelineKey, int, int, bool>;
+  // And context ranks, ZeRO's stage, group, offload.
+  using Key = std::tuple<ComputeKey, PipelineKey, int, int, int, bool>;
 
   // Of a pipeline whose stages are alike.
   struct Passes {
@@ -116,12 +119,12 @@ class MeshSearch {
   static ComputeKey ComputeKeyOf(const Setting& s) { return {s.tensor, s.recompute, s.micro}; }
   static PipelineKey PipelineKeyOf(const Setting& s) { return {s.pipeline, s.schedule}; }
   static Key KeyOf(const Setting& s) {
-    return {ComputeKeyOf(s), PipelineKeyOf(s), s.stage, s.group, s.offload};
+    return {ComputeKeyOf(s), PipelineKeyOf(s), s.context, s.stage, s.group, s.offload};
   }
 
   // nullptr: it cannot be planned.
   absl::StatusOr<const ScaledDraft*> DraftOf(const Setting& setting);
-  // A draft without a pipeline whose micro-batches compute alike.
+  // A draft without a pipeline and context ranks whose micro-batches compute alike.
   absl::StatusOr<const ScaledDraft*> AlikeOf(const Setting& setting);
   PlanOptions OptionsWith(const Setting& setting, const ScaledDraft& alike) const;
   const Passes& PassesOf(const Setting& setting);
@@ -129,7 +132,8 @@ class MeshSearch {
   absl::Status Sieve();
   absl::StatusOr<const RankedSetting*> ExactOf(const Setting& setting);
   // In order of preference.
-  using Preference = std::tuple<int, int, PipelineSchedule, bool, Recompute, size_t, bool, int64_t>;
+  using Preference =
+      std::tuple<int, int, int, PipelineSchedule, bool, Recompute, size_t, bool, int64_t>;
   Preference RankOf(const Setting& setting) const;
   // By drafts: those that fit, at least `count` and all within 1% of the fastest, if there are.
   absl::StatusOr<std::vector<Seen>> Rank(const DeviceProfile& profile, size_t count,
@@ -148,7 +152,8 @@ class MeshSearch {
   absl::Status refusal_;                                      // of the first that cannot be planned
 };
 
-// How a setting cuts up so many ranks: "8 data x 4 tensor", "2 data x 4 stages x 4 tensor".
+// How a setting cuts up so many ranks: "8 data x 4 tensor", "2 data x 2 context x 4 stages x 2
+// tensor".
 std::string MeshText(int ranks, const Setting& setting);
 
 }  // namespace milepost::plan

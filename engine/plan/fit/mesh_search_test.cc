@@ -1,6 +1,7 @@
 #include "engine/plan/fit/mesh_search.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -64,8 +65,8 @@ RankPlace PlaceOf(const v1::JobSpec& spec, int64_t bytes) {
 }
 
 std::string InShort(const Setting& s) {
-  return absl::StrCat(s.pipeline, Name(s.schedule), "/", s.tensor, "/", s.micro, "/", s.stage, "/",
-                      s.group, "/", Name(s.recompute), s.offload ? "/host" : "");
+  return absl::StrCat(s.pipeline, Name(s.schedule), "/", s.tensor, "/", s.context, "/", s.micro,
+                      "/", s.stage, "/", s.group, "/", Name(s.recompute), s.offload ? "/host" : "");
 }
 
 // Every candidate, planned as a whole.
@@ -84,7 +85,7 @@ TEST(MeshSearch, CandidatesAreValidAndHaveTheBatch) {
   const RankPlace place = MeshPlace(int64_t{1} << 40);
   const std::vector<Setting> all = Candidates(spec, WholeSpace(spec, place), place);
   EXPECT_GT(all.size(), 100u);
-  std::set<int> tensors, groups;
+  std::set<int> tensors, groups, contexts;
   for (const Setting& s : all) {
     SCOPED_TRACE(InShort(s));
     const v1::JobSpec with = WithSetting(spec, s);
@@ -92,11 +93,14 @@ TEST(MeshSearch, CandidatesAreValidAndHaveTheBatch) {
     EXPECT_EQ(with.train().batch().global(), 32);
     EXPECT_FALSE(HasAutoFields(with));
     EXPECT_FALSE(s.offload && s.tensor > 1);
+    EXPECT_EQ(std::gcd(s.context, s.micro), 1);
     tensors.insert(s.tensor);
     groups.insert(s.group);
+    contexts.insert(s.context);
   }
   EXPECT_THAT(tensors, ElementsAre(1, 2, 4));
   EXPECT_THAT(groups, ElementsAre(0, 2, 4, 8));  // of 4 ranks: 2 of a host where tensor is 2
+  EXPECT_THAT(contexts, ElementsAre(1, 2, 4));
 }
 
 // Nothing is passed over that is better: against every candidate, with memory that lets all fit,
@@ -163,6 +167,53 @@ TEST(MeshSearch, FindsThePipelineThatPlanningEverythingFinds) {
   std::erase_if(space.pipelines, [](const PipelineChoice& one) { return one.stages > 4; });
   ASSERT_EQ(space.pipelines.size(), 5u);
   ExpectAsGoodAsEverything(spec, space);
+}
+
+// Four sequences for 16 ranks: each is divided, by whatever axis.
+TEST(MeshSearch, FindsTheContextRanksThatPlanningEverythingFinds) {
+  v1::JobSpec spec = OpenSpec();
+  spec.mutable_train()->mutable_batch()->set_global(4);
+  MeshSpace space = WholeSpace(spec, MeshPlace(1));
+  space.recomputes = {Recompute::kNone, Recompute::kFull};
+  space.offloads = {false};
+  std::erase_if(space.pipelines, [](const PipelineChoice& one) {
+    return one.stages > 2 || one.schedule == PipelineSchedule::kZeroBubble;
+  });
+  ASSERT_EQ(space.pipelines.size(), 2u);
+  ExpectAsGoodAsEverything(spec, space);
+}
+
+// What a micro-batch and context ranks have in common, fewer context ranks do as well.
+TEST(MeshSearch, SamplesGoBeforeContextRanks) {
+  v1::JobSpec spec = OpenSpec();
+  const RankPlace place = MeshPlace(int64_t{1} << 40);
+  MeshSpace space = WholeSpace(spec, place);
+  space.tensors = {1};
+  space.pipelines = {{}};
+  space.recomputes = {Recompute::kNone};
+  space.offloads = {false};
+  spec.mutable_train()->mutable_batch()->set_global(96);
+  std::set<std::pair<int, int64_t>> found;  // context ranks and micro-batch
+  for (const Setting& s : Candidates(spec, space, place)) found.insert({s.context, s.micro});
+  const std::set<std::pair<int, int64_t>> expected = {{1, 1}, {1, 2}, {1, 3}, {1, 6},
+                                                      {2, 1}, {2, 3}, {4, 1}, {4, 3}};
+  EXPECT_EQ(found, expected);
+  // Every setting that is left out takes no less than the one that is there in its place.
+  for (const auto& [context, micro] : {std::pair(2, 2), std::pair(4, 2), std::pair(4, 4)}) {
+    const int common = std::gcd(context, micro);
+    Setting out = {.context = context, .micro = micro, .accumulation = 6 * context / micro};
+    Setting in = {
+        .context = context / common, .micro = micro / common, .accumulation = out.accumulation};
+    ASSERT_EQ(Assess(spec, place, /*exact=*/true, &out), absl::OkStatus());
+    ASSERT_EQ(Assess(spec, place, /*exact=*/true, &in), absl::OkStatus());
+    EXPECT_GT(out.seconds, in.seconds) << context << " " << micro;
+    EXPECT_GE(out.bytes, in.bytes) << context << " " << micro;
+  }
+}
+
+TEST(MeshSearch, NamesContextRanks) {
+  EXPECT_EQ(MeshText(64, {.tensor = 2, .pipeline = 4, .context = 2}),
+            "4 data x 2 context x 4 stages x 2 tensor");
 }
 
 TEST(MeshSearch, TheLinksDecide) {

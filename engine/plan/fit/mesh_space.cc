@@ -1,12 +1,15 @@
 // Which settings there are to choose among.
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "common/spec/auto_fields.h"
 #include "common/spec/checker.h"
 #include "common/spec/model_sizes.h"
 #include "common/spec/sizes.h"
 #include "common/spec/validate.h"
+#include "engine/plan/estimates/links.h"
 #include "engine/plan/fit/mesh_search.h"
 
 namespace milepost::plan {
@@ -14,10 +17,11 @@ namespace {
 
 constexpr int64_t kMostSequencesOfAMicroStep = 4096;
 
-v1::JobSpec WithMesh(v1::JobSpec spec, int tensor, const PipelineChoice& pipeline) {
+v1::JobSpec WithMesh(v1::JobSpec spec, int tensor, int pipeline, int context) {
   v1::MeshSpec* mesh = spec.mutable_resources()->mutable_mesh();
   mesh->set_tensor(tensor);
-  mesh->set_pipeline(pipeline.stages);
+  mesh->set_pipeline(pipeline);
+  mesh->set_context(context);
   spec.mutable_train()->mutable_batch()->clear_accumulation();
   NormalizeJobSpec(&spec);
   return spec;
@@ -35,14 +39,18 @@ std::vector<int64_t> MicrosOf(const v1::JobSpec& spec, bool open) {
 
 // The ranks of a host, of twice as many hosts, and so on.
 std::vector<int> GroupsOf(const v1::JobSpec& spec, bool open, int stage, int ranks_per_host) {
-  const int data = DataRanks(spec.resources());
+  const v1::ResourceSpec& resources = spec.resources();
+  const int sharing = StateRanks(resources);
   if (!open) return {spec.train().zero().group()};
   std::vector<int> groups = {0};
   // A pipeline's gradients are all-reduced once, whatever the group.
-  if (PipelineStages(spec.resources()) > 1 && stage < 3) return groups;
-  const int host = std::max(1, ranks_per_host / ModelRanks(spec.resources()));
-  for (int group = host; stage > 0 && group < data; group *= 2) {
-    if (group > 1 && data % group == 0) groups.push_back(group);
+  if (PipelineStages(resources) > 1 && stage < 3) return groups;
+  const PlanOptions mesh = {.tensor = TensorRanks(resources),
+                            .context = ContextRanks(resources),
+                            .pipeline = PipelineStages(resources)};
+  for (int group = DataRanksOnAHost(mesh, std::max(1, ranks_per_host));
+       stage > 0 && group < sharing; group *= 2) {
+    if (group > 1 && sharing % group == 0) groups.push_back(group);
   }
   return groups;
 }
@@ -97,6 +105,7 @@ MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place) {
   if (MayOffload(spec, place)) without.mutable_train()->clear_offload();
   MeshSpace space = {.tensors = PossibleTensors(without),
                      .pipelines = EveryPipeline(spec),
+                     .contexts = true,
                      .stages = {1, 0, 2, 3},
                      .groups = true,
                      .recomputes = EveryRecompute(),
@@ -108,13 +117,25 @@ MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place) {
 
 namespace {
 
+// Half as many context ranks, with half as large a micro-batch, have as many tokens each in as many
+// micro-batches, and send less. So a micro-batch is left out that has a divisor in common with the
+// context ranks, where there may be so many fewer (`contexts`).
+void KeepOwnMicros(int context, const std::vector<int>& contexts, std::vector<int64_t>* micros) {
+  std::erase_if(*micros, [&](int64_t micro) {
+    const auto common = static_cast<int>(std::gcd<int64_t>(micro, context));
+    return common > 1 && absl::c_binary_search(contexts, context / common);
+  });
+}
+
 // Those of one mesh, of which the spec is; by recomputation, then by micro-batch.
-void AddCandidates(const v1::JobSpec& spec, const MeshSpace& space, const RankPlace& place,
-                   Setting setting, std::vector<Setting>* settings) {
+void AddCandidates(const v1::JobSpec& spec, const std::vector<int>& contexts,
+                   const MeshSpace& space, const RankPlace& place, Setting setting,
+                   std::vector<Setting>* settings) {
   const int data = DataRanks(spec.resources());
   if (spec.train().batch().global() % data != 0) return;
   const int64_t per_rank = spec.train().batch().global() / data;
-  const std::vector<int64_t> micros = MicrosOf(spec, space.micros);
+  std::vector<int64_t> micros = MicrosOf(spec, space.micros);
+  if (space.micros) KeepOwnMicros(setting.context, contexts, &micros);
   if (micros.empty()) return;
   setting.micro = micros.front();
   setting.accumulation = per_rank / setting.micro;
@@ -155,7 +176,16 @@ std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
       setting.tensor = tensor;
       setting.pipeline = pipeline.stages;
       setting.schedule = pipeline.schedule;
-      AddCandidates(WithMesh(spec, tensor, pipeline), space, place, setting, &settings);
+      std::vector<int> contexts = {setting.context};
+      // Short drafts of pipelines tell too little of what context ranks send.
+      if (space.contexts && pipeline.stages == 1) {
+        contexts = PossibleContexts(WithMesh(spec, tensor, pipeline.stages, 1));
+      }
+      for (const int context : contexts) {
+        setting.context = context;
+        AddCandidates(WithMesh(spec, tensor, pipeline.stages, context), contexts, space, place,
+                      setting, &settings);
+      }
     }
   }
   return settings;

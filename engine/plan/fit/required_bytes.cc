@@ -24,10 +24,23 @@ int64_t StateBytes(const StepPlan& plan, bool saved, int alike) {
   return bytes;
 }
 
+// Of right factors that outlive a step: one rank saves all of them.
+int64_t FactorBytes(const StepPlan& plan) {
+  int64_t bytes = 0;
+  for (const FlatGroup& group : plan.groups) {
+    const bool kept = group.Compressed() && plan.buffers[group.right_buffer].persistent;
+    if (kept) bytes += plan.buffers[group.right_buffer].bytes;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 int64_t CheckpointBytes(const StepPlan& plan) {
-  if (plan.options.pipeline == 1) return SnapshotBytes(plan) * plan.options.Ranks();
+  if (plan.options.pipeline == 1) {
+    const int64_t factors = FactorBytes(plan);
+    return (SnapshotBytes(plan) - factors) * plan.options.Ranks() + factors;
+  }
   int64_t bytes = 0;
   for (const std::vector<FlatGroup>* groups : {&plan.groups, &plan.elsewhere}) {
     for (const FlatGroup& group : *groups) {
@@ -41,7 +54,7 @@ int64_t CheckpointBytes(const StepPlan& plan) {
 }
 
 int64_t SnapshotBytes(const StepPlan& plan) {
-  return StateBytes(plan, /*saved=*/true, plan.options.tensor);
+  return StateBytes(plan, /*saved=*/true, plan.options.tensor) + FactorBytes(plan);
 }
 
 namespace {

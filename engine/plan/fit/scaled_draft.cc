@@ -69,6 +69,20 @@ void AddGroup(const FlatGroup& group, bool gradients_last, ScaledDraft* draft) {
   }
 }
 
+// Queries, keys, values and what is made of them, in a micro-batch's forward.
+double AttentionElements(const StepPlan& plan) {
+  double elements = 0;
+  for (const PlannedOp& planned : plan.train.ops) {
+    const graph::Op& op = planned.op;
+    if (op.kind != OpKind::kAttention || op.phase != graph::Phase::kForward) continue;
+    const graph::Shape& made = plan.train.graph.values[op.outputs[0].value].shape;
+    const double keys =
+        static_cast<double>(op.attributes.kv_heads) / static_cast<double>(op.attributes.heads);
+    elements += static_cast<double>(made[0] * made[1]) * (2 + 2 * keys);
+  }
+  return elements;
+}
+
 absl::StatusOr<ScaledDraft> DraftOne(const v1::JobSpec& spec, const RankPlace& place) {
   MP_ASSIGN_OR_RETURN(const PlanOptions options, OptionsFromSpec(spec, place.threads));
   MP_ASSIGN_OR_RETURN(const StepPlan plan, DraftTraining(spec, options, place.planning));
@@ -80,6 +94,7 @@ absl::StatusOr<ScaledDraft> DraftOne(const v1::JobSpec& spec, const RankPlace& p
   draft.layer_ops = static_cast<double>(absl::c_count_if(plan.train.ops, [](const PlannedOp& op) {
     return op.op.phase == graph::Phase::kForward || op.op.phase == graph::Phase::kBackward;
   }));
+  draft.attention_elements = AttentionElements(plan);
   draft.more = CostsOf(plan);
   return draft;
 }
@@ -167,7 +182,8 @@ absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace
   draft.host_bytes = Extended(least.host_bytes, draft.host_bytes, times);
   for (double ScaledDraft::*const part :
        {&ScaledDraft::trained_elements, &ScaledDraft::parameter_bytes, &ScaledDraft::gradient_bytes,
-        &ScaledDraft::optimizer_bytes, &ScaledDraft::activation_bytes}) {
+        &ScaledDraft::optimizer_bytes, &ScaledDraft::activation_bytes,
+        &ScaledDraft::attention_elements}) {
     draft.*part = Extended(least.*part, draft.*part, times);
   }
   draft.few = std::move(least.more);

@@ -36,6 +36,8 @@ struct ScaledDraft {
   // What all layers keep of them, and how many ops their forward and backward have; 0: not known.
   double layer_bytes = 0;
   double layer_ops = 0;
+  // Of a micro-batch, in all layers: what attention reads and makes.
+  double attention_elements = 0;
 
   // Of a step.
   double Seconds(const DeviceProfile& profile) const;

@@ -161,6 +161,7 @@ Setting SettingOf(const v1::JobSpec& spec) {
   Setting setting;
   setting.tensor = TensorRanks(spec.resources());
   setting.pipeline = PipelineStages(spec.resources());
+  setting.context = ContextRanks(spec.resources());
   setting.schedule = spec.resources().mesh().schedule() == v1::PIPELINE_SCHEDULE_ZERO_BUBBLE
                          ? PipelineSchedule::kZeroBubble
                          : PipelineSchedule::kOneForwardOneBackward;
@@ -176,11 +177,13 @@ Setting SettingOf(const v1::JobSpec& spec) {
 }
 
 v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
-  if (setting.tensor > 1 || setting.pipeline > 1 || spec.resources().has_mesh()) {
+  if (setting.ModelRanks() > 1 || spec.resources().has_mesh()) {
     v1::MeshSpec* mesh = spec.mutable_resources()->mutable_mesh();
     mesh->set_tensor(setting.tensor);
     mesh->clear_pipeline();
     mesh->clear_schedule();
+    mesh->clear_context();
+    if (setting.context > 1) mesh->set_context(setting.context);
     if (setting.pipeline > 1) {
       mesh->set_pipeline(setting.pipeline);
       mesh->set_schedule(setting.schedule == PipelineSchedule::kZeroBubble
@@ -261,6 +264,9 @@ std::string Difference(const Setting& before, const Setting& after) {
   }
   if (after.pipeline > 1 && after.schedule != before.schedule) {
     parts.push_back(absl::StrCat("resources.mesh.schedule: ", Name(after.schedule)));
+  }
+  if (after.context != before.context) {
+    parts.push_back(absl::StrCat("resources.mesh.context: ", after.context));
   }
   if (after.micro != before.micro) {
     parts.push_back(absl::StrCat("train.batch.micro: ", after.micro, " (accumulation ",

@@ -37,14 +37,16 @@ struct RankPlace {
 struct Setting {
   int tensor = 1;    // resources.mesh.tensor
   int pipeline = 1;  // resources.mesh.pipeline
+  int context = 1;   // resources.mesh.context
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   int64_t micro = 1;
   int64_t accumulation = 1;
   int stage = 0;
   int group = 0;  // train.zero.group
   Recompute recompute = Recompute::kNone;
-  int64_t recompute_budget = 0;  // with kBudget
-  bool offload = false;          // train.offload.optimizer: host
+  int64_t recompute_budget = 0;                                   // with kBudget
+  bool offload = false;                                           // train.offload.optimizer: host
+  int ModelRanks() const { return tensor * pipeline * context; }  // with the same samples
   // Filled in by Search.
   int64_t bytes = 0;       // that a rank needs (required_bytes.h)
   int64_t host_bytes = 0;  // of its host's memory

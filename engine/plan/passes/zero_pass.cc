@@ -222,6 +222,7 @@ class TrainingOps {
     PlannedOp& compress = Add(OpKind::kCompressGradients, When::kLastMicroStep, group);
     // The gradient is read, and the error read and written; that is then read by a product.
     CountProducts(layout, 3, compress);
+    for (const FactoredMatrix& m : layout.matrices) CountOrthonormal(m.rank, m.cols, compress);
     AddFactorExchange(OpKind::kReduceLeftFactors, group, layout.left_elements);
     compressed_.push_back(group);
     ProjectUpTo(compressed_.size() - 1);
@@ -232,7 +233,9 @@ class TrainingOps {
     for (; projected_ < count; ++projected_) {
       const int group = compressed_[projected_];
       const FactorLayout layout = LayOutFactors(groups_[group]);
-      CountProducts(layout, 0, Add(OpKind::kProjectGradients, When::kLastMicroStep, group));
+      PlannedOp& project = Add(OpKind::kProjectGradients, When::kLastMicroStep, group);
+      CountProducts(layout, 0, project);
+      for (const FactoredMatrix& m : layout.matrices) CountOrthonormal(m.rank, m.rows, project);
       AddFactorExchange(OpKind::kReduceRightFactors, group, layout.right_elements);
     }
   }
@@ -260,6 +263,11 @@ class TrainingOps {
       op.flops += 2 * elements * static_cast<double>(m.rank);
       op.bytes += 4 * ((1 + passes) * elements + static_cast<double>(m.rank * (m.rows + m.cols)));
     }
+  }
+
+  // Gram-Schmidt, twice, over so many rows.
+  static void CountOrthonormal(int64_t count, int64_t n, PlannedOp& op) {
+    op.flops += 4 * static_cast<double>(count * count * n);
   }
 
   void AddFactorExchange(OpKind kind, int group, int64_t elements) {

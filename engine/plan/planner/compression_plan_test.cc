@@ -156,6 +156,7 @@ TEST(CompressionPlan, FactorsThatLoseTheirBytesAreFound) {
   // What is made between the two.
   for (int i = FindOp(plan.train, OpKind::kCompressGradients) + 2; i < expand; ++i) {
     for (const graph::Output& output : plan.train.ops[i].op.outputs) {
+      if (output.value == graph::kNoValue) continue;
       if (plan.train.graph.values[output.value].kind != graph::ValueKind::kActivation) continue;
       Buffer& buffer = plan.buffers[plan.train.places[output.value].buffer];
       if (buffer.persistent) continue;

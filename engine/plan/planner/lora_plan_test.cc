@@ -28,10 +28,6 @@ PlanOptions LoraOptions(int world, int stage, DType dtype) {
   return options;
 }
 
-int64_t ClassBytes(const StepPlan& plan, BufferClass c) {
-  return plan.bytes_by_class[static_cast<int>(c)];
-}
-
 // At 16 bits that would be 4 bytes for each of its parameters.
 TEST(LoraPlan, WhatIsAdaptedHasNeitherGradientNorStateNorMaster) {
   for (DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {

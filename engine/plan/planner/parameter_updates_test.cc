@@ -147,10 +147,6 @@ TEST(ParameterUpdates, RefusesPatternsThatDoNothing) {
   EXPECT_THAT(Refusal(Freezing({"*"})), HasSubstr("every parameter is frozen"));
 }
 
-int64_t ClassBytes(const StepPlan& plan, BufferClass c) {
-  return plan.bytes_by_class[static_cast<int>(c)];
-}
-
 // Neither gradient nor state; the master is what checkpoints hold.
 TEST(ParameterUpdates, FrozenParametersCostTheirParametersAndTheMaster) {
   for (DType dtype : {DType::kF32, DType::kBf16}) {

@@ -73,8 +73,8 @@ absl::Status CheckFewerBits(const PlanOptions& options) {
 // Of gradients that travel as factors.
 absl::Status CheckFactors(const PlanOptions& options) {
   if (options.powersgd_rank == 0) return absl::OkStatus();
-  if (options.Shards() > 1 || options.ModelRanks() * options.context > 1 ||
-      options.offload_optimizer || options.RoundsGradients()) {
+  const bool mesh = options.ModelRanks() * options.context * options.expert > 1;
+  if (options.Shards() > 1 || mesh || options.offload_optimizer || options.RoundsGradients()) {
     return absl::InvalidArgumentError(
         "train.powersgd works on whole gradients in fp32: take train.zero.stage: 0 and "
         "train.grad_dtype: fp32, and no resources.mesh or train.offload.optimizer");

@@ -39,7 +39,8 @@ std::string SettingText(int ranks, const Setting& setting) {
 }
 
 Json SettingJson(int ranks, const Setting& setting) {
-  Json json = {{"data", ranks / (setting.tensor * setting.pipeline)}};
+  Json json = {{"data", ranks / setting.ModelRanks()}};
+  if (setting.context > 1) json["context"] = setting.context;
   if (setting.pipeline > 1) {
     json["pipeline"] = setting.pipeline;
     json["schedule"] = Name(setting.schedule);
@@ -201,6 +202,9 @@ std::vector<std::string> OverridesFor(const SearchResult& result) {
   }
   if (s.pipeline > 1) {
     overrides.push_back(absl::StrCat("resources.mesh.schedule=", Name(s.schedule)));
+  }
+  if (s.context > 1 || result.had_context) {
+    overrides.push_back(absl::StrCat("resources.mesh.context=", s.context));
   }
   overrides.insert(
       overrides.end(),

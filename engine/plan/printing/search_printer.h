@@ -22,7 +22,9 @@ struct SearchResult {
   size_t candidates = 0;
   size_t drafts = 0;
   std::string unit = "tokens";
-  bool had_pipeline = false;  // the spec whose fields the choice is to replace
+  // Of the spec whose fields the choice is to replace.
+  bool had_pipeline = false;
+  bool had_context = false;
 };
 
 // Several lines, each ended.
@@ -33,9 +35,9 @@ std::string SearchTable(const SearchResult& result);
 // "exposed_seconds", "bubble_seconds", "communication_seconds", "bound", "tokens_per_second",
 // "tokens_per_second_per_rank", "mfu"], "rates": {"matmul": FLOP/s of products in the job's type,
 // "memory_bandwidth", ...}, "rests_on": [{"rate", "factor", "instead": SETTING?, "ratio": of the
-// choice's seconds over those of `instead`}]}. SETTING: {"data", "pipeline"?, "schedule"?,
-// "tensor", "stage", "group": 0 is all data ranks, "recompute", "micro", "accumulation",
-// "offload_optimizer": "none" or "host"}.
+// choice's seconds over those of `instead`}]}. SETTING: {"data", "context"?, "pipeline"?,
+// "schedule"?, "tensor", "stage", "group": 0 is all data and context ranks, "recompute", "micro",
+// "accumulation", "offload_optimizer": "none" or "host"}.
 std::string SearchJson(const SearchResult& result, int indent = 2);
 
 // The choice as overrides of a spec: {"resources.mesh.tensor=4", ...}.

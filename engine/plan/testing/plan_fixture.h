@@ -43,6 +43,10 @@ inline PlanOptions OptionsOf(int world, int stage, DType dtype) {
           .threads = 2};
 }
 
+inline int64_t ClassBytes(const StepPlan& plan, BufferClass c) {
+  return plan.bytes_by_class[static_cast<int>(c)];
+}
+
 }  // namespace milepost::plan
 
 #endif  // MILEPOST_ENGINE_PLAN_TESTING_PLAN_FIXTURE_H_

@@ -167,7 +167,7 @@ absl::Status VerifyOwnExperts(const StepPlan& plan, const graph::Graph& graph) {
 }  // namespace
 
 absl::Status VerifyExperts(const StepPlan& plan, const Program& program) {
-  if (plan.options.expert == 1) return absl::OkStatus();
+  if (plan.options.expert == 1 || program.ops.empty()) return absl::OkStatus();
   MP_RETURN_IF_ERROR(VerifyOwnExperts(plan, program.graph));
   ExpertsVerifier verifier(plan, program);
   for (const PlannedOp& planned : program.ops) {

@@ -44,12 +44,13 @@ struct TinyOptions {
   int64_t micro_batch = 2;
   int64_t layers = 2;
   int64_t width = 32;
+  int64_t attention_heads = 4;
   double dropout = 0;
   int64_t steps = 10;
   uint64_t seed = 7;
   double lr = 3e-3;
   bool llama = false;    // instead of GPT-2; what follows is its
-  int64_t kv_heads = 2;  // of 4
+  int64_t kv_heads = 2;
   int64_t hidden = 48;
   bool tied = false;
   bool qkv_bias = false;
@@ -157,7 +158,7 @@ class TinyJob {
     v1::Gpt2Spec model;
     model.set_layers(options.layers);
     model.set_width(options.width);
-    model.set_heads(4);
+    model.set_heads(options.attention_heads);
     model.set_context(kContext);
     model.set_vocabulary(kVocabulary);
     model.set_dropout(options.dropout);
@@ -168,7 +169,7 @@ class TinyJob {
     v1::BertSpec model;
     model.set_layers(options.layers);
     model.set_width(options.width);
-    model.set_heads(4);
+    model.set_heads(options.attention_heads);
     model.set_hidden(options.hidden);
     model.set_context(kContext);
     model.set_vocabulary(kVocabulary);
@@ -206,7 +207,7 @@ class TinyJob {
     v1::LlamaSpec model;
     model.set_layers(options.layers);
     model.set_width(options.width);
-    model.set_heads(4);
+    model.set_heads(options.attention_heads);
     model.set_kv_heads(options.kv_heads);
     model.set_head_dim(options.head_dim);
     model.set_hidden(options.hidden);
