@@ -49,7 +49,7 @@ struct TinyOptions {
   int64_t steps = 10;
   uint64_t seed = 7;
   double lr = 3e-3;
-  bool llama = false;    // instead of GPT-2; what follows is its
+  bool llama = false;  // instead of GPT-2; what follows is its
   int64_t kv_heads = 2;
   int64_t hidden = 48;
   bool tied = false;
