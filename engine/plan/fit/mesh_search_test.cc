@@ -83,7 +83,10 @@ std::vector<Setting> Exhausted(const v1::JobSpec& spec, const MeshSpace& space,
 TEST(MeshSearch, CandidatesAreValidAndHaveTheBatch) {
   const v1::JobSpec spec = OpenSpec();
   const RankPlace place = MeshPlace(int64_t{1} << 40);
-  const std::vector<Setting> all = Candidates(spec, WholeSpace(spec, place), place);
+  MeshSpace space = WholeSpace(spec, place);
+  EXPECT_FALSE(space.contexts);  // there are more sequences than ranks
+  space.contexts = true;
+  const std::vector<Setting> all = Candidates(spec, space, place);
   EXPECT_GT(all.size(), 100u);
   std::set<int> tensors, groups, contexts;
   for (const Setting& s : all) {
@@ -174,6 +177,7 @@ TEST(MeshSearch, FindsTheContextRanksThatPlanningEverythingFinds) {
   v1::JobSpec spec = OpenSpec();
   spec.mutable_train()->mutable_batch()->set_global(4);
   MeshSpace space = WholeSpace(spec, MeshPlace(1));
+  space.contexts = true;
   space.recomputes = {Recompute::kNone, Recompute::kFull};
   space.offloads = {false};
   std::erase_if(space.pipelines, [](const PipelineChoice& one) {
@@ -188,6 +192,7 @@ TEST(MeshSearch, SamplesGoBeforeContextRanks) {
   v1::JobSpec spec = OpenSpec();
   const RankPlace place = MeshPlace(int64_t{1} << 40);
   MeshSpace space = WholeSpace(spec, place);
+  space.contexts = true;
   space.tensors = {1};
   space.pipelines = {{}};
   space.recomputes = {Recompute::kNone};

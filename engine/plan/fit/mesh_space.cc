@@ -103,9 +103,11 @@ MeshSpace OpenSpace(const v1::JobSpec& spec) {
 MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place) {
   v1::JobSpec without = spec;
   if (MayOffload(spec, place)) without.mutable_train()->clear_offload();
+  // With a sequence for every group of ranks, data ranks send less.
+  const int64_t groups = spec.resources().ranks() / PossibleTensors(without).back();
   MeshSpace space = {.tensors = PossibleTensors(without),
                      .pipelines = EveryPipeline(spec),
-                     .contexts = true,
+                     .contexts = spec.train().batch().global() < groups,
                      .stages = {1, 0, 2, 3},
                      .groups = true,
                      .recomputes = EveryRecompute(),
