@@ -170,7 +170,7 @@ TEST_F(PlanCommandTest, SearchesContextRanks) {
         batch.tokens, " --set model.llama.context=", batch.tokens,
         " --set train.batch.global=", batch.sequences);
     // What the spec has of context ranks is replaced.
-    const auto found = PlanJson(absl::StrCat(of, " --search --set resources.mesh.context=2"));
+    const auto found = PlanJson(absl::StrCat(of, " --search --set resources.mesh.context=4"));
     const auto& best = found["best"][0];
     const int context = best.value("context", 1);
     EXPECT_GT(context, 1);
@@ -179,7 +179,7 @@ TEST_F(PlanCommandTest, SearchesContextRanks) {
         64);
     EXPECT_LE(best["bytes"].get<double>(), 80 * 1073741824.0);
     const Outcome table =
-        RunCli(absl::StrCat("plan ", of, " --search --set resources.mesh.context=2"));
+        RunCli(absl::StrCat("plan ", of, " --search --set resources.mesh.context=4"));
     EXPECT_THAT(table.out, HasSubstr(absl::StrCat(context, " context x ")));
     const std::string last = absl::StrCat("--set resources.mesh.context=", context);
     ASSERT_THAT(table.err, HasSubstr(last));
