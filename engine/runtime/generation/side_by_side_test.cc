@@ -184,10 +184,11 @@ TEST(SideBySide, TextsAreToTheBitThoseThatAreMadeAlone) {
   }
 }
 
-TEST(SideBySide, NeitherThreadsNorTheNumberOfTextsMatter) {
+// A prompt's products are oneDNN's, which may depend on the number of threads.
+TEST(SideBySide, TheNumberOfTextsDoesNotMatterWithTwoThreads) {
   std::vector<Asked> texts = ManyTexts();
   texts.resize(6);
-  const auto want = AllAlone(*Make(Llama(), {}), texts);
+  const auto want = AllAlone(*Make(Llama(), {.threads = 2}), texts);
   for (const int64_t count : {3, 64}) {
     auto generator = Make(Llama(), {.threads = 2, .texts = count});
     EXPECT_EQ(SideBySide(*generator, count).Run(texts), want) << count;
