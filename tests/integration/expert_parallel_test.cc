@@ -293,7 +293,6 @@ TEST(ExpertParallel, SendsWhatIsPlanned) {
 TEST(ExpertParallel, ARankHoldsItsShareOfTheExperts) {
   const TinyJob job;
   TinyOptions options{.width = 64, .llama = true, .hidden = 256, .experts = 8};
-  options.context = 1;
   int64_t bytes[2] = {0, 0};
   for (const int expert : {1, 4}) {
     RunRanks(job.Spec(On({4, expert, 0}, options)), [&](int rank, TrainingSession& session) {

@@ -38,10 +38,12 @@ double LeastBytesOfStage(const PlanOptions& o, const ScaledDraft& alike,
                          const ScaledDraft& keeps_all, int64_t layers, int in_flight) {
   const double whole = LeastBytesOf(o, alike);
   const double of_first = static_cast<double>(layers / o.pipeline) / static_cast<double>(layers);
-  const double own = alike.layer_bytes / o.context, all = keeps_all.layer_bytes / o.context;
-  const double last = o.schedule == PipelineSchedule::kZeroBubble ? std::max(own, all) : own;
-  const double again = o.recompute == Recompute::kFull ? all / static_cast<double>(layers) : 0;
-  const double kept = own * (in_flight - 1) + last;
+  const double last = o.schedule == PipelineSchedule::kZeroBubble
+                          ? std::max(alike.layer_bytes, keeps_all.layer_bytes)
+                          : alike.layer_bytes;
+  const double again =
+      o.recompute == Recompute::kFull ? keeps_all.layer_bytes / static_cast<double>(layers) : 0;
+  const double kept = alike.layer_bytes * (in_flight - 1) + last;
   return std::max(of_first * (whole + kept), (whole + last) / o.pipeline) + again;
 }
 
@@ -95,16 +97,16 @@ double BoundOf(const PlanOptions& o, const ScaledDraft& alike, const AlikeSecond
   const double micro_batches = static_cast<double>(o.accumulation) / stages;  // of a whole model
   const double computed = micro_batches * waiting * seconds.compute / o.context;
   const double summed = micro_batches * waiting * seconds.sums / o.context;
-  // In forwards, which have nothing else to do meanwhile; in backwards there are gradients.
-  const double exchanged = micro_batches * waiting * LeastExchangeSeconds(o, alike, profile);
   const double update = UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
   const double data = LeastDataSeconds(o, alike.trained_elements / stages, profile);
   if (o.pipeline == 1) {
+    // In forwards, which have nothing else to do meanwhile; in backwards there are gradients.
+    const double exchanged = micro_batches * LeastExchangeSeconds(o, alike, profile);
     return kBoundPart * std::max(computed + exchanged + update, summed + 2 * exchanged + data);
   }
   // A stage waits for sums, and what it sends of gradients goes beside its last pass alone.
-  const double hidden = o.ShardsParameters() ? computed : seconds.compute / o.context / stages;
-  return kBoundPart * (computed + summed + exchanged + update + std::max(0.0, data - hidden));
+  const double hidden = o.ShardsParameters() ? computed : seconds.compute / stages;
+  return kBoundPart * (computed + summed + update + std::max(0.0, data - hidden));
 }
 
 // Whether a coordinator would plan it: all micro-batches are in a stage's program.

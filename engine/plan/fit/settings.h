@@ -44,13 +44,14 @@ struct Setting {
   int stage = 0;
   int group = 0;  // train.zero.group
   Recompute recompute = Recompute::kNone;
-  int64_t recompute_budget = 0;                                   // with kBudget
-  bool offload = false;                                           // train.offload.optimizer: host
-  int ModelRanks() const { return tensor * pipeline * context; }  // with the same samples
+  int64_t recompute_budget = 0;  // with kBudget
+  bool offload = false;          // train.offload.optimizer: host
   // Filled in by Search.
   int64_t bytes = 0;       // that a rank needs (required_bytes.h)
   int64_t host_bytes = 0;  // of its host's memory
   double seconds = 0;      // expected of a step
+
+  int ModelRanks() const { return tensor * pipeline * context; }  // with the same samples
 };
 
 // Micro-batches, stages, recomputations and offloads to combine. Micro-batches ascend and divide
