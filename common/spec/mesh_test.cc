@@ -227,18 +227,17 @@ TEST(MeshTest, SaysWhatContextRanksBreak) {
   };
   EXPECT_EQ(message(context(12, 4)), "");
   EXPECT_THAT(message(context(6, 4)),
-              HasSubstr("resources.mesh.context: must divide ranks (6), got 4; nearest: 2"));
+              HasSubstr("resources.mesh.context: must divide ranks (6), got 4; nearest: 3"));
   EXPECT_THAT(message(context(12, 4, 30)),
-              HasSubstr("must divide data.sequence_length (30), got 4; nearest: 2"));
-  EXPECT_THAT(message(context(12, 3)), HasSubstr("must divide model.gpt2.heads (4), got 3; "
-                                                 "nearest: 2"));
+              HasSubstr("must divide data.sequence_length (30), got 4; nearest: 3"));
+  EXPECT_EQ(message(context(12, 3)), "");  // of 4 heads: three ranks have all, and parts of queries
   EXPECT_THAT(message(context(12, 1025)), HasSubstr("resources.mesh.context"));
-  EXPECT_THAT(message([](JobSpec* s) {
-                s->mutable_resources()->set_ranks(8);
-                s->mutable_resources()->mutable_mesh()->set_tensor(2);
-                s->mutable_resources()->mutable_mesh()->set_context(4);
-              }),
-              HasSubstr("model.gpt2.heads / resources.mesh.tensor (2), got 4; nearest: 2"));
+  EXPECT_EQ(message([](JobSpec* s) {
+              s->mutable_resources()->set_ranks(8);
+              s->mutable_resources()->mutable_mesh()->set_tensor(2);
+              s->mutable_resources()->mutable_mesh()->set_context(4);
+            }),
+            "");  // of two heads
   EXPECT_THAT(message([](JobSpec* s) {
                 s->mutable_resources()->set_min_ranks(3);
                 s->mutable_resources()->set_max_ranks(8);
@@ -257,37 +256,44 @@ TEST(MeshTest, KnowsWhichContextRanksThereMayBe) {
       change(s);
     }));
   };
-  const auto as_it_is = [](JobSpec*) {};
-  EXPECT_THAT(possible(12, 1, as_it_is), ElementsAre(1, 2, 4));
-  EXPECT_THAT(possible(12, 2, as_it_is), ElementsAre(1, 2));  // of two heads
-  EXPECT_THAT(possible(6, 1, as_it_is), ElementsAre(1, 2));
+  const auto on = [](v1::DeviceKind device) {
+    return [=](JobSpec* s) {
+      s->mutable_data()->set_sequence_length(24);
+      s->mutable_resources()->set_device(device);
+    };
+  };
+  const auto cpu = on(v1::DEVICE_KIND_CPU), gpu = on(v1::DEVICE_KIND_CUDA);
+  EXPECT_THAT(possible(12, 1, cpu), ElementsAre(1, 2, 3, 4, 6, 12));
+  EXPECT_THAT(possible(12, 2, cpu), ElementsAre(1, 2, 3, 6));
+  EXPECT_THAT(possible(12, 1, gpu), ElementsAre(1, 2, 4));  // of four heads
+  EXPECT_THAT(possible(12, 2, gpu), ElementsAre(1, 2));     // of two
+  EXPECT_THAT(possible(6, 1, gpu), ElementsAre(1, 2));
   EXPECT_THAT(possible(12, 1, [](JobSpec* s) { s->mutable_data()->set_sequence_length(22); }),
               ElementsAre(1, 2));
   EXPECT_THAT(possible(12, 1, [](JobSpec* s) { s->mutable_train()->mutable_dpo(); }),
               ElementsAre(1));
 }
 
-// Heads of keys that are fewer than ranks are shared, if each has as many.
+// Heads of keys that are fewer than ranks are shared, if each has as many. Else queries have parts.
 TEST(MeshTest, ContextRanksShareHeadsOfKeys) {
-  const auto message = [](int kv_heads, int context) {
-    return std::string(ValidateJobSpec(ContextSpec([=](JobSpec* s) {
-                         v1::LlamaSpec& llama = *s->mutable_model()->mutable_llama();
-                         llama.set_layers(2);
-                         llama.set_width(96);
-                         llama.set_heads(12);
-                         llama.set_kv_heads(kv_heads);
-                         llama.set_hidden(64);
-                         llama.set_context(24);
-                         llama.set_vocabulary(256);
-                         s->mutable_resources()->set_ranks(context);
-                         s->mutable_resources()->mutable_mesh()->set_context(context);
-                       })).message());
+  const auto possible = [](int kv_heads) {
+    return PossibleContexts(ContextSpec([=](JobSpec* s) {
+      v1::LlamaSpec& llama = *s->mutable_model()->mutable_llama();
+      llama.set_layers(2);
+      llama.set_width(96);
+      llama.set_heads(12);
+      llama.set_kv_heads(kv_heads);
+      llama.set_hidden(64);
+      llama.set_context(24);
+      llama.set_vocabulary(256);
+      s->mutable_train()->mutable_batch()->set_global(48);
+      s->mutable_resources()->set_ranks(24);
+      s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
+    }));
   };
-  EXPECT_EQ(message(2, 4), "");
-  EXPECT_EQ(message(1, 12), "");
-  EXPECT_EQ(message(6, 3), "");
-  EXPECT_THAT(message(4, 6), HasSubstr("resources.mesh.context: must divide or be a multiple of "
-                                       "model.llama.kv_heads (4), got 6; nearest: 2"));
+  EXPECT_THAT(possible(1), ElementsAre(1, 2, 3, 4, 6, 12));
+  EXPECT_THAT(possible(2), ElementsAre(1, 2, 4, 6, 12));
+  EXPECT_THAT(possible(4), ElementsAre(1, 2, 4, 12));
 }
 
 TEST(MeshTest, StagesHaveContextRanks) {

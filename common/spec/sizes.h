@@ -44,7 +44,8 @@ std::string DataRanksName(const v1::ResourceSpec& resources);
 // ascending; 1 among them. Whether the batch can be cut accordingly is not looked at.
 std::vector<int> PossibleTensors(const v1::JobSpec& normalized);
 
-// The same of context ranks, beside the tensor ranks and stages that it has.
+// The same of context ranks, beside the tensor ranks and stages that it has. On a GPU those alone
+// that divide the heads: cuDNN's attention is not for parts of queries.
 std::vector<int> PossibleContexts(const v1::JobSpec& normalized);
 
 // True when the global batch is a whole number of micro-batches per data rank, and the ranks

@@ -119,35 +119,26 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
   return true;
 }
 
-// What context ranks divide: heads of a tensor rank, and a sequence's tokens. Heads of keys that
-// are fewer may be shared instead.
-std::vector<Divided> DividedByContext(const v1::JobSpec& spec) {
-  const int tensor = TensorRanks(spec.resources());
-  const std::string of_tensor = tensor > 1 ? " / resources.mesh.tensor" : "";
-  std::vector<Divided> sizes = {{"data.sequence_length", spec.data().sequence_length()}};
-  for (const Divided& divided : DividedSizes(spec.model())) {
-    if (!absl::EndsWith(divided.field, "heads")) continue;
-    sizes.push_back({absl::StrCat(divided.field, of_tensor), divided.size / tensor});
-  }
-  return sizes;
-}
-
-bool AreKeys(const Divided& divided) { return absl::StrContains(divided.field, ".kv_heads"); }
-
-bool ContextFits(const Divided& divided, int context) {
-  return divided.size % context == 0 || (AreKeys(divided) && context % divided.size == 0);
-}
-
-// The next smaller number that divides the ranks of a tensor rank and stage, and all sizes; 1 does.
+// The next smaller number that divides the ranks of a tensor rank and stage, and a sequence; 1 does.
 int NearestContext(const v1::JobSpec& spec, int context) {
   const v1::ResourceSpec& resources = spec.resources();
   const int rest = resources.ranks() / (TensorRanks(resources) * PipelineStages(resources));
   for (--context; context > 1; --context) {
-    bool all = rest % context == 0;
-    for (const Divided& divided : DividedByContext(spec)) all &= ContextFits(divided, context);
-    if (all) break;
+    if (rest % context == 0 && spec.data().sequence_length() % context == 0) break;
   }
   return std::max(context, 1);
+}
+
+// Whether context ranks divide the heads of a tensor rank. Heads of keys that are fewer may be
+// shared instead.
+bool DividesHeads(const v1::JobSpec& spec, int context) {
+  for (const Divided& divided : DividedSizes(spec.model())) {
+    if (!absl::EndsWith(divided.field, "heads")) continue;
+    const int64_t heads = divided.size / TensorRanks(spec.resources());
+    const bool shared = absl::EndsWith(divided.field, ".kv_heads") && context % heads == 0;
+    if (heads % context != 0 && !shared) return false;
+  }
+  return true;
 }
 
 void CheckContext(const v1::JobSpec& spec, Checker* check) {
@@ -164,19 +155,16 @@ void CheckContext(const v1::JobSpec& spec, Checker* check) {
   }
   if (resources.ranks() % others != 0) return;  // said of these
   const auto wrong = [&](const Divided& divided) {
-    check->Add(kContext,
-               absl::StrCat("must divide ", AreKeys(divided) ? "or be a multiple of " : "",
-                            divided.field, " (", divided.size, "), got ", context,
-                            "; nearest: ", NearestContext(spec, context)));
+    check->Add(kContext, absl::StrCat("must divide ", divided.field, " (", divided.size, "), got ",
+                                      context, "; nearest: ", NearestContext(spec, context)));
   };
   if (resources.ranks() / others % context != 0) {
     v1::ResourceSpec rest = resources;
     rest.mutable_mesh()->clear_context();
     return wrong({DataRanksName(rest), resources.ranks() / others});
   }
-  for (const Divided& divided : DividedByContext(spec)) {
-    if (!ContextFits(divided, context)) return wrong(divided);
-  }
+  const int64_t length = spec.data().sequence_length();
+  if (length % context != 0) wrong({"data.sequence_length", length});
 }
 
 // The next smaller number that divides the ranks and the experts; 1 does.
@@ -304,12 +292,10 @@ std::vector<int> PossibleContexts(const v1::JobSpec& normalized) {
   mesh->set_tensor(TensorRanks(normalized.resources()));
   mesh->clear_context();
   const int rest = DataRanks(with.resources());
-  const std::vector<Divided> sizes = DividedByContext(with);
+  const bool gpu = with.resources().device() == v1::DEVICE_KIND_CUDA;
   std::vector<int> contexts = {1};
   for (int context = 2; context <= std::min<int64_t>(rest, kMaxContext); ++context) {
-    bool fits = rest % context == 0;
-    for (const Divided& divided : sizes) fits = fits && ContextFits(divided, context);
-    if (!fits) continue;
+    if (rest % context != 0 || (gpu && !DividesHeads(with, context))) continue;
     mesh->set_context(context);
     Checker check;
     CheckMesh(with, &check);

@@ -146,9 +146,12 @@ struct Attributes {
   int64_t batch = 0;     // B
   int64_t sequence = 0;  // T
   int64_t heads = 0;
-  int64_t kv_heads = 0;     // heads of keys and of values; divides heads
-  bool causal = true;       // kAttention*: a position sees no later one
-  int64_t window = 0;       // kAttention*, kCachedAttention: positions that one sees; 0: all
+  int64_t kv_heads = 0;  // heads of keys and of values; divides heads
+  bool causal = true;    // kAttention*: a position sees no later one
+  int64_t window = 0;    // kAttention*, kCachedAttention: positions that one sees; 0: all
+  // kAttention*, kTokensToHeads, kHeadsToTokens: neighbouring context ranks that have the same
+  // heads, of whose queries each has a part (passes/context_pass.h)
+  int64_t query_parts = 1;
   int64_t parts = 1;        // kLinear*: weights whose outputs lie side by side
   bool transposed = false;  // kLinear*, kDoraNorms: weights are [M,K]
   bool exact = false;       // kGelu*: the exact form, not the tanh form

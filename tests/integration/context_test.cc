@@ -112,6 +112,85 @@ TEST(ContextParallel, RanksShareHeadsOfKeysThatAreFewer) {
   }
 }
 
+// Long enough for several blocks of queries.
+TinyOptions OnLongSequences(const Mesh& mesh, TinyOptions options) {
+  options.ranks = mesh.data * mesh.context * mesh.tensor;
+  options.tensor = mesh.tensor;
+  options.context = mesh.context;
+  options.stage = mesh.stage;
+  options.sequence = 240;
+  options.global_batch = 4;
+  options.micro_batch = 4 / mesh.data / (1 + mesh.stage % 2);
+  return options;
+}
+
+struct FewHeads {
+  std::string name;
+  TinyOptions options;
+  std::vector<Mesh> meshes;
+};
+
+// Of one head two or three ranks have a part of the queries each; of two heads, four or six; of
+// four, eight, which share two heads of keys besides.
+std::vector<FewHeads> CasesOfFewHeads() {
+  return {{"gpt2", {.attention_heads = 1, .dropout = 0.1}, {{1, 2, 1, 1}, {2, 3, 1, 3}}},
+          {"packed gpt2",
+           {.attention_heads = 2, .dropout = 0.1, .documents = true},
+           {{1, 4, 1, 0}, {1, 6, 1, 2}, {1, 2, 2, 1}, {2, 2, 2, 3}}},
+          {"packed qwen3",
+           {.attention_heads = 2, .llama = true, .kv_heads = 1, .qk_norm = true, .documents = true},
+           {{1, 4, 1, 1}, {2, 4, 1, 3}}},
+          {"llama", {.llama = true, .kv_heads = 2, .qkv_bias = true}, {{1, 8, 1, 2}, {1, 6, 1, 1}}},
+          {"gemma3", {.llama = true, .kv_heads = 4, .tied = true, .gemma3 = true}, {{1, 8, 1, 3}}},
+          {"bert",
+           {.attention_heads = 2, .dropout = 0.1, .bert = true, .documents = true},
+           {{1, 4, 1, 1}, {2, 4, 1, 0}}}};
+}
+
+TEST(ContextParallel, RanksShareTheQueriesOfFewHeads) {
+  const TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    const double tolerance = precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3;
+    for (FewHeads few : CasesOfFewHeads()) {
+      few.options.precision = precision;
+      const Trained alone = Train(job.Spec(OnLongSequences({}, few.options)));
+      for (const Mesh& mesh : few.meshes) {
+        SCOPED_TRACE(absl::StrCat(few.name, " on ", NameOf(mesh)));
+        TinyOptions options = OnLongSequences(mesh, few.options);
+        if (mesh.stage == 3) options.recompute = v1::RECOMPUTE_FULL;
+        ExpectAlike(Train(job.Spec(options)), alone, tolerance);
+      }
+    }
+  }
+}
+
+TEST(ContextParallel, GradientsOfSharedQueriesAreThoseOfOneRank) {
+  const TinyJob job;
+  for (const FewHeads& few : CasesOfFewHeads()) {
+    const auto spec = [&](const Mesh& mesh) {
+      return WithOneStepOfSgd(job.Spec(OnLongSequences(mesh, few.options)));
+    };
+    const Snapshot start = TrainUntil(spec({}), 0).snapshot;
+    const Snapshot alone = Train(spec({})).snapshot;
+    for (const Mesh& mesh : few.meshes) {
+      SCOPED_TRACE(absl::StrCat(few.name, " on ", NameOf(mesh)));
+      ExpectSameStep(start, alone, Train(spec(mesh)).snapshot);
+    }
+  }
+}
+
+TEST(ContextParallel, SharedQueriesHaveTheSameBitsAgainAndGoOnElsewhere) {
+  const TinyJob job;
+  for (const FewHeads& few : CasesOfFewHeads()) {
+    SCOPED_TRACE(few.name);
+    const v1::JobSpec spec = job.Spec(OnLongSequences(few.meshes[0], few.options));
+    ExpectSameBits(spec);
+    const Trained whole = Train(job.Spec(OnLongSequences({}, few.options)));
+    ExpectGoesOn(job.Spec(OnLongSequences({}, few.options)), TrainUntil(spec, 5).snapshot, whole);
+    ExpectGoesOn(spec, TrainUntil(job.Spec(OnLongSequences({}, few.options)), 5).snapshot, whole);
+  }
+}
+
 TEST(ContextParallel, WithTensorRanks) {
   const TinyJob job;
   for (const TinyFamily& family : Families()) {
@@ -345,29 +424,27 @@ TEST(ContextParallel, InFp8) {
 TEST(ContextParallel, SendsWhatIsPlanned) {
   const TinyJob job;
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
-    for (const int tensor : {1, 2}) {
-      for (const int stage : {0, 1, 3}) {
-        const v1::JobSpec spec =
-            job.Spec(On({1, 4 / tensor, tensor, stage},
-                        {.precision = precision, .llama = true, .kv_heads = 2, .qk_norm = true}));
-        auto group = comm::MakeInProcessGroup(spec.resources().ranks());
-        std::vector<std::thread> threads;
-        for (size_t rank = 0; rank < group.size(); ++rank) {
-          threads.emplace_back([&, rank] {
-            auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
-            ASSERT_TRUE(session.ok()) << session.status();
-            ASSERT_TRUE((*session)->InitializeParameters().ok());
-            for (int i = 0; i < 3; ++i) {
-              const int64_t before = group[rank]->stats().bytes_sent;
-              ASSERT_TRUE((*session)->Step(false).ok());
-              const auto sent = static_cast<double>(group[rank]->stats().bytes_sent - before);
-              // A few bytes of scalars are sent whole, not as a ring would.
-              EXPECT_NEAR(sent, (*session)->plan().wire_bytes_per_step, 300) << "stage " << stage;
-            }
-          });
-        }
-        for (std::thread& thread : threads) thread.join();
+    for (const Mesh& mesh : {Mesh{1, 4, 1, 0}, Mesh{1, 4, 1, 1}, Mesh{1, 4, 1, 3}, Mesh{1, 2, 2, 0},
+                             Mesh{1, 2, 2, 1}, Mesh{1, 2, 2, 3}, Mesh{1, 8, 1, 1}}) {
+      const v1::JobSpec spec = job.Spec(
+          On(mesh, {.precision = precision, .llama = true, .kv_heads = 2, .qk_norm = true}));
+      auto group = comm::MakeInProcessGroup(spec.resources().ranks());
+      std::vector<std::thread> threads;
+      for (size_t rank = 0; rank < group.size(); ++rank) {
+        threads.emplace_back([&, rank] {
+          auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
+          ASSERT_TRUE(session.ok()) << session.status();
+          ASSERT_TRUE((*session)->InitializeParameters().ok());
+          for (int i = 0; i < 3; ++i) {
+            const int64_t before = group[rank]->stats().bytes_sent;
+            ASSERT_TRUE((*session)->Step(false).ok());
+            const auto sent = static_cast<double>(group[rank]->stats().bytes_sent - before);
+            // A few bytes of scalars are sent whole, not as a ring would.
+            EXPECT_NEAR(sent, (*session)->plan().wire_bytes_per_step, 300) << NameOf(mesh);
+          }
+        });
       }
+      for (std::thread& thread : threads) thread.join();
     }
   }
 }

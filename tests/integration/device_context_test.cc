@@ -134,6 +134,24 @@ TEST(DeviceContext, WithFewerSequencesThanRanks) {
   }
 }
 
+// Of fewer heads than ranks each has a part of the queries: one head for two ranks, or two for four
+// that share one of keys.
+TEST(DeviceContext, RanksShareTheQueriesOfFewHeads) {
+  const TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    ExpectTheCpus(job, {1, 2, 1, 1, 1}, {.attention_heads = 1, .sequence = 200, .dropout = 0.1},
+                  precision);
+    ExpectTheCpus(job, {1, 4, 1, 1, 2},
+                  {.attention_heads = 2,
+                   .sequence = 200,
+                   .llama = true,
+                   .kv_heads = 1,
+                   .qk_norm = true,
+                   .documents = true},
+                  precision);
+  }
+}
+
 TEST(DeviceContext, WithTensorRanks) {
   const TinyJob job;
   for (ContextFamily& family : ContextFamilies()) {

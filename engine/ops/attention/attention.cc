@@ -47,7 +47,8 @@ double SeenKeys(const graph::Attributes& a) {
 // One product that makes the scores of each head, or one with them.
 double ScoresProduct(const Graph& graph, const Op& op, ValueId out) {
   const double width = static_cast<double>(graph.values[out].shape[1]);
-  return 2 * static_cast<double>(op.attributes.batch) * SeenKeys(op.attributes) * width;
+  const double seen = SeenKeys(op.attributes) / static_cast<double>(op.attributes.query_parts);
+  return 2 * static_cast<double>(op.attributes.batch) * seen * width;
 }
 
 // Scores; probabilities times values.
@@ -134,6 +135,7 @@ LibraryAttention LibraryOf(const WorkspaceContext& c, size_t documents) {
        .head_dim = HeadDim(c),
        .element_bytes = ByteSize(c.Input(0).dtype),
        .documents = documents < c.op.inputs.size() && c.op.inputs[documents] != kNoValue,
+       .query_parts = a.query_parts,
        .exact = c.exact},
       c.attention_call_bytes);
 }

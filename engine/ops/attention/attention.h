@@ -17,6 +17,9 @@
 //                     row is of a text of its own, texts[r], at positions[r]; where texts[r] is -1
 //                     nothing is kept, and out is zeros. (Rows behind those that count are such.)
 // kAttentionBackward: qkv, out, lse, dout, documents|kNoValue -> dqkv
+//                     query_parts P (both): a context rank computes the queries of its part
+//                     (QueryPart in attention_contract.h). out, lse and dqkv's queries are 0 of the
+//                     others; dqkv's keys and values are what its own queries make of them.
 #ifndef MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_
 #define MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_
 

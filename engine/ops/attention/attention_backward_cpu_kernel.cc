@@ -170,36 +170,55 @@ HWY_INLINE void WriteRows(const float* from, int64_t from_row, float factor, int
   }
 }
 
+// What the queries of a part give a block of keys. `accumulate`: as in BlockPair.
+template <typename T>
+void KeyBlock(const AttentionSizes& s, TileProduct product, const BackwardArrays<T>& w,
+              const KeyBounds& keys, const QueryPart& part, int64_t key, bool accumulate,
+              float* d_key, float* d_value) {
+  const BlockRange queries = keys.QueryBlocks(key);
+  for (int64_t query = queries.begin; query < queries.end; ++query) {
+    if (!part.Owns(query * kBlock)) continue;
+    BlockPair(s, product, w, keys, key, query, accumulate, d_key, d_value);
+    accumulate = true;
+  }
+  if (accumulate) return;
+  std::fill_n(d_key, kBlock * s.padded_dim, 0.0f);
+  std::fill_n(d_value, kBlock * s.padded_dim, 0.0f);
+}
+
 // One head of queries; number `member` of those that share their keys.
 template <typename T, typename Stored>
 void BackwardQueries(const AttentionSizes& s, TileProduct product, const BackwardArrays<T>& w,
-                     const KeyBounds& keys, int64_t member, const Head<Stored>& head) {
+                     const KeyBounds& keys, const QueryPart& part, int64_t member,
+                     const Head<Stored>& head) {
   const auto valid = [&](int64_t block) {
     return std::min(kBlock, keys.sequence() - block * kBlock);
   };
   for (int64_t block = 0; block < s.blocks; ++block) {
     if (member == 0) PackKeyBlock(s, w, head, block, valid(block));
-    PackQueryBlock(s, w, head, block, valid(block));
+    if (part.Owns(block * kBlock)) PackQueryBlock(s, w, head, block, valid(block));
   }
   for (int64_t key = 0; key < s.blocks; ++key) {
     const int64_t kept = s.group == 1 ? 0 : key * kBlock * s.padded_dim;
     float* d_key = w.d_key + kept;
     float* d_value = w.d_value + kept;
-    const BlockRange queries = keys.QueryBlocks(key);
-    for (int64_t query = queries.begin; query < queries.end; ++query) {
-      const bool accumulate = query > queries.begin || member > 0;
-      BlockPair(s, product, w, keys, key, query, accumulate, d_key, d_value);
-    }
+    KeyBlock(s, product, w, keys, part, key, /*accumulate=*/member > 0, d_key, d_value);
     if (member != s.group - 1) continue;
     const int64_t to = key * kBlock * s.row;
     WriteRows(d_key, s.padded_dim, s.scale, valid(key), s.dim, head.d_key + to, s.row);
     WriteRows(d_value, s.padded_dim, 1.0f, valid(key), s.dim, head.d_value + to, s.row);
   }
   for (int64_t block = 0; block < s.blocks; ++block) {
+    Stored* d_query = head.d_query + block * kBlock * s.row;
+    if (!part.Owns(block * kBlock)) {
+      for (int64_t row = 0; row < valid(block); ++row) {
+        std::fill_n(d_query + row * s.row, s.dim, Stored{});
+      }
+      continue;
+    }
     TransposeWords(reinterpret_cast<const uint32_t*>(w.d_query + block * kBlock * s.dim), kBlock,
                    s.dim, kBlock, reinterpret_cast<uint32_t*>(w.d_query_rows), s.dim);
-    WriteRows(w.d_query_rows, s.dim, s.scale, valid(block), s.dim,
-              head.d_query + block * kBlock * s.row, s.row);
+    WriteRows(w.d_query_rows, s.dim, s.scale, valid(block), s.dim, d_query, s.row);
   }
 }
 
@@ -226,7 +245,7 @@ void BackwardHead(const AttentionShape& shape, int64_t batch, int64_t kv_head, c
                                d_packed + which * s.dim,
                                d_packed + s.Key(kv_head),
                                d_packed + s.Value(kv_head)};
-    BackwardQueries(s, product, w, keys, member, head);
+    BackwardQueries(s, product, w, keys, shape.queries, member, head);
   }
 }
 

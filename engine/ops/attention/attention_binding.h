@@ -10,6 +10,21 @@
 namespace milepost::ops {
 
 // INVALID_ARGUMENT for a shape that the kernels do not take.
+inline absl::StatusOr<kernels::AttentionShape> AttentionShapeOf(const runtime::OpBinding& b) {
+  const graph::Attributes& a = b.attributes();
+  const kernels::AttentionShape shape{
+      .batch = a.batch,
+      .sequence = a.sequence,
+      .heads = a.heads,
+      .head_dim = b.InputShape(0).back() / (a.heads + 2 * a.kv_heads),
+      .kv_heads = a.kv_heads,
+      .causal = a.causal,
+      .window = a.window,
+      .queries = {a.query_parts, b.rank % b.plan.options.context % a.query_parts}};
+  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(shape));
+  return shape;
+}
+
 inline absl::StatusOr<kernels::CachedAttentionShape> CachedAttentionShapeOf(
     const runtime::OpBinding& b) {
   const graph::Attributes& a = b.attributes();

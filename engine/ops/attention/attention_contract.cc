@@ -20,14 +20,16 @@ int64_t BytesPerThread(const AttentionShape& shape, DType type) {
 absl::Status CheckAttentionShape(const AttentionShape& s) {
   if (s.batch > 0 && s.sequence > 0 && s.heads > 0 && s.head_dim > 0 && s.head_dim <= 256 &&
       s.head_dim % 8 == 0 && (s.kv_heads == 0 || (s.kv_heads > 0 && s.heads % s.kv_heads == 0)) &&
-      (s.window == 0 || (s.window > 0 && s.causal))) {
+      (s.window == 0 || (s.window > 0 && s.causal)) && s.queries.part >= 0 &&
+      s.queries.part < s.queries.parts) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrFormat(
-      "attention over batch=%d sequence=%d heads=%d head_dim=%d kv_heads=%d window=%d: sizes must "
-      "be positive, the width of a head a multiple of 8 and at most 256, kv_heads a divisor of "
-      "heads, and a window causal",
-      s.batch, s.sequence, s.heads, s.head_dim, s.kv_heads, s.window));
+      "attention over batch=%d sequence=%d heads=%d head_dim=%d kv_heads=%d window=%d, part "
+      "%d of %d: sizes must be positive, the width of a head a multiple of 8 and at most 256, "
+      "kv_heads a divisor of heads, and a window causal",
+      s.batch, s.sequence, s.heads, s.head_dim, s.kv_heads, s.window, s.queries.part,
+      s.queries.parts));
 }
 
 int64_t AttentionForwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads) {

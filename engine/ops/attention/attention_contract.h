@@ -11,6 +11,20 @@
 
 namespace milepost::kernels {
 
+// Of ranks with the same heads each computes a part of the queries, over all keys. Queries come in
+// blocks. In each round every part gets one, back and forth: later queries see more keys.
+struct QueryPart {
+  static constexpr int64_t kBlock = 64;
+  int64_t parts = 1;
+  int64_t part = 0;
+
+  constexpr int64_t RoundOf(int64_t query) const { return query / kBlock / parts; }
+  constexpr bool Owns(int64_t query) const {
+    const int64_t place = query / kBlock % parts;
+    return (RoundOf(query) % 2 == 0 ? place : parts - 1 - place) == part;
+  }
+};
+
 struct AttentionShape {
   int64_t batch = 0;
   int64_t sequence = 0;
@@ -19,6 +33,7 @@ struct AttentionShape {
   int64_t kv_heads = 0;  // divides heads; 0: as many
   bool causal = true;    // a query sees no key after it
   int64_t window = 0;    // causal: keys that a query sees, its own among them; 0: all up to it
+  QueryPart queries;     // that are computed; what the kernels make of the others is 0
 };
 
 struct CachedAttentionShape {

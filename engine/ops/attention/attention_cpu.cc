@@ -13,20 +13,6 @@ using runtime::Binding;
 using runtime::BoundOp;
 using runtime::StepContext;
 
-absl::StatusOr<kernels::AttentionShape> AttentionShapeOf(const Binding& b) {
-  const graph::Attributes& a = b.attributes();
-  const kernels::AttentionShape shape{
-      .batch = a.batch,
-      .sequence = a.sequence,
-      .heads = a.heads,
-      .head_dim = b.InputShape(0).back() / (a.heads + 2 * a.kv_heads),
-      .kv_heads = a.kv_heads,
-      .causal = a.causal,
-      .window = a.window};
-  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(shape));
-  return shape;
-}
-
 template <typename T>
 absl::StatusOr<BoundOp> AttentionOf(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const kernels::AttentionShape shape, AttentionShapeOf(b));

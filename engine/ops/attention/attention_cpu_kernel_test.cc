@@ -190,6 +190,84 @@ TEST_P(Attention, MatchesDefinitionWithinAWindow) {
   CheckAttention<bf16>(tiles, OfLengths(tiles, {500, 100}));
 }
 
+// Of the parts together: out, lse and the gradients of queries are the whole's to the bit, those of
+// keys and values their sum.
+template <typename T>
+void CheckParts(AttentionShape s, const Documents& documents = {}) {
+  SCOPED_TRACE(testing::Message() << s.queries.parts << " parts of " << s.sequence << " queries");
+  const int64_t outputs = s.batch * s.sequence * s.heads * s.head_dim;
+  const auto qkv = RandomVector<T>(s.batch * s.sequence * PackedWidth(s), 51);
+  const auto d_out = RandomVector<T>(outputs, 52);
+  const int64_t parts = s.queries.parts;
+  s.queries = {};
+  const Results<T> whole(s, qkv, d_out, documents);
+  std::vector<double> out(outputs), lse(whole.lse.size()), dqkv(qkv.size());
+  const auto add = [](const auto& values, std::vector<double>* sums) {
+    const std::vector<double> own = ToDouble(values);
+    for (size_t i = 0; i < own.size(); ++i) (*sums)[i] += own[i];
+  };
+  for (int64_t part = 0; part < parts; ++part) {
+    s.queries = {parts, part};
+    const Results<T> run(s, qkv, d_out, documents);
+    for (int64_t q = 0; q < s.sequence; ++q) {
+      if (s.queries.Owns(q)) continue;
+      ASSERT_EQ(run.lse[q], 0) << q;  // another part's
+    }
+    add(run.out, &out);
+    add(run.lse, &lse);
+    add(run.dqkv, &dqkv);
+  }
+  EXPECT_EQ(out, ToDouble(whole.out));
+  EXPECT_EQ(lse, ToDouble(whole.lse));
+  const int64_t queries = s.heads * s.head_dim;
+  std::vector<T> keys;
+  std::vector<double> key_sums;
+  for (size_t i = 0; i < dqkv.size(); ++i) {
+    if (static_cast<int64_t>(i) % PackedWidth(s) < queries) {
+      ASSERT_EQ(dqkv[i], static_cast<double>(ToFloat(whole.dqkv[i]))) << i;
+    } else {
+      keys.push_back(whole.dqkv[i]);
+      key_sums.push_back(dqkv[i]);
+    }
+  }
+  ExpectClose(keys, key_sums, kTolerance<T>, "gradients of keys and values");
+}
+
+TEST_P(Attention, PartsOfQueriesAreTheWholeTogether) {
+  for (const int64_t parts : {2, 3, 9}) {
+    AttentionShape s{2, 330, 4, 16, 2};
+    s.queries.parts = parts;
+    CheckParts<float>(s);
+    CheckParts<bf16>(s);
+    CheckParts<f16>(s, OfLengths(s, {64, 100, 166, 1, 329}));
+    s.causal = false;
+    CheckParts<float>(s);
+    s = {1, 330, 1, 8, 1, true, 70, {parts}};
+    CheckParts<float>(s);
+    CheckParts<bf16>(s, OfLengths(s, {200, 130}));
+  }
+}
+
+// Back and forth: with a causal mask no part sees many more keys than another.
+TEST(QueryPart, PartsAreAlike) {
+  constexpr int64_t kSequence = 64 * 24;
+  for (const int64_t parts : {1, 2, 3, 4, 6}) {
+    int64_t owners = 0, least = kSequence * kSequence, most = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      const QueryPart queries = {parts, part};
+      int64_t seen = 0;
+      for (int64_t q = 0; q < kSequence; ++q) {
+        owners += queries.Owns(q);
+        if (queries.Owns(q)) seen += q + 1;
+      }
+      least = std::min(least, seen);
+      most = std::max(most, seen);
+    }
+    EXPECT_EQ(owners, kSequence);
+    EXPECT_EQ(least, most) << parts;  // an even number of rounds
+  }
+}
+
 TEST_P(Attention, AWindowOfAllIsNone) {
   AttentionShape s{1, 150, 2, 16};
   const auto qkv = RandomVector<float>(150 * 96, 41), d_out = RandomVector<float>(150 * 32, 42);

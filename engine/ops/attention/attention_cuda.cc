@@ -1,6 +1,6 @@
 // By the library where it has both passes (CudaBinding::graph_attention), its backward in the calls
 // that ops/attention/library_attention.h says; else by the own kernels, which also take
-// micro-batches with more documents than were planned for.
+// micro-batches with more documents than were planned for, and parts of queries.
 #include "engine/ops/attention/attention_cuda.h"
 #include "engine/ops/attention/attention_binding.h"
 
@@ -34,11 +34,11 @@ const int32_t* TablesOf(const CudaBinding& b, const cuda::AttentionGraph& graph)
 template <typename T>
 absl::StatusOr<BoundOp> AttentionOf(const CudaBinding& b) {
   const cuda::AttentionGraph graph = AttentionGraphOf(b.program.graph, b.planned.op);
-  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(graph.shape));
+  MP_ASSIGN_OR_RETURN(const kernels::AttentionShape shape, AttentionShapeOf(b));
   const T* qkv = b.Input<T>(0);
   T* out = b.Output<T>(0);
   float* lse = b.Output<float>(1);
-  BoundOp own = [shape = graph.shape, qkv, documents = b.Input<int32_t>(1), out, lse,
+  BoundOp own = [shape, qkv, documents = b.Input<int32_t>(1), out, lse,
                  stream = b.stream()](const StepContext&) {
     return cuda::AttentionForward<T>(shape, qkv, documents, out, lse, stream);
   };
@@ -86,14 +86,14 @@ std::vector<cuda::AttentionBackwardArguments> PartsOf(
 template <typename T>
 absl::StatusOr<BoundOp> AttentionBackwardOf(const CudaBinding& b) {
   const cuda::AttentionGraph graph = AttentionGraphOf(b.program.graph, b.planned.op);
-  MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(graph.shape));
+  MP_ASSIGN_OR_RETURN(const kernels::AttentionShape shape, AttentionShapeOf(b));
   const T* qkv = b.Input<T>(0);
   const T* out = b.Input<T>(1);
   const float* lse = b.Input<float>(2);
   const T* dout = b.Input<T>(3);
   T* dqkv = b.Output<T>(0);
   MP_RETURN_IF_ERROR(b.RequireWorkspace(cuda::AttentionWorkspaceBytes(graph.shape)));
-  BoundOp own = [shape = graph.shape, qkv, documents = b.Input<int32_t>(4), out, lse, dout, dqkv,
+  BoundOp own = [shape, qkv, documents = b.Input<int32_t>(4), out, lse, dout, dqkv,
                  workspace = b.Workspace(), stream = b.stream()](const StepContext&) {
     return cuda::AttentionBackward<T>(shape, qkv, documents, out, lse, dout, dqkv, workspace,
                                       stream);
@@ -150,7 +150,8 @@ cuda::AttentionGraph AttentionGraphOf(const graph::Graph& graph, const graph::Op
                     .head_dim = qkv.shape.back() / (a.heads + 2 * a.kv_heads),
                     .kv_heads = a.kv_heads,
                     .causal = a.causal,
-                    .window = a.window},
+                    .window = a.window,
+                    .queries = {.parts = a.query_parts}},
           .type = qkv.dtype,
           .max_documents = packed ? ops::PlannedDocuments(a.batch, a.sequence) : 0};
 }
@@ -164,6 +165,7 @@ ops::LibraryAttention LibraryAttentionOf(const cuda::AttentionGraph& graph,
                                   .head_dim = graph.shape.head_dim,
                                   .element_bytes = ByteSize(graph.type),
                                   .documents = graph.max_documents > 0,
+                                  .query_parts = graph.shape.queries.parts,
                                   .exact = options.exact},
                                  options.attention_call_bytes);
 }

@@ -22,6 +22,7 @@ struct HeadLayout {
   int64_t batch, sequence, heads, kv_heads, head_dim;
   bool causal;
   int64_t window;  // keys that a query sees, its own among them; at most the sequence
+  QueryPart queries;
   const int32_t* documents;
 
   // Causal: whether a key is not after a query, and in its window. The difference of a key after it
@@ -55,6 +56,7 @@ inline HeadLayout LayoutOf(const AttentionShape& s, const int32_t* documents) {
           s.head_dim,
           s.causal,
           s.window == 0 || s.window > s.sequence ? s.sequence : s.window,
+          s.queries,
           documents};
 }
 
@@ -65,6 +67,8 @@ struct AttentionTiles {
   static constexpr int kParts = kD / 16;           // threads of a row
   static constexpr int kRows = kThreads / kParts;  // of a block
   static constexpr int kPacks = kD / 4;            // of a row
+  // So that a part has all queries of a tile or none.
+  static_assert(QueryPart::kBlock % kRows == 0 && QueryPart::kBlock % kTile == 0);
 
   // A thread's 16 elements of a row: packs part, part + kParts, ...
   struct Share {
@@ -202,6 +206,10 @@ struct AttentionForwardKernel {
     const auto at = QueryTile::Of<Tiles::kRows, Tiles::kParts>(c, a);
     const int64_t g = at.h / (a.heads / a.kv_heads);
     const bool valid = at.query < a.sequence;
+    if (!a.queries.Owns(at.first)) {
+      if (valid) StoreQuery(c, at, Share{}, 0);
+      return;
+    }
     Share q =
         Tiles::LoadShare(c, qkv + a.query(at.b, at.h) + at.query * a.row(), valid, a.head_dim);
     Tiles::Scale(q, scale);
@@ -220,14 +228,17 @@ struct AttentionForwardKernel {
     }
     if (!valid) return;
     Tiles::Scale(sum, 1.0f / weight);
-    Tiles::StoreShare(c, out + a.out(at.b, at.h) + at.query * a.out_row(), sum, a.head_dim);
-    if (Tiles::Part(c) == 0) {
-      c.Store(lse + c.block_y() * a.sequence + at.query, max + logf(weight));
-    }
+    StoreQuery(c, at, sum, max + logf(weight));
   }
 
  private:
   static constexpr int kScores = 8;  // at a time: what the registers hold
+
+  template <typename Context>
+  MP_DEVICE void StoreQuery(Context& c, const QueryTile& at, const Share& sum, float log) const {
+    Tiles::StoreShare(c, out + a.out(at.b, at.h) + at.query * a.out_row(), sum, a.head_dim);
+    if (Tiles::Part(c) == 0) c.Store(lse + c.block_y() * a.sequence + at.query, log);
+  }
 
   // Keys [from, from + kScores) of the tile that begins with key `first`.
   template <typename Context, typename Array, typename Ids>
@@ -320,6 +331,10 @@ struct AttentionQueryGradientKernel {
     const int64_t g = at.h / (a.heads / a.kv_heads);
     const bool valid = at.query < a.sequence;
     const int64_t place = a.query(at.b, at.h) + at.query * a.row();
+    if (!a.queries.Owns(at.first)) {
+      if (valid) Tiles::StoreShare(c, args.dqkv + place, Share{}, a.head_dim);
+      return;
+    }
     const Share q = Tiles::LoadShare(c, args.qkv + place, valid, a.head_dim);
     const Share d_out = Tiles::LoadShare(c, args.d_out + a.out(at.b, at.h) + at.query * a.out_row(),
                                          valid, a.head_dim);
@@ -379,7 +394,7 @@ struct AttentionKeyGradientKernel {
       // Causal: no query before the tile's first key sees any of it.
       for (int64_t t = a.causal ? first_key / kTile * kTile : 0; t < a.sequence; t += kTile) {
         if (a.causal && t - first_key >= Tiles::kRows - 1 + a.window) break;  // none sees any of it
-        if (!Meets(c, b, t, first_key)) continue;
+        if (!a.queries.Owns(t) || !Meets(c, b, t, first_key)) continue;
         AddQueries(c, b, h, t, static_cast<int>(key), document, k, v, dk, dv);
       }
     }

@@ -20,6 +20,7 @@ template <typename T>
 void TestAttention(const AttentionShape& s, const std::vector<int32_t>& documents = {}) {
   SCOPED_TRACE(testing::Message() << "B" << s.batch << " T" << s.sequence << " H" << s.heads << " D"
                                   << s.head_dim << " G" << s.kv_heads << " bytes " << sizeof(T)
+                                  << " part " << s.queries.part << " of " << s.queries.parts
                                   << " documents " << documents.size());
   const int64_t kv_heads = s.kv_heads == 0 ? s.heads : s.kv_heads;
   const int64_t n = s.batch * s.sequence * (s.heads + 2 * kv_heads) * s.head_dim;
@@ -89,6 +90,17 @@ TEST(AttentionKernels, Documents) {
   TestAttention<bf16>({2, 70, 1, 16, 1, false}, ids);
   ids.resize(70);
   TestAttention<float>({1, 70, 1, 136, 1, false}, ids);
+}
+
+// Blocks that end within tiles of either kernel, more of them than parts, and fewer.
+TEST(AttentionKernels, PartsOfQueries) {
+  std::vector<int32_t> ids(2 * 300);
+  for (int i = 0; i < 600; ++i) ids[i] = i / 90;
+  for (const QueryPart queries : {QueryPart{2, 0}, QueryPart{2, 1}, QueryPart{3, 2}, {9, 8}}) {
+    TestAttention<float>({2, 300, 2, 16, 1, true, 0, queries}, ids);
+    TestAttention<float>({1, 150, 1, 136, 1, false, 0, queries});
+    TestAttention<bf16>({1, 200, 1, 72, 1, true, 40, queries});
+  }
 }
 
 }  // namespace

@@ -47,7 +47,14 @@ void QueryBlock(const AttentionSizes& s, TileProduct product, const ForwardArray
   WriteBlock(s, w, running, valid, out, lse);
 }
 
-// Query blocks `first`, first + stride, ... of one head.
+// What a part makes of queries that others compute.
+template <typename Stored>
+void ZeroBlock(const AttentionSizes& s, int64_t valid, Stored* out, float* lse) {
+  for (int64_t row = 0; row < valid; ++row) std::fill_n(out + row * s.channels, s.dim, Stored{});
+  std::fill_n(lse, valid, 0.0f);
+}
+
+// The query blocks of rounds (QueryPart) `first`, first + stride, ... of one head.
 template <typename Stored>
 void ForwardHead(const AttentionShape& shape, int64_t batch, int64_t head, int64_t first,
                  int64_t stride, const Stored* qkv, const int32_t* documents, Stored* out,
@@ -63,19 +70,25 @@ void ForwardHead(const AttentionShape& shape, int64_t batch, int64_t head, int64
   const Stored* values = sequence + s.Value(head / s.group);
   Stored* head_out = out + batch * shape.sequence * s.channels + head * s.dim;
   float* head_lse = lse + (batch * shape.heads + head) * shape.sequence;
-  const int64_t last = first + (s.blocks - 1 - first) / stride * stride;
-  const int64_t seen_end = bounds.KeyBlocks(last).end;
-  for (int64_t block = bounds.KeyBlocks(first).begin; block < seen_end; ++block) {
+  int64_t packed = 0;  // blocks of keys before it are, or no later query sees them
+  for (int64_t block = 0; block < s.blocks; ++block) {
     const int64_t at = block * kBlock;
+    if (shape.queries.RoundOf(at) % stride != first) continue;
     const int64_t valid = std::min(kBlock, shape.sequence - at);
-    CopyRows(keys + at * s.row, s.row, valid, kBlock, s.dim, w.keys + at * s.dim);
-    CopyRows(values + at * s.row, s.row, valid, kBlock, s.dim, w.rows);
-    PairRows(w.rows, kBlock, s.dim, s.dim, w.values + at * s.dim);
-  }
-  for (int64_t block = first; block < s.blocks; block += stride) {
-    const int64_t at = block * kBlock;
-    QueryBlock(s, product, w, bounds, block, std::min(kBlock, shape.sequence - at),
-               query + at * s.row, head_out + at * s.channels, head_lse + at);
+    if (!shape.queries.Owns(at)) {
+      ZeroBlock(s, valid, head_out + at * s.channels, head_lse + at);
+      continue;
+    }
+    const BlockRange seen = bounds.KeyBlocks(block);
+    for (packed = std::max(packed, seen.begin); packed < seen.end; ++packed) {
+      const int64_t key = packed * kBlock;
+      const int64_t rows = std::min(kBlock, shape.sequence - key);
+      CopyRows(keys + key * s.row, s.row, rows, kBlock, s.dim, w.keys + key * s.dim);
+      CopyRows(values + key * s.row, s.row, rows, kBlock, s.dim, w.rows);
+      PairRows(w.rows, kBlock, s.dim, s.dim, w.values + key * s.dim);
+    }
+    QueryBlock(s, product, w, bounds, block, valid, query + at * s.row, head_out + at * s.channels,
+               head_lse + at);
   }
 }
 
@@ -112,11 +125,12 @@ namespace {
 template <typename T, typename Head>
 void ForwardWith(Head run, const AttentionShape& shape, const T* qkv, const int32_t* documents,
                  T* out, float* lse, void* workspace) {
-  // A head is split, its query blocks dealt out in turn, only where there are few heads per thread:
-  // every part packs the keys again.
+  // A head is split, its rounds of query blocks dealt out in turn, only where there are few heads
+  // per thread: every task packs the keys again.
   const int64_t all = shape.batch * shape.heads;
   const int64_t wanted = (4 * MaxThreads() + all - 1) / all;
-  const int64_t parts = std::clamp<int64_t>(wanted, 1, AttentionSizes(shape).blocks);
+  const int64_t rounds = shape.queries.RoundOf(shape.sequence - 1) + 1;
+  const int64_t parts = std::clamp<int64_t>(wanted, 1, rounds);
   const int64_t bytes = AttentionForwardWorkspaceBytes(shape, kDTypeOf<T>, 1);
   ParallelTasks(all * parts, [&](int64_t task, int thread) {
     const int64_t which = task / parts;

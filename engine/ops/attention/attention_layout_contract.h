@@ -14,8 +14,8 @@
 
 namespace milepost::kernels {
 
-constexpr int64_t kBlock = 64;     // queries, and keys, of one block
-constexpr int64_t kKeyTile = 256;  // keys of one forward softmax step
+constexpr int64_t kBlock = QueryPart::kBlock;  // queries, and keys, of one block
+constexpr int64_t kKeyTile = 256;              // keys of one forward softmax step
 constexpr double kLog2E = 1.4426950408889634;
 constexpr double kLn2 = 0.6931471805599453;
 

@@ -68,7 +68,10 @@ LibraryAttention InOneCall(const LibraryAttentionSizes& s, int64_t documents) {
 }  // namespace
 
 LibraryAttention LibraryAttentionOf(const LibraryAttentionSizes& s, int64_t call_bytes) {
-  if (s.element_bytes != 2 || !TakesHeads(s.head_dim, s.documents) || !OffsetsFit(s)) return {};
+  if (s.element_bytes != 2 || s.query_parts > 1 || !TakesHeads(s.head_dim, s.documents) ||
+      !OffsetsFit(s)) {
+    return {};
+  }
   const int64_t documents = s.documents ? PlannedDocuments(s.batch, s.sequence) : 0;
   if (!s.exact) return InOneCall(s, documents);
   const int64_t by_head = ProbabilityBytes(s.sequence) * std::max<int64_t>(1, documents);

@@ -43,6 +43,7 @@ struct LibraryAttentionSizes {
   int64_t head_dim = 0;
   int64_t element_bytes = 0;  // 4: fp32, which cuDNN's attention does not take
   bool documents = false;
+  int64_t query_parts = 1;  // more: of each head a part of the queries, which cuDNN does not take
   bool exact = true;
 };
 

@@ -30,6 +30,7 @@ Op HeadsExchangeOp(OpKind kind, ValueId x, ValueId y, const graph::Attributes& a
   op.attributes.sequence = attention.sequence;
   op.attributes.heads = attention.heads;
   op.attributes.kv_heads = attention.kv_heads;
+  op.attributes.query_parts = attention.query_parts;
   op.attributes.divided = attention.divided;
   return op;
 }
@@ -62,6 +63,7 @@ kernels::HeadsExchangeShape HeadsExchangeOf(const graph::Graph& graph, const Op&
   const graph::Attributes& a = op.attributes;
   const int64_t head = by_tokens[1] / (a.heads + 2 * a.kv_heads);
   return {.ranks = by_heads[0] / by_tokens[0],
+          .query_parts = a.query_parts,
           .batch = a.batch,
           .tokens = by_tokens[0] / a.batch,
           .heads = a.heads,

@@ -7,9 +7,11 @@
 //                 [r H/R, (r+1) H/R) of all tokens, and such a part of the keys' and of the
 //                 values'. Where R is a multiple of G, that is the one head which these queries
 //                 read: R/G neighbours get the same. Without heads of keys (kv_heads 0) there are
-//                 queries alone.
+//                 queries alone. With query_parts P, P neighbours get the same heads, as if they
+//                 were one of R/P ranks.
 // kHeadsToTokens: the way back, and each other's gradient: of heads that ranks share, the sum of
-//                 what each makes of it, in fp32 and rounded once.
+//                 what each makes of it, in fp32 and rounded once. (Of P ranks, each has made
+//                 attention of other queries, and has zeros for the rest.)
 //
 // Within one rank both copy.
 #ifndef MILEPOST_ENGINE_OPS_CONTEXT_PARALLEL_CONTEXT_PARALLEL_H_

@@ -105,7 +105,7 @@ absl::StatusOr<BoundOp> HeadsToTokensOf(const Binding& b) {
     for (size_t rank = 0; rank < pieces.size(); ++rank) {
       PutHeads(e.shape, pieces[rank], static_cast<int64_t>(rank), reinterpret_cast<char*>(y));
     }
-    if (e.shape.SharesKeys()) kernels::SumSharedKeys<T>(e.shape, pieces, y);
+    kernels::SumSharedHeads<T>(e.shape, pieces, y);
     return absl::OkStatus();
   };
 }

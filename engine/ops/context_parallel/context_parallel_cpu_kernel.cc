@@ -22,7 +22,8 @@ std::array<HeadRun, 3> RunsOf(const HeadsExchangeShape& shape, int64_t part) {
   const int64_t own = shape.OwnHeads() * shape.head_bytes;
   const int64_t own_keys = shape.OwnKvHeads() * shape.head_bytes;
   const int64_t first_key = queries + shape.FirstKvHead(part) * shape.head_bytes;
-  return {{{part * own, own}, {first_key, own_keys}, {first_key + keys, own_keys}}};
+  const int64_t first = shape.FirstHead(part) * shape.head_bytes;
+  return {{{first, own}, {first_key, own_keys}, {first_key + keys, own_keys}}};
 }
 
 template <typename Byte>
@@ -31,7 +32,8 @@ Byte* RowOf(const HeadsExchangeShape& shape, PieceRows<Byte> rows, int64_t row) 
   return rows.data + place * shape.HeadRowBytes();
 }
 
-// move(part of a row by tokens, of the piece's row, bytes), of the first `count` runs.
+// move(part of a row by tokens, of the piece's row, bytes), of the first `count` runs: all, or those
+// of queries.
 template <typename Byte, typename OtherByte, typename Move>
 void ForRuns(const HeadsExchangeShape& shape, Byte* by_tokens, int64_t part,
              PieceRows<OtherByte> piece, size_t count, const Move& move) {
@@ -79,34 +81,45 @@ void PutHeads(const HeadsExchangeShape& shape, PieceRows<const char> from, int64
   const auto put = [](char* tokens, const char* piece, size_t bytes) {
     std::memcpy(tokens, piece, bytes);
   };
+  if (shape.SharesQueries()) return;
   ForRuns(shape, by_tokens, part, from, shape.SharesKeys() ? 1 : 3, put);
 }
 
 template <typename T>
-void SumSharedKeys(const HeadsExchangeShape& shape, absl::Span<const PieceRows<const char>> pieces,
-                   T* by_tokens) {
+void SumSharedHeads(const HeadsExchangeShape& shape, absl::Span<const PieceRows<const char>> pieces,
+                    T* by_tokens) {
+  if (!shape.SharesQueries() && !shape.SharesKeys()) return;
   const int64_t width = shape.head_bytes / static_cast<int64_t>(sizeof(T));
-  const int64_t all = shape.heads + 2 * shape.kv_heads;
-  const int64_t key = shape.OwnHeads() * shape.head_bytes;
-  const auto sharing = static_cast<size_t>(shape.SharingRanks());
+  // Heads one behind the other, of a row by tokens and of a piece.
+  struct Part {
+    int64_t heads, first, own, first_own, sharers;
+  };
+  const int64_t heads = shape.heads, kv_heads = shape.kv_heads;
+  const int64_t own = shape.OwnHeads(), own_kv = shape.OwnKvHeads();
+  const Part parts[] = {{shape.SharesQueries() ? heads : 0, 0, own, 0, shape.query_parts},
+                        {kv_heads, heads, own_kv, own, shape.KeySharers()},
+                        {kv_heads, heads + kv_heads, own_kv, own + own_kv, shape.KeySharers()}};
   ParallelFor(0, shape.PieceRows(), kPieceRowsAtOnce, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      T* keys = by_tokens + (row * all + shape.heads) * width;
-      T* values = keys + shape.kv_heads * width;
-      for (int64_t head = 0; head < shape.kv_heads; ++head) {
-        const auto of_head = pieces.subspan(static_cast<size_t>(head) * sharing, sharing);
-        SumOfPieces(shape, of_head, row, key, width, keys + head * width);
-        SumOfPieces(shape, of_head, row, key + shape.head_bytes, width, values + head * width);
+      T* const tokens = by_tokens + row * (heads + 2 * kv_heads) * width;
+      for (const Part& part : parts) {
+        for (int64_t head = 0; head < part.heads; ++head) {
+          const auto sharers = static_cast<size_t>(part.sharers);
+          const auto first = static_cast<size_t>(head / part.own) * sharers;
+          const int64_t at = (part.first_own + head % part.own) * shape.head_bytes;
+          SumOfPieces(shape, pieces.subspan(first, sharers), row, at, width,
+                      tokens + (part.first + head) * width);
+        }
       }
     }
   });
 }
-template void SumSharedKeys(const HeadsExchangeShape&, absl::Span<const PieceRows<const char>>,
-                            float*);
-template void SumSharedKeys(const HeadsExchangeShape&, absl::Span<const PieceRows<const char>>,
-                            bf16*);
-template void SumSharedKeys(const HeadsExchangeShape&, absl::Span<const PieceRows<const char>>,
-                            f16*);
+template void SumSharedHeads(const HeadsExchangeShape&, absl::Span<const PieceRows<const char>>,
+                             float*);
+template void SumSharedHeads(const HeadsExchangeShape&, absl::Span<const PieceRows<const char>>,
+                             bf16*);
+template void SumSharedHeads(const HeadsExchangeShape&, absl::Span<const PieceRows<const char>>,
+                             f16*);
 
 void CopyPiece(const HeadsExchangeShape& shape, PieceRows<const char> from, PieceRows<char> to) {
   const auto bytes = static_cast<size_t>(shape.tokens * shape.HeadRowBytes());

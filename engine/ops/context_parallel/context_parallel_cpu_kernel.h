@@ -3,7 +3,7 @@
 //   kernels::TakeHeads(shape, x, /*part=*/peer, PackedPiece(shape, send));   // to be sent
 //   kernels::TakeHeads(shape, x, own, PieceOf(shape, y, own));               // the own piece
 //
-// Bytes are copied as they are, but for SumSharedKeys. Parallel, but for CopyPiece.
+// Bytes are copied as they are, but for SumSharedHeads. Parallel, but for CopyPiece.
 #ifndef MILEPOST_ENGINE_OPS_CONTEXT_PARALLEL_CONTEXT_PARALLEL_CPU_KERNEL_H_
 #define MILEPOST_ENGINE_OPS_CONTEXT_PARALLEL_CONTEXT_PARALLEL_CPU_KERNEL_H_
 
@@ -35,14 +35,14 @@ PieceRows<Byte> PieceOf(const HeadsExchangeShape& shape, Byte* by_heads, int64_t
 // The heads of rank `part`, out of rows by tokens.
 void TakeHeads(const HeadsExchangeShape& shape, const char* by_tokens, int64_t part,
                PieceRows<char> to);
-// Into them; where ranks share heads of keys, its queries alone.
+// Into them, but for heads that ranks share.
 void PutHeads(const HeadsExchangeShape& shape, PieceRows<const char> from, int64_t part,
               char* by_tokens);
-// Where they do, of gradients: the keys and values, each the sum of what the ranks that share it
-// have, in fp32 and in rank order, rounded once. `pieces`: by rank. T: float, bf16 or f16.
+// Those that ranks share: each the sum of what these ranks have, in fp32 and in rank order, rounded
+// once. Nothing where they share none. `pieces`: by rank. T: float, bf16 or f16.
 template <typename T>
-void SumSharedKeys(const HeadsExchangeShape& shape, absl::Span<const PieceRows<const char>> pieces,
-                   T* by_tokens);
+void SumSharedHeads(const HeadsExchangeShape& shape, absl::Span<const PieceRows<const char>> pieces,
+                    T* by_tokens);
 void CopyPiece(const HeadsExchangeShape& shape, PieceRows<const char> from, PieceRows<char> to);
 
 }  // namespace milepost::kernels

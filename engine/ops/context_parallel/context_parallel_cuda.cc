@@ -57,8 +57,7 @@ absl::StatusOr<BoundOp> HeadsToTokensOf(const CudaBinding& b) {
     MP_RETURN_IF_ERROR(e.call.Enqueue());
     const cuda::HeadPieces<const char> pieces = {e.of_tokens, x, e.own};
     MP_RETURN_IF_ERROR(cuda::PutHeads(e.shape, pieces, reinterpret_cast<char*>(y), stream));
-    if (!e.shape.SharesKeys()) return absl::OkStatus();
-    return cuda::SumSharedKeys<T>(e.shape, pieces, y, stream);
+    return cuda::SumSharedHeads<T>(e.shape, pieces, y, stream);
   };
 }
 

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
+#include "common/status_macros.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
 #include "engine/ops/context_parallel/context_parallel_cuda_kernel.h"
@@ -17,6 +18,7 @@ namespace milepost::kernels::cuda {
 struct UnitsOfHeads {
   UnitsOfHeads(const HeadsExchangeShape& s, int64_t unit_bytes)
       : ranks(s.ranks),
+        query_parts(s.query_parts),
         tokens(s.tokens),
         rows(s.PieceRows()),
         kv_heads(s.kv_heads),
@@ -25,15 +27,16 @@ struct UnitsOfHeads {
         own_queries(s.OwnHeads() * head),
         own_keys(s.OwnKvHeads() * head) {}
 
-  int64_t ranks, tokens, rows;  // rows of a piece
+  int64_t ranks, query_parts, tokens, rows;  // rows of a piece
   int64_t kv_heads, head, queries, own_queries, own_keys;
 
   MP_DEVICE int64_t PieceRow() const { return own_queries + 2 * own_keys; }
   MP_DEVICE int64_t TokenRow() const { return queries + 2 * kv_heads * head; }
   // Of a row by tokens: where column `column` of rank `rank`'s piece lies.
   MP_DEVICE int64_t TokenColumn(int64_t rank, int64_t column) const {
-    if (column < own_queries) return rank * own_queries + column;
-    const int64_t first_key = queries + rank * kv_heads / ranks * head;
+    const int64_t group = rank / query_parts;
+    if (column < own_queries) return group * own_queries + column;
+    const int64_t first_key = queries + group * kv_heads / (ranks / query_parts) * head;
     const int64_t key = column - own_queries;
     return key < own_keys ? first_key + key : first_key + kv_heads * head + key - own_keys;
   }
@@ -114,35 +117,40 @@ struct RepackPiecesKernel {
   }
 };
 
-// A thread has kN elements of a row of one head of keys or values, to each of which a row of blocks
-// belongs: kPack<T>, or 1 where a head is no multiple of it.
+// Heads that lie one behind the other, in rows by tokens and in pieces, and how many ranks have the
+// same one. In elements.
+struct SharedHeads {
+  int64_t heads, first;    // of a row by tokens
+  int64_t own, own_first;  // of a piece's row
+  int64_t sharers;
+};
+
+// A thread has kN elements of a row of one head, to each of which a row of blocks belongs: kPack<T>,
+// or 1 where a head is no multiple of it.
 template <typename T, int kN>
-struct SumSharedKeysKernel {
+struct SumSharedHeadsKernel {
   static constexpr int kThreads = 256;
   UnitsOfHeads u;  // in elements
-  int64_t sharing;
+  SharedHeads shared;
   PieceRowsOfRanks<const T> pieces;
   T* by_tokens;
 
-  Grid grid() const {
-    return {.x = CeilDiv(u.rows * (u.head / kN), kThreads), .y = 2 * u.kv_heads};
-  }
+  Grid grid() const { return {.x = CeilDiv(u.rows * (u.head / kN), kThreads), .y = shared.heads}; }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
     const int64_t packs = u.head / kN, i = c.block() * kThreads + c.thread();
-    const int64_t row = i / packs, column = i % packs * kN;
+    const int64_t row = i / packs, column = i % packs * kN, head = c.block_y();
     if (row >= u.rows) return;
-    const bool value = c.block_y() >= u.kv_heads;
-    const int64_t first = (c.block_y() - (value ? u.kv_heads : 0)) * sharing;  // rank
-    const int64_t at = u.own_queries + (value ? u.head : 0) + column;
+    const int64_t first = head / shared.own * shared.sharers;  // rank
+    const int64_t at = shared.own_first + head % shared.own * u.head + column;
     const T* own = pieces.ByHeads(u, pieces.own, row) + at;
     float sum[kN] = {};
-    for (int64_t rank = first; rank < first + sharing; ++rank) {
+    for (int64_t rank = first; rank < first + shared.sharers; ++rank) {
       const auto part = Read<kN>(c, rank == pieces.own ? own : pieces.Packed(u, rank, row) + at);
       MP_UNROLL
       for (int k = 0; k < kN; ++k) sum[k] += part.v[k];
     }
-    const int64_t to = u.queries + c.block_y() * u.head + column;
+    const int64_t to = shared.first + head * u.head + column;
     Write(c, by_tokens + row * u.TokenRow() + to, sum);
   }
 };
@@ -181,6 +189,7 @@ absl::Status RunTakeHeads(const HeadsExchangeShape& shape, const char* by_tokens
 template <typename Run>
 absl::Status RunPutHeads(const HeadsExchangeShape& shape, const HeadPieces<const char>& from,
                          char* by_tokens, const Run& run) {
+  if (shape.SharesQueries()) return absl::OkStatus();
   return InUnits(shape.head_bytes, [&](auto unit) {
     using Unit = decltype(unit);
     const int64_t bytes =
@@ -204,14 +213,24 @@ absl::Status RunRepackPieces(const HeadsExchangeShape& shape, Rows* by_heads, in
 }
 
 template <typename T, typename Run>
-absl::Status RunSumSharedKeys(const HeadsExchangeShape& shape, const HeadPieces<const char>& from,
-                              T* by_tokens, const Run& run) {
-  const UnitsOfHeads elements(shape, sizeof(T));
+absl::Status RunSumSharedHeads(const HeadsExchangeShape& shape, const HeadPieces<const char>& from,
+                               T* by_tokens, const Run& run) {
+  const UnitsOfHeads u(shape, sizeof(T));
   const PieceRowsOfRanks<const T> pieces = RowsOfRanks<T>(from);
-  if (elements.head % kPack<T> == 0) {
-    return run(SumSharedKeysKernel<T, kPack<T>>{elements, shape.SharingRanks(), pieces, by_tokens});
+  const int64_t keys = u.kv_heads, own_keys = shape.OwnKvHeads(), sharers = shape.KeySharers();
+  const SharedHeads all[] = {
+      {shape.heads, 0, shape.OwnHeads(), 0, shape.query_parts},
+      {keys, u.queries, own_keys, u.own_queries, sharers},
+      {keys, u.queries + keys * u.head, own_keys, u.own_queries + u.own_keys, sharers}};
+  for (const SharedHeads& shared : all) {
+    if (shared.heads == 0 || shared.sharers == 1) continue;
+    if (u.head % kPack<T> == 0) {
+      MP_RETURN_IF_ERROR(run(SumSharedHeadsKernel<T, kPack<T>>{u, shared, pieces, by_tokens}));
+    } else {
+      MP_RETURN_IF_ERROR(run(SumSharedHeadsKernel<T, 1>{u, shared, pieces, by_tokens}));
+    }
   }
-  return run(SumSharedKeysKernel<T, 1>{elements, shape.SharingRanks(), pieces, by_tokens});
+  return absl::OkStatus();
 }
 
 }  // namespace milepost::kernels::cuda

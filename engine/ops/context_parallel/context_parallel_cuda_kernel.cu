@@ -23,16 +23,16 @@ absl::Status PutHeads(const HeadsExchangeShape& shape, const HeadPieces<const ch
 }
 
 template <typename T>
-absl::Status SumSharedKeys(const HeadsExchangeShape& shape, const HeadPieces<const char>& from,
-                           T* by_tokens, cudaStream_t stream) {
-  return RunSumSharedKeys<T>(shape, from, by_tokens, HeadsLaunch(stream, "SumSharedKeys"));
+absl::Status SumSharedHeads(const HeadsExchangeShape& shape, const HeadPieces<const char>& from,
+                            T* by_tokens, cudaStream_t stream) {
+  return RunSumSharedHeads<T>(shape, from, by_tokens, HeadsLaunch(stream, "SumSharedHeads"));
 }
-template absl::Status SumSharedKeys(const HeadsExchangeShape&, const HeadPieces<const char>&,
-                                    float*, cudaStream_t);
-template absl::Status SumSharedKeys(const HeadsExchangeShape&, const HeadPieces<const char>&, bf16*,
-                                    cudaStream_t);
-template absl::Status SumSharedKeys(const HeadsExchangeShape&, const HeadPieces<const char>&, f16*,
-                                    cudaStream_t);
+template absl::Status SumSharedHeads(const HeadsExchangeShape&, const HeadPieces<const char>&,
+                                     float*, cudaStream_t);
+template absl::Status SumSharedHeads(const HeadsExchangeShape&, const HeadPieces<const char>&,
+                                     bf16*, cudaStream_t);
+template absl::Status SumSharedHeads(const HeadsExchangeShape&, const HeadPieces<const char>&, f16*,
+                                     cudaStream_t);
 
 absl::Status PackPieces(const HeadsExchangeShape& shape, const char* by_heads, int64_t own,
                         char* packed, cudaStream_t stream) {

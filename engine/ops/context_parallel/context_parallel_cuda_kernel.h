@@ -25,14 +25,14 @@ struct HeadPieces {
 // Every rank's heads, out of rows by tokens.
 absl::Status TakeHeads(const HeadsExchangeShape& shape, const char* by_tokens,
                        const HeadPieces<char>& to, cudaStream_t stream);
-// Into them; where ranks share heads of keys, the queries alone.
+// Into them, but for heads that ranks share.
 absl::Status PutHeads(const HeadsExchangeShape& shape, const HeadPieces<const char>& from,
                       char* by_tokens, cudaStream_t stream);
-// Where they do: the keys and values, each the sum of what the ranks that share it have, in fp32
-// and in rank order, rounded once. T: float, bf16 or f16.
+// Those that ranks share: each the sum of what these ranks have, in fp32 and in rank order, rounded
+// once. Nothing where they share none. T: float, bf16 or f16.
 template <typename T>
-absl::Status SumSharedKeys(const HeadsExchangeShape& shape, const HeadPieces<const char>& from,
-                           T* by_tokens, cudaStream_t stream);
+absl::Status SumSharedHeads(const HeadsExchangeShape& shape, const HeadPieces<const char>& from,
+                            T* by_tokens, cudaStream_t stream);
 
 // The others' pieces of rows by heads, packed; and back.
 absl::Status PackPieces(const HeadsExchangeShape& shape, const char* by_heads, int64_t own,

@@ -23,7 +23,10 @@ const HeadsExchangeShape kShapes[] = {
     {.ranks = 4, .batch = 2, .tokens = 1, .heads = 4, .kv_heads = 0, .head_bytes = 20},
     {.ranks = 2, .batch = 1, .tokens = 300, .heads = 2, .kv_heads = 2, .head_bytes = 16},
     {.ranks = 4, .batch = 2, .tokens = 3, .heads = 8, .kv_heads = 2, .head_bytes = 48},
-    {.ranks = 4, .batch = 1, .tokens = 5, .heads = 4, .kv_heads = 1, .head_bytes = 6}};
+    {.ranks = 4, .batch = 1, .tokens = 5, .heads = 4, .kv_heads = 1, .head_bytes = 6},
+    {.ranks = 3, .query_parts = 3, .batch = 2, .tokens = 2, .heads = 1, .kv_heads = 1},
+    {.ranks = 4, .query_parts = 2, .tokens = 3, .heads = 6, .kv_heads = 2, .head_bytes = 20},
+    {.ranks = 8, .query_parts = 2, .tokens = 2, .heads = 4, .kv_heads = 2, .head_bytes = 32}};
 
 Words RandomWords16(int64_t bytes, uint16_t seed) {
   Words words(static_cast<size_t>(bytes / 2));
@@ -117,7 +120,7 @@ TEST(ContextParallelKernels, PackTheOthersPieces) {
 }
 
 template <typename T>
-void TestSharedKeys(HeadsExchangeShape shape, int64_t width, int64_t own) {
+void TestSharedHeads(HeadsExchangeShape shape, int64_t width, int64_t own) {
   shape.head_bytes = width * static_cast<int64_t>(sizeof(T));
   const auto elements = [](int64_t bytes) { return bytes / static_cast<int64_t>(sizeof(T)); };
   const auto packed = RandomVector<T>(elements(shape.PackedBytes()), 6);
@@ -129,23 +132,38 @@ void TestSharedKeys(HeadsExchangeShape shape, int64_t width, int64_t own) {
     pieces.push_back(RowsFor(shape, reinterpret_cast<const char*>(packed.data()),
                              reinterpret_cast<const char*>(by_heads.data()), own, rank));
   }
-  kernels::SumSharedKeys<T>(shape, pieces, want.data());
+  kernels::SumSharedHeads<T>(shape, pieces, want.data());
   HostArray<T> from_packed(packed), from_by_heads(by_heads), got(before);
   const HeadPieces<const char> from = {reinterpret_cast<const char*>(from_packed.data()),
                                        reinterpret_cast<const char*>(from_by_heads.data()), own};
-  ASSERT_EQ(RunSumSharedKeys<T>(shape, from, got.data(), kRunHeads), absl::OkStatus());
+  ASSERT_EQ(RunSumSharedHeads<T>(shape, from, got.data(), kRunHeads), absl::OkStatus());
   EXPECT_TRUE(SameBits(got.values(), want)) << "heads of " << width << ", rank " << own;
 }
 
-TEST(ContextParallelKernels, SumSharedKeysAsTheCpu) {
+TEST(ContextParallelKernels, SumSharedHeadsAsTheCpu) {
   for (const int64_t batch : {1, 2}) {
     for (const int64_t own : {0, 3, 5}) {
       for (const int64_t width : {16, 7, 70}) {
-        const HeadsExchangeShape shape = {
-            .ranks = 6, .batch = batch, .tokens = 3, .heads = 6, .kv_heads = 2};
-        TestSharedKeys<float>(shape, width, own);
-        TestSharedKeys<bf16>(shape, width, own);
-        TestSharedKeys<f16>(shape, width, own);
+        for (const HeadsExchangeShape& shape :
+             {HeadsExchangeShape{
+                  .ranks = 6, .batch = batch, .tokens = 3, .heads = 6, .kv_heads = 2},
+              {.ranks = 6,
+              .query_parts = 3,
+              .batch = batch,
+              .tokens = 3,
+              .heads = 4,
+              .kv_heads = 2},
+              {.ranks = 6,
+              .query_parts = 2,
+              .batch = batch,
+              .tokens = 2,
+              .heads = 3,
+              .kv_heads = 1},
+              {.ranks = 6, .query_parts = 6, .batch = batch, .tokens = 2, .heads = 1}}) {
+          TestSharedHeads<float>(shape, width, own);
+          TestSharedHeads<bf16>(shape, width, own);
+          TestSharedHeads<f16>(shape, width, own);
+        }
       }
     }
   }

@@ -112,33 +112,37 @@ class SequenceDivider {
   }
 
   absl::Status AddByHeads(Op op, bool first) {
-    const Op by_tokens = op;  // as it was
     graph::Attributes& a = op.attributes;
+    const kernels::HeadsExchangeShape shape = ShapeOf(a);
+    graph::Attributes by_tokens = a;
+    by_tokens.query_parts = shape.query_parts;
     a.sequence *= ranks_;
+    a.heads = shape.OwnHeads();
+    a.kv_heads = shape.OwnKvHeads();
     const ValueId x = op.inputs[0];
-    MP_RETURN_IF_ERROR(DivideHeads(op));
-    const int64_t heads = HeadsOf(op);
+    const int64_t heads = HeadsOf(a);
     const int64_t width = graph_.values[x].shape[1] / (first ? HeadsOf(by_tokens) : heads);
     if (first) {
       op.inputs[0] = ByHeads(x, heads * width);
       for (graph::Output& output : op.outputs) {
         if (output.may_overwrite == x) output.may_overwrite = op.inputs[0];
       }
-      Push(ops::TokensToHeadsOp(x, op.inputs[0], by_tokens.attributes), op);
+      Push(ops::TokensToHeadsOp(x, op.inputs[0], by_tokens), op);
     }
     if (op.kind != OpKind::kAttention) {
       Widen(heads * width, graph_.values[op.outputs[0].value]);
       graph_.ops.push_back(std::move(op));
       return absl::OkStatus();
     }
+    a.query_parts = shape.query_parts;
     if (op.outputs[1].value != kNoValue) {  // f32[B,H,T]
-      graph::Shape& shape = graph_.values[op.outputs[1].value].shape;
-      shape[1] /= ranks_;
-      shape[2] *= ranks_;
+      graph::Shape& lse = graph_.values[op.outputs[1].value].shape;
+      lse[1] = a.heads;
+      lse[2] *= ranks_;
     }
     const ValueId out = op.outputs[0].value;
     op.outputs[0].value = ByHeads(out, a.heads * width);
-    const Op back = ops::HeadsToTokensOp(op.outputs[0].value, out, by_tokens.attributes);
+    const Op back = ops::HeadsToTokensOp(op.outputs[0].value, out, by_tokens);
     graph_.ops.push_back(op);
     Push(back, op);
     return absl::OkStatus();
@@ -150,19 +154,12 @@ class SequenceDivider {
     graph_.ops.push_back(std::move(exchange));
   }
 
-  static int64_t HeadsOf(const Op& op) { return op.attributes.heads + 2 * op.attributes.kv_heads; }
+  static int64_t HeadsOf(const graph::Attributes& a) { return a.heads + 2 * a.kv_heads; }
 
-  absl::Status DivideHeads(Op& op) const {
-    graph::Attributes& a = op.attributes;
-    const kernels::HeadsExchangeShape shape = {
-        .ranks = ranks_, .heads = a.heads, .kv_heads = a.kv_heads};
-    if (!shape.Divides()) {
-      return Wrong(op, absl::StrCat(ranks_, " ranks do not divide ", a.heads,
-                                    " heads, or those of ", a.kv_heads, " keys"));
-    }
-    a.heads = shape.OwnHeads();
-    a.kv_heads = shape.OwnKvHeads();
-    return absl::OkStatus();
+  kernels::HeadsExchangeShape ShapeOf(const graph::Attributes& a) const {
+    kernels::HeadsExchangeShape shape = {.ranks = ranks_, .heads = a.heads, .kv_heads = a.kv_heads};
+    shape.query_parts = QueryParts(shape);
+    return shape;
   }
 
   void Widen(int64_t width, graph::Value& value) const {

@@ -1,5 +1,7 @@
 // Context parallelism by heads: lets each rank have some of the tokens, and for attention all
 // tokens of some heads, in a graph without a backward (Jacobs et al., "DeepSpeed Ulysses", 2023).
+// Where there are more ranks than heads can be divided among, as few neighbours as possible have
+// the same heads, and each makes attention of a part of their queries over all keys.
 //
 //   MP_RETURN_IF_ERROR(DivideLayers(graph, tensor));           // tensor_pass.h, before it
 //   MP_RETURN_IF_ERROR(DivideSequences(graph, /*ranks=*/2));   // of half as long sequences
@@ -18,9 +20,8 @@
 
 namespace milepost::plan {
 
-// `graph` was built for the tokens that one rank has. INVALID_ARGUMENT, with the op's name: heads
-// that `ranks` does not divide, too few learned positions, or no attention. The graph is then in an
-// undefined state. 1 changes nothing.
+// `graph` was built for the tokens that one rank has. INVALID_ARGUMENT, with the op's name: too few
+// learned positions, or no attention. The graph is then in an undefined state. 1 changes nothing.
 absl::Status DivideSequences(graph::Graph& graph, int ranks);
 
 }  // namespace milepost::plan

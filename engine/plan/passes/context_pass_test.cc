@@ -1,9 +1,11 @@
 #include "engine/plan/passes/context_pass.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "engine/models/model.h"
 #include "engine/plan/passes/tensor_pass.h"
 #include "engine/plan/printing/printer.h"
@@ -130,15 +132,42 @@ TEST(ContextPass, RanksShareHeadsOfKeysThatAreFewer) {
   }
 }
 
+// Two heads of queries, and one of keys, for six ranks: three neighbours have the same head.
+TEST(ContextPass, RanksShareTheQueriesOfHeadsThatAreFewer) {
+  graph::Graph graph = ForwardOf(LlamaSpecOf(2, 1));
+  ASSERT_EQ(DivideSequences(graph, 6), absl::OkStatus());
+  EXPECT_EQ(ShapeOf(graph, "layers.0.attn.qkv"), (Shape{16, 32}));
+  EXPECT_EQ(ShapeOf(graph, "layers.0.attn.qkv by heads"), (Shape{96, 24}));
+  EXPECT_EQ(ShapeOf(graph, "layers.0.attn.out by heads"), (Shape{96, 8}));
+  EXPECT_EQ(ShapeOf(graph, "layers.0.attn.out.lse"), (Shape{2, 1, 48}));
+  v1::JobSpec spec = LlamaSpecOf(2, 1);
+  spec.mutable_model()->mutable_llama()->set_context(96);
+  const absl::StatusOr<StepPlan> plan = PlanOf(spec, 4, 4), alone = PlanOf(spec, 1, 1);
+  ASSERT_TRUE(plan.ok() && alone.ok()) << plan.status() << alone.status();
+  const auto attention = [](const StepPlan& of) {
+    return *std::find_if(of.train.ops.begin(), of.train.ops.end(),
+                         [](const PlannedOp& op) { return op.op.kind == OpKind::kAttention; });
+  };
+  EXPECT_EQ(attention(*plan).op.attributes.query_parts, 2);
+  EXPECT_EQ(attention(*plan).flops, attention(*alone).flops / 4);
+  // Queries that no rank computes, or all, are found before anything runs.
+  for (const int64_t parts : {1, 4}) {
+    StepPlan wrong = *plan;
+    for (PlannedOp& op : wrong.train.ops) {
+      if (op.op.kind == OpKind::kAttention) op.op.attributes.query_parts = parts;
+    }
+    EXPECT_THAT(VerifyHeads(wrong, wrong.train).message(),
+                HasSubstr(absl::StrCat("computes one of ", parts, " parts of queries")));
+  }
+  StepPlan left_out = *alone;
+  for (PlannedOp& op : left_out.train.ops) {
+    if (op.op.kind == OpKind::kAttention) op.op.attributes.query_parts = 2;
+  }
+  EXPECT_THAT(VerifyHeads(left_out, left_out.train).message(), HasSubstr("leaves out queries"));
+}
+
 TEST(ContextPass, NamesWhatCannotBeDivided) {
-  graph::Graph graph = ForwardOf(SpecOf({.heads = 4}));
-  absl::Status status = DivideSequences(graph, 3);
-  EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(status.message(),
-              HasSubstr("resources.mesh.context: h.0.attn.out: 3 ranks do not divide 4 heads"));
-  graph = ForwardOf(LlamaSpecOf(12, 4));
-  EXPECT_THAT(DivideSequences(graph, 6).message(), HasSubstr("or those of 4 keys"));
-  graph = ForwardOf(SpecOf({.context = 15}));
+  graph::Graph graph = ForwardOf(SpecOf({.context = 15}));
   EXPECT_THAT(DivideSequences(graph, 2).message(),
               HasSubstr("sequences of 16 tokens are longer than the 15 positions"));
   EXPECT_THAT(PlanOf(SpecOf({}), 3, 2).status().message(), HasSubstr("does not divide 3 ranks"));

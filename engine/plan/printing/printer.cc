@@ -219,12 +219,12 @@ std::string StorageText(const PlanOptions& options) {
                       options.nf4_base ? ", base in nf4" : "");
 }
 
-// Of queries, in the first layer's attention.
-int64_t HeadsOfARank(const StepPlan& plan) {
+// Of the first layer's attention: heads of queries, and parts of these.
+graph::Attributes HeadsOfARank(const StepPlan& plan) {
   for (const PlannedOp& op : plan.train.ops) {
-    if (op.op.kind == graph::OpKind::kAttention) return op.op.attributes.heads;
+    if (op.op.kind == graph::OpKind::kAttention) return op.op.attributes;
   }
-  return 0;
+  return {};
 }
 
 // That ranks send each other in such ops of a step's micro-batches.
@@ -274,7 +274,8 @@ void AddMesh(const StepPlan& plan, const PrintOptions& options, Json& json) {
   if (plan.options.context > 1) {
     json["context"] = {{"ranks", plan.options.context},
                        {"tokens", plan.options.OwnSequence()},
-                       {"heads", HeadsOfARank(plan)},
+                       {"heads", HeadsOfARank(plan).heads},
+                       {"query_parts", HeadsOfARank(plan).query_parts},
                        {"exchanged_bytes", ExchangedBytes(plan, ops::IsHeadsExchange)}};
   }
   if (plan.options.expert > 1) {
@@ -315,10 +316,14 @@ std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
                           o.pipeline);
   }
   if (o.context > 1) {
+    const graph::Attributes of_rank = HeadsOfARank(plan);
+    const std::string part = of_rank.query_parts > 1
+                                 ? absl::StrCat(" (1/", of_rank.query_parts, " of the queries)")
+                                 : "";
     absl::StrAppendFormat(&text,
                           "context        %d of %d tokens of each sequence, and %d heads of all "
-                          "of them; %s exchanged per step and rank\n",
-                          o.OwnSequence(), o.sequence, HeadsOfARank(plan),
+                          "of them%s; %s exchanged per step and rank\n",
+                          o.OwnSequence(), o.sequence, of_rank.heads, part,
                           HumanBytes(ExchangedBytes(plan, ops::IsHeadsExchange)));
   }
   if (o.expert > 1) AddExpertsText(plan, text);

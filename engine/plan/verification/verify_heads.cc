@@ -1,6 +1,7 @@
 // Verification, part 8: where context ranks divide sequences, what each has of all tokens (some
 // heads) and what it has of some tokens (all heads) are told apart. Attention reads the one, nearly
-// all else the other, and exchanges alone turn one into the other.
+// all else the other, and exchanges alone turn one into the other. Of heads that several ranks have,
+// each computes its part of the queries, and what they make is added up.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -15,10 +16,15 @@ using graph::kNoValue;
 using graph::OpKind;
 using graph::ValueId;
 
+constexpr int64_t kByTokens = 0;
+
+bool IsAttention(OpKind kind) {
+  return kind == OpKind::kAttention || kind == OpKind::kAttentionBackward;
+}
+
 // Needs all tokens of a sequence: their places.
 bool NeedsAllTokens(OpKind kind) {
-  return kind == OpKind::kAttention || kind == OpKind::kAttentionBackward ||
-         kind == OpKind::kRope || kind == OpKind::kRopeBackward;
+  return IsAttention(kind) || kind == OpKind::kRope || kind == OpKind::kRopeBackward;
 }
 
 // May compute with all tokens of some heads: makes the same of them.
@@ -44,30 +50,41 @@ std::vector<size_t> RowInputs(OpKind kind) {
 class HeadsVerifier {
  public:
   HeadsVerifier(const StepPlan& plan, const Program& program)
-      : options_(plan.options), graph_(program.graph), by_heads_(graph_.values.size(), false) {}
+      : options_(plan.options), graph_(program.graph), parts_(graph_.values.size(), kByTokens) {}
 
   absl::Status Verify(const graph::Op& op) {
-    bool any = false;
-    for (const ValueId input : op.inputs) any |= input != kNoValue && by_heads_[input];
-    if (op.kind == OpKind::kTokensToHeads || op.kind == OpKind::kHeadsToTokens) {
-      return VerifyExchange(op, any);
+    int64_t parts = kByTokens;
+    for (const ValueId input : op.inputs) {
+      if (input != kNoValue && parts_[input] != kByTokens) parts = parts_[input];
     }
+    if (op.kind == OpKind::kTokensToHeads || op.kind == OpKind::kHeadsToTokens) {
+      return VerifyExchange(op, parts);
+    }
+    const bool any = parts != kByTokens;
     if (any && !ComputesByHeads(op.kind)) {
       return Wrong(op, " reads some heads of all tokens, as if they were a rank's tokens");
     }
     for (const size_t input : any ? RowInputs(op.kind) : std::vector<size_t>()) {
-      if (by_heads_[op.inputs[input]]) continue;
-      return Wrong(op, absl::StrCat(" reads ", graph_.values[op.inputs[input]].name,
-                                    " of a rank's own tokens"));
+      const std::string& name = graph_.values[op.inputs[input]].name;
+      if (parts_[op.inputs[input]] == kByTokens) {
+        return Wrong(op, absl::StrCat(" reads ", name, " of a rank's own tokens"));
+      }
+      if (parts_[op.inputs[input]] == parts) continue;
+      return Wrong(op, absl::StrCat(" reads ", name, ", whose heads other ranks have"));
     }
     if (NeedsAllTokens(op.kind) && (!any || op.attributes.sequence != options_.sequence)) {
       return Wrong(op, " has not all tokens of the sequences");
     }
+    if (IsAttention(op.kind) && op.attributes.query_parts != parts) {
+      return Wrong(op, absl::StrCat(" computes one of ", op.attributes.query_parts,
+                                    " parts of queries, whose heads ", parts, " ranks have"));
+    }
     for (const graph::Output& output : op.outputs) {
       if (output.value == kNoValue) continue;
       const graph::Value& value = graph_.values[output.value];
-      by_heads_[output.value] = any && value.kind == graph::ValueKind::kActivation &&
-                                value.shape.size() > 1;  // no gradient of a gamma
+      // No gradient of a gamma.
+      const bool rows = value.kind == graph::ValueKind::kActivation && value.shape.size() > 1;
+      parts_[output.value] = rows ? parts : kByTokens;
     }
     return absl::OkStatus();
   }
@@ -79,37 +96,48 @@ class HeadsVerifier {
     return absl::InternalError(absl::StrCat("plan: ", Name(op.kind), of, what));
   }
 
-  absl::Status VerifyExchange(const graph::Op& op, bool read_by_heads) {
+  absl::Status VerifyExchange(const graph::Op& op, int64_t read) {
     const bool to_heads = op.kind == OpKind::kTokensToHeads;
-    if (to_heads == read_by_heads) return Wrong(op, " reads what it should make");
+    if (to_heads == (read != kByTokens)) return Wrong(op, " reads what it should make");
     const graph::Shape& x = graph_.values[op.inputs[0]].shape;
     const graph::Shape& y = graph_.values[op.outputs[0].value].shape;
     const graph::Shape& tokens = to_heads ? x : y;
     const graph::Shape& heads = to_heads ? y : x;
     const graph::Attributes& a = op.attributes;
-    const int64_t ranks = options_.context, all = a.heads + 2 * a.kv_heads;
-    // Of keys a head at least, which then several ranks have.
-    const int64_t keys = a.kv_heads == 0 ? 0 : std::max<int64_t>(1, a.kv_heads / ranks);
-    const int64_t own = a.heads / ranks + 2 * keys;
-    const bool keys_divide = a.kv_heads % ranks == 0 || ranks % a.kv_heads == 0;
+    const int64_t ranks = options_.context, parts = a.query_parts;
+    if (parts < 1 || ranks % parts != 0 || (!to_heads && read != parts)) {
+      return Wrong(op, absl::StrCat(" has ", parts, " parts of queries for ", ranks, " ranks"));
+    }
+    const int64_t groups = ranks / parts, all = a.heads + 2 * a.kv_heads;
+    // Of keys a head at least, which then several groups have.
+    const int64_t keys = a.kv_heads == 0 ? 0 : std::max<int64_t>(1, a.kv_heads / groups);
+    const int64_t own = a.heads / groups + 2 * keys;
+    const bool keys_divide = a.kv_heads % groups == 0 || groups % a.kv_heads == 0;
     if (heads[0] != a.batch * options_.sequence || heads[0] != tokens[0] * ranks ||
-        tokens[1] % all != 0 || heads[1] * all != tokens[1] * own || a.heads % ranks != 0 ||
+        tokens[1] % all != 0 || heads[1] * all != tokens[1] * own || a.heads % groups != 0 ||
         !keys_divide) {
       return Wrong(op, absl::StrCat(" does not divide the heads among ", ranks, " ranks"));
     }
-    by_heads_[op.outputs[0].value] = to_heads;
+    parts_[op.outputs[0].value] = to_heads ? parts : kByTokens;
     return absl::OkStatus();
   }
 
   const PlanOptions& options_;
   const graph::Graph& graph_;
-  std::vector<bool> by_heads_;  // by value
+  std::vector<int64_t> parts_;  // by value: query_parts of the heads that it has, or kByTokens
 };
 
 }  // namespace
 
 absl::Status VerifyHeads(const StepPlan& plan, const Program& program) {
-  if (plan.options.context == 1) return absl::OkStatus();
+  if (plan.options.context == 1) {
+    for (const PlannedOp& planned : program.ops) {
+      if (planned.op.attributes.query_parts == 1) continue;
+      return absl::InternalError(
+          absl::StrCat("plan: ", Name(planned.op.kind), " leaves out queries"));
+    }
+    return absl::OkStatus();
+  }
   HeadsVerifier verifier(plan, program);
   for (const PlannedOp& planned : program.ops) {
     const absl::Status status = verifier.Verify(planned.op);

@@ -45,6 +45,7 @@ struct TinyOptions {
   int64_t layers = 2;
   int64_t width = 32;
   int64_t attention_heads = 4;
+  int64_t sequence = 0;  // tokens of a sample, instead of kContext; 240 at most
   double dropout = 0;
   int64_t steps = 10;
   uint64_t seed = 7;
@@ -122,7 +123,8 @@ class TinyJob {
     }
     if (options.documents) spec.mutable_data()->set_document_separator(5);
     spec.mutable_data()->set_train(path("train.npy"));
-    spec.mutable_data()->set_validation(path("validation.npy"));
+    spec.mutable_data()->set_validation(
+        path(options.sequence > 0 ? "train.npy" : "validation.npy"));  // which is too short
     v1::TrainSpec* train = spec.mutable_train();
     train->set_steps(options.steps);
     train->set_seed(options.seed);
@@ -154,12 +156,16 @@ class TinyJob {
     return spec;
   }
 
+  static int64_t ContextOf(const TinyOptions& options) {
+    return options.sequence > 0 ? options.sequence : kContext;
+  }
+
   static v1::Gpt2Spec Gpt2(const TinyOptions& options) {
     v1::Gpt2Spec model;
     model.set_layers(options.layers);
     model.set_width(options.width);
     model.set_heads(options.attention_heads);
-    model.set_context(kContext);
+    model.set_context(ContextOf(options));
     model.set_vocabulary(kVocabulary);
     model.set_dropout(options.dropout);
     return model;
@@ -171,7 +177,7 @@ class TinyJob {
     model.set_width(options.width);
     model.set_heads(options.attention_heads);
     model.set_hidden(options.hidden);
-    model.set_context(kContext);
+    model.set_context(ContextOf(options));
     model.set_vocabulary(kVocabulary);
     model.set_segments(options.distilbert ? 0 : 3);
     model.set_dropout(options.dropout);
@@ -211,7 +217,7 @@ class TinyJob {
     model.set_kv_heads(options.kv_heads);
     model.set_head_dim(options.head_dim);
     model.set_hidden(options.hidden);
-    model.set_context(kContext);
+    model.set_context(ContextOf(options));
     model.set_vocabulary(kVocabulary);
     model.mutable_rope_scaling()->set_original_context(16);
     model.set_tied(options.tied);

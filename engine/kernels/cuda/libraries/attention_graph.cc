@@ -44,9 +44,9 @@ bool operator==(const AttentionGraph& a, const AttentionGraph& b) {
   return a.shape.batch == b.shape.batch && a.shape.sequence == b.shape.sequence &&
          a.shape.heads == b.shape.heads && a.shape.head_dim == b.shape.head_dim &&
          a.KvHeads() == b.KvHeads() && a.shape.causal == b.shape.causal &&
-         a.shape.window == b.shape.window && a.type == b.type &&
-         a.max_documents == b.max_documents && a.deterministic == b.deterministic &&
-         a.RowKvHeads() == b.RowKvHeads();
+         a.shape.window == b.shape.window && a.shape.queries.parts == b.shape.queries.parts &&
+         a.type == b.type && a.max_documents == b.max_documents &&
+         a.deterministic == b.deterministic && a.RowKvHeads() == b.RowKvHeads();
 }
 
 absl::Status CheckAttentionGraph(const AttentionGraph& graph) {
