@@ -131,6 +131,11 @@ v1::JobSpec Spec(const StepFlags& flags, const std::string& data) {
   train->mutable_batch()->set_micro(flags.batch);
   train->mutable_batch()->set_accumulation(flags.accumulation);
   SetAdapters(flags, &spec);
+  if (flags.stages > 1) {
+    spec.mutable_resources()->set_ranks(flags.stages);
+    spec.mutable_resources()->mutable_mesh()->set_pipeline(flags.stages);
+    spec.mutable_resources()->mutable_mesh()->set_schedule(flags.schedule);
+  }
   NormalizeJobSpec(&spec);
   return spec;
 }

@@ -40,6 +40,9 @@ struct StepFlags {
   bool nf4 = false;              // the adapted matrices in 4 bits
   bool dora = false;             // adapters with magnitudes
   bool dpo = false;              // of pairs: two answers to a sample
+  // Of pipeline_bubble: as many ranks.
+  int stages = 1;
+  v1::PipelineSchedule schedule = v1::PIPELINE_SCHEDULE_UNSPECIFIED;
 };
 
 void AddStepFlags(CLI::App& app, StepFlags* flags);

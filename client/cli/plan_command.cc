@@ -105,10 +105,12 @@ absl::Status SetHosts(const PlanOptions& options, const v1::JobSpec& spec, plan:
 }
 
 // Whether the rest of an open spec is valid. Where its batch is too small for so many data ranks,
-// context ranks may be what helps: then with as many as may be.
+// context ranks may be what helps: then with as many as may be, which a CPU has the most of.
 absl::Status ValidateOpen(v1::JobSpec spec) {
   const absl::Status status = ValidateJobSpec(spec);
-  const std::vector<int> contexts = PossibleContexts(spec);
+  v1::JobSpec on_cpu = spec;
+  on_cpu.mutable_resources()->set_device(v1::DEVICE_KIND_CPU);
+  const std::vector<int> contexts = PossibleContexts(on_cpu);
   if (status.ok() || TensorIsAuto(spec) || contexts.size() == 1) return status;
   spec.mutable_resources()->mutable_mesh()->set_context(contexts.back());
   NormalizeJobSpec(&spec);
@@ -165,7 +167,9 @@ absl::StatusOr<plan::SearchResult> SearchFor(const v1::JobSpec& spec,
     if (!least.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "train.batch.global (", spec.train().batch().global(), ") cannot be shared out among ",
-          result.ranks, " ranks, whatever the mesh: use fewer ranks or a larger batch"));
+          result.ranks, " ranks, whatever the mesh",
+          place.host_memory ? "" : " (on GPUs with context ranks that divide the heads)",
+          ": use fewer ranks or a larger batch"));
     }
     return absl::InvalidArgumentError(absl::StrCat(
         "nothing fits: a rank needs ", plan::HumanBytes(static_cast<double>(least->bytes)),

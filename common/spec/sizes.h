@@ -45,7 +45,7 @@ std::string DataRanksName(const v1::ResourceSpec& resources);
 std::vector<int> PossibleTensors(const v1::JobSpec& normalized);
 
 // The same of context ranks, beside the tensor ranks and stages that it has. On a GPU those alone
-// that divide the heads: cuDNN's attention is not for parts of queries.
+// that divide the heads: cuDNN's attention is not for parts of queries, and few jobs have another.
 std::vector<int> PossibleContexts(const v1::JobSpec& normalized);
 
 // True when the global batch is a whole number of micro-batches per data rank, and the ranks

@@ -119,7 +119,7 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
   return true;
 }
 
-// The next smaller number that divides the ranks of a tensor rank and stage, and a sequence; 1 does.
+// The next smaller number that divides the ranks of a tensor rank and stage, and a sequence.
 int NearestContext(const v1::JobSpec& spec, int context) {
   const v1::ResourceSpec& resources = spec.resources();
   const int rest = resources.ranks() / (TensorRanks(resources) * PipelineStages(resources));

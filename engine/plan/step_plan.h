@@ -332,7 +332,8 @@ struct PlanOptions {
   // Neighbouring ranks of the job that divide the layers of a data rank among them.
   int tensor = 1;
   // Neighbouring data ranks that train on the same samples: each has so large a part of every
-  // sequence and, for attention, of the heads (passes/context_pass.h). Divides world and sequence.
+  // sequence and, for attention, of the heads, or of the queries of the same heads
+  // (passes/context_pass.h). Divides world and sequence.
   int context = 1;
   // Neighbouring data ranks that share out the model's experts (passes/experts_pass.h). Divides
   // world. The plan is that of the ranks of `expert_rank`.

@@ -47,7 +47,7 @@ v1::JobSpec MeshJob(const std::string& folder, int64_t steps, const Mesh& mesh) 
   if (mesh.data == mesh.Ranks() && mesh.data == 2) return spec;
   v1::Gpt2Spec& model = *spec.mutable_model()->mutable_gpt2();
   model.set_layers(std::max<int64_t>(model.layers(), mesh.pipeline));
-  model.set_heads(std::max<int64_t>(model.heads(), mesh.tensor * mesh.context));
+  model.set_heads(std::max<int64_t>(model.heads(), mesh.tensor));
   v1::ResourceSpec& resources = *spec.mutable_resources();
   resources.set_ranks(mesh.Ranks());
   resources.set_threads_per_rank(1);

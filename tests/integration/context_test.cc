@@ -191,6 +191,22 @@ TEST(ContextParallel, SharedQueriesHaveTheSameBitsAgainAndGoOnElsewhere) {
   }
 }
 
+TEST(ContextParallel, StagesShareTheQueriesOfFewHeads) {
+  const TinyJob job;
+  const TinyOptions options = {
+      .layers = 4, .attention_heads = 2, .llama = true, .kv_heads = 1, .documents = true};
+  const Trained alone = Train(job.Spec(OnLongSequences({}, options)));
+  for (const v1::PipelineSchedule schedule :
+       {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
+    TinyOptions with = OnLongSequences({1, 4, 1, 1}, options);
+    with.ranks *= 2;
+    with.pipeline = 2;
+    with.schedule = schedule;
+    with.micro_batch = 1;
+    ExpectAlike(Train(job.Spec(with)), alone, 1e-5);
+  }
+}
+
 TEST(ContextParallel, WithTensorRanks) {
   const TinyJob job;
   for (const TinyFamily& family : Families()) {

@@ -152,6 +152,12 @@ TEST(DeviceContext, RanksShareTheQueriesOfFewHeads) {
   }
 }
 
+TEST(DeviceContext, TensorRanksAndStagesShareTheQueriesOfFewHeads) {
+  const TinyJob job;
+  ExpectTheCpus(job, {1, 3, 2, 1, 1}, {.attention_heads = 2, .sequence = 240, .dropout = 0.1});
+  ExpectTheCpus(job, {1, 2, 1, 2, 1}, {.attention_heads = 1, .sequence = 200, .dropout = 0.1});
+}
+
 TEST(DeviceContext, WithTensorRanks) {
   const TinyJob job;
   for (ContextFamily& family : ContextFamilies()) {

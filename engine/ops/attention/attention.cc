@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/round_up.h"
 #include "common/status_macros.h"
 #include "engine/ops/attention/attention_contract.h"
 #include "engine/ops/attention/library_attention.h"
@@ -44,10 +45,18 @@ double SeenKeys(const graph::Attributes& a) {
   return all - before * (before + 1) / 2;
 }
 
+// Of the queries that a rank computes: those of the part with the most blocks, for which the others
+// wait.
+double PartOfQueries(const graph::Attributes& a) {
+  if (a.query_parts == 1) return 1;
+  const int64_t blocks = CeilDiv(a.sequence, kernels::QueryPart::kBlock);
+  return static_cast<double>(CeilDiv(blocks, a.query_parts)) / static_cast<double>(blocks);
+}
+
 // One product that makes the scores of each head, or one with them.
 double ScoresProduct(const Graph& graph, const Op& op, ValueId out) {
   const double width = static_cast<double>(graph.values[out].shape[1]);
-  const double seen = SeenKeys(op.attributes) / static_cast<double>(op.attributes.query_parts);
+  const double seen = SeenKeys(op.attributes) * PartOfQueries(op.attributes);
   return 2 * static_cast<double>(op.attributes.batch) * seen * width;
 }
 

@@ -18,8 +18,8 @@
 //                     nothing is kept, and out is zeros. (Rows behind those that count are such.)
 // kAttentionBackward: qkv, out, lse, dout, documents|kNoValue -> dqkv
 //                     query_parts P (both): a context rank computes the queries of its part
-//                     (QueryPart in attention_contract.h). out, lse and dqkv's queries are 0 of the
-//                     others; dqkv's keys and values are what its own queries make of them.
+//                     (QueryPart in attention_contract.h). Of the others out, lse and dqkv are 0;
+//                     dqkv's keys and values are what its own queries make of them.
 #ifndef MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_
 #define MILEPOST_ENGINE_OPS_ATTENTION_ATTENTION_H_
 

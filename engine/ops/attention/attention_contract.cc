@@ -1,5 +1,7 @@
 #include "engine/ops/attention/attention_contract.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 #include "engine/dtype/half.h"
 #include "engine/ops/attention/attention_layout_contract.h"
@@ -27,7 +29,7 @@ absl::Status CheckAttentionShape(const AttentionShape& s) {
   return absl::InvalidArgumentError(absl::StrFormat(
       "attention over batch=%d sequence=%d heads=%d head_dim=%d kv_heads=%d window=%d, part "
       "%d of %d: sizes must be positive, the width of a head a multiple of 8 and at most 256, "
-      "kv_heads a divisor of heads, and a window causal",
+      "kv_heads a divisor of heads, a window causal, and a part below their number",
       s.batch, s.sequence, s.heads, s.head_dim, s.kv_heads, s.window, s.queries.part,
       s.queries.parts));
 }
@@ -37,7 +39,8 @@ int64_t AttentionForwardWorkspaceBytes(const AttentionShape& shape, DType type, 
 }
 
 int64_t AttentionBackwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads) {
-  return BytesPerThread<BackwardArrays>(shape, type) * threads;
+  const int64_t heads = shape.batch * (shape.kv_heads == 0 ? shape.heads : shape.kv_heads);
+  return BytesPerThread<BackwardArrays>(shape, type) * std::min<int64_t>(threads, heads);
 }
 
 int64_t CachedAttentionWorkspaceBytes(const CachedAttentionShape& shape, int64_t rows, DType type,

@@ -52,7 +52,7 @@ struct CachedAttentionShape {
 absl::Status CheckAttentionShape(const AttentionShape& shape);
 
 // ---- on the CPU, 64-byte aligned ----
-// Per thread: `threads` is MaxThreads() of the thread that will call.
+// Per thread that has something to do: `threads` is MaxThreads() of the thread that will call.
 int64_t AttentionForwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads);
 int64_t AttentionBackwardWorkspaceBytes(const AttentionShape& shape, DType type, int threads);
 // For calls of up to `rows` rows; it does not grow with the positions. 0 for one row.

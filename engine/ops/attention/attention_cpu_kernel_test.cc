@@ -86,7 +86,9 @@ struct Results {
 
   Results(const AttentionShape& s, const std::vector<T>& qkv, const std::vector<T>& d_out,
           const Documents& documents = {})
-      : out(d_out.size()), dqkv(qkv.size()), lse(s.batch * s.heads * s.sequence) {
+      : out(d_out.size(), FromFloat<T>(NAN)),
+        dqkv(qkv.size(), FromFloat<T>(NAN)),
+        lse(s.batch * s.heads * s.sequence, NAN) {
     const DType type = kDTypeOf<T>;
     AlignedBuffer forward(AttentionForwardWorkspaceBytes(s, type, MaxThreads()));
     AlignedBuffer backward(AttentionBackwardWorkspaceBytes(s, type, MaxThreads()));
@@ -209,10 +211,6 @@ void CheckParts(AttentionShape s, const Documents& documents = {}) {
   for (int64_t part = 0; part < parts; ++part) {
     s.queries = {parts, part};
     const Results<T> run(s, qkv, d_out, documents);
-    for (int64_t q = 0; q < s.sequence; ++q) {
-      if (s.queries.Owns(q)) continue;
-      ASSERT_EQ(run.lse[q], 0) << q;  // another part's
-    }
     add(run.out, &out);
     add(run.lse, &lse);
     add(run.dqkv, &dqkv);

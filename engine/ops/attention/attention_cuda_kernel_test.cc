@@ -34,8 +34,11 @@ void TestAttention(const AttentionShape& s, const std::vector<int32_t>& document
   kernels::AttentionForward(s, packed.data(), ids, want.data(), want_lse.data(), forward.data());
   kernels::AttentionBackward(s, packed.data(), ids, want.data(), want_lse.data(), gradient.data(),
                              want_dqkv.data(), backward.data());
-  HostArray<T> qkv(packed), d_out(gradient), out(outputs), dqkv(n), saved(want);
-  HostArray<float> lse(want_lse.size()), saved_lse(want_lse), delta(want_lse.size());
+  // All is written, zeros too.
+  const std::vector<T> none(outputs, FromFloat<T>(NAN)), no_gradient(n, FromFloat<T>(NAN));
+  const std::vector<float> no_lse(want_lse.size(), NAN);
+  HostArray<T> qkv(packed), d_out(gradient), out(none), dqkv(no_gradient), saved(want);
+  HostArray<float> lse(no_lse), saved_lse(want_lse), delta(want_lse.size());
   HostArray<int32_t> id_array(documents);
   ids = documents.empty() ? nullptr : id_array.data();
   const absl::Status ran =

@@ -32,8 +32,8 @@ Byte* RowOf(const HeadsExchangeShape& shape, PieceRows<Byte> rows, int64_t row) 
   return rows.data + place * shape.HeadRowBytes();
 }
 
-// move(part of a row by tokens, of the piece's row, bytes), of the first `count` runs: all, or those
-// of queries.
+// move(part of a row by tokens, of the piece's row, bytes), of the first `count` runs: all, or 1,
+// that of queries.
 template <typename Byte, typename OtherByte, typename Move>
 void ForRuns(const HeadsExchangeShape& shape, Byte* by_tokens, int64_t part,
              PieceRows<OtherByte> piece, size_t count, const Move& move) {

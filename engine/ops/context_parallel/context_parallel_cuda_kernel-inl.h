@@ -125,8 +125,8 @@ struct SharedHeads {
   int64_t sharers;
 };
 
-// A thread has kN elements of a row of one head, to each of which a row of blocks belongs: kPack<T>,
-// or 1 where a head is no multiple of it.
+// A thread has kN elements of a row of one head, to each of which a row of blocks belongs:
+// kPack<T>, or 1 where a head is no multiple of it.
 template <typename T, int kN>
 struct SumSharedHeadsKernel {
   static constexpr int kThreads = 256;

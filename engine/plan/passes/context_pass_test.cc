@@ -63,8 +63,10 @@ std::vector<std::string> KindsAround(const graph::Graph& graph, absl::string_vie
   return kinds;
 }
 
-absl::StatusOr<StepPlan> PlanOf(const v1::JobSpec& spec, int world, int context, int tensor = 1) {
+absl::StatusOr<StepPlan> PlanOf(const v1::JobSpec& spec, int world, int context, int tensor = 1,
+                                int64_t sequence = 16) {
   PlanOptions options = OptionsOf(world, 1, DType::kF32);
+  options.sequence = sequence;
   options.context = context;
   options.tensor = tensor;
   return PlanTraining(spec, options);
@@ -141,14 +143,16 @@ TEST(ContextPass, RanksShareTheQueriesOfHeadsThatAreFewer) {
   EXPECT_EQ(ShapeOf(graph, "layers.0.attn.out by heads"), (Shape{96, 8}));
   EXPECT_EQ(ShapeOf(graph, "layers.0.attn.out.lse"), (Shape{2, 1, 48}));
   v1::JobSpec spec = LlamaSpecOf(2, 1);
-  spec.mutable_model()->mutable_llama()->set_context(96);
-  const absl::StatusOr<StepPlan> plan = PlanOf(spec, 4, 4), alone = PlanOf(spec, 1, 1);
+  spec.mutable_model()->mutable_llama()->set_context(128);
+  const absl::StatusOr<StepPlan> plan = PlanOf(spec, 4, 4, 1, 128);
+  const absl::StatusOr<StepPlan> alone = PlanOf(spec, 1, 1, 1, 128);
   ASSERT_TRUE(plan.ok() && alone.ok()) << plan.status() << alone.status();
   const auto attention = [](const StepPlan& of) {
     return *std::find_if(of.train.ops.begin(), of.train.ops.end(),
                          [](const PlannedOp& op) { return op.op.kind == OpKind::kAttention; });
   };
   EXPECT_EQ(attention(*plan).op.attributes.query_parts, 2);
+  // Half of a head's queries, in blocks of 64: one of the two blocks.
   EXPECT_EQ(attention(*plan).flops, attention(*alone).flops / 4);
   // Queries that no rank computes, or all, are found before anything runs.
   for (const int64_t parts : {1, 4}) {

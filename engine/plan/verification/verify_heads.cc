@@ -1,7 +1,7 @@
 // Verification, part 8: where context ranks divide sequences, what each has of all tokens (some
 // heads) and what it has of some tokens (all heads) are told apart. Attention reads the one, nearly
-// all else the other, and exchanges alone turn one into the other. Of heads that several ranks have,
-// each computes its part of the queries, and what they make is added up.
+// all else the other, and exchanges alone turn one into the other. Of heads that several ranks
+// have, each computes its part of the queries, and what they make is added up.
 #include <algorithm>
 #include <string>
 #include <vector>

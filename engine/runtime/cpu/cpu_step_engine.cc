@@ -22,7 +22,7 @@ namespace {
 class CpuEngine : public StepEngine {
  public:
   explicit CpuEngine(int threads) : backend_(threads) {}
-  absl::Status Open(const StepEngineArguments& arguments);
+  absl::Status Open(const StepEngineArguments& arguments, const OpWrapper& wrap);
 
   void UseThread() override { backend_.UseThreads(); }
   const plan::StepPlan& plan() const override { return plan_; }
@@ -91,7 +91,22 @@ absl::Status CheckSameProducts(int threads, comm::Communicator& communicator) {
       "resources.threads_per_rank, and hosts of one kind (resources.pool)");
 }
 
-absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
+class WrappingBackend : public Backend {
+ public:
+  WrappingBackend(Backend& backend, const OpWrapper& wrap) : backend_(backend), wrap_(wrap) {}
+
+  absl::StatusOr<BoundOp> Bind(const plan::StepPlan& plan, const plan::Program& program,
+                               const plan::PlannedOp& planned) override {
+    MP_ASSIGN_OR_RETURN(BoundOp run, backend_.Bind(plan, program, planned));
+    return wrap_(planned, std::move(run));
+  }
+
+ private:
+  Backend& backend_;
+  const OpWrapper& wrap_;
+};
+
+absl::Status CpuEngine::Open(const StepEngineArguments& arguments, const OpWrapper& wrap) {
   comm::Communicator* communicator = arguments.communicator;
   const data::TrainingData& data = arguments.data;
   MP_RETURN_IF_ERROR(MakePlan(arguments.spec, arguments.threads, communicator->rank()));
@@ -111,7 +126,9 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments) {
   auto abort = [communicator, transfers](const absl::Status& s) {
     AbortAll(communicator, transfers, s.message());
   };
-  MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, &backend_, abort));
+  WrappingBackend wrapping(backend_, wrap);  // needed to bind alone
+  Backend* const backend = wrap ? static_cast<Backend*>(&wrapping) : &backend_;
+  MP_ASSIGN_OR_RETURN(train_, Executor::Create(plan_, plan_.train, backend, abort));
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
   MP_ASSIGN_OR_RETURN(exchange_, Executor::Create(plan_, plan_.exchange, &backend_, abort));
   MP_ASSIGN_OR_RETURN(gather_, Executor::Create(plan_, plan_.gather, &backend_, abort));
@@ -173,8 +190,13 @@ absl::Status CpuEngine::BeginEvaluation() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StepEngine>> CpuStepEngine(const StepEngineArguments& arguments) {
+  return WrappedCpuStepEngine(arguments, /*wrap=*/{});
+}
+
+absl::StatusOr<std::unique_ptr<StepEngine>> WrappedCpuStepEngine(
+    const StepEngineArguments& arguments, const OpWrapper& wrap) {
   auto engine = std::make_unique<CpuEngine>(std::max(1, arguments.threads));
-  MP_RETURN_IF_ERROR(engine->Open(arguments));
+  MP_RETURN_IF_ERROR(engine->Open(arguments, wrap));
   return std::unique_ptr<StepEngine>(std::move(engine));
 }
 
