@@ -240,6 +240,9 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
   // To the rest of the job context and expert ranks are data ranks.
   const bool as_data = mesh.has_context() || mesh.has_expert();
   if (as_data && !mesh.has_pipeline() && mesh.tensor() == 1) return;
+  if (spec.model().llama().has_experts() && mesh.tensor() != 1) {
+    return check->Add(kTensor, "is not for model.llama.experts; take 1");
+  }
   const char* field = mesh.has_pipeline() ? kPipeline : kTensor;
   const v1::TrainSpec& train = spec.train();
   const v1::LlamaSpec& llama = spec.model().llama();
@@ -248,7 +251,6 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
       {spec.has_script(), "is not for jobs with a script: it divides its model itself"},
       {!HasFamily(spec.model()), "is for model.gpt2, model.llama, model.bert and model.vit"},
       {llama.wide_qk_norm(), "is not for model.llama.wide_qk_norm; take 1"},
-      {llama.has_experts(), "is not for model.llama.experts; take 1"},
       {spec.model().has_lora(), "is not for model.lora; take 1"},
       {train.has_dpo(), "is not for train.dpo; take 1"},
       {precision != v1::PRECISION_FP32 && precision != v1::PRECISION_BF16,

@@ -312,10 +312,12 @@ class LlamaBuilder {
     }
     const ValueId logits = ops::LinearRows(b_, name + ".router", s.y, {router}, {},
                                            /*never_fp8=*/true);
-    const ops::ExpertRoutes routes =
-        ops::RouteExperts(b_, name + ".routes", logits,
-                          {.per_token = experts.per_token(), .normalize = experts.normalize()});
-    offsets_.push_back(routes.offsets);
+    const ops::ExpertRoutes routes = ops::RouteExperts(b_, name + ".routes", logits,
+                                                       {.per_token = experts.per_token(),
+                                                        .normalize = experts.normalize(),
+                                                        .counts = BalancesExperts(),
+                                                        .before = counts_});
+    counts_ = routes.counts;
     const ValueId rows = ops::DispatchRows(b_, name + ".rows", s.y, routes);
     const ValueId both = ops::ExpertLinear(b_, name + ".gate_up", rows, routes, gate_up, 2);
     b_.SetSequence(options_.sequence * experts.per_token());
@@ -325,12 +327,17 @@ class LlamaBuilder {
     s.delta = ops::CombineRows(b_, name + ".delta", made, routes);
   }
 
+  bool BalancesExperts() const {
+    const v1::ExpertsSpec& experts = spec_.experts();
+    return options_.mode == Mode::kTraining && spec_.has_experts() &&
+           (experts.balance_loss() != 0 || experts.z_loss() != 0);
+  }
+
   // What is trained beside the model's own loss.
   void BalanceExperts() {
+    if (!BalancesExperts()) return;
     const v1::ExpertsSpec& experts = spec_.experts();
-    const bool none = experts.balance_loss() == 0 && experts.z_loss() == 0;
-    if (options_.mode != Mode::kTraining || !spec_.has_experts() || none) return;
-    ops::ExpertBalance(b_, "balance", b_.Targets(), offsets_,
+    ops::ExpertBalance(b_, "balance", b_.Targets(), counts_,
                        {.balance_loss = experts.balance_loss(), .z_loss = experts.z_loss()});
   }
 
@@ -362,7 +369,7 @@ class LlamaBuilder {
   ValueId window_rope_ = graph::kNoValue;
   ValueId documents_ = graph::kNoValue;
   ValueId positions_ = graph::kNoValue;
-  std::vector<ValueId> offsets_;  // of each layer of experts
+  ValueId counts_ = graph::kNoValue;  // of the layers of experts so far
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Expert parallelism: ranks that share out a layer's experts train as one rank does, at every ZeRO
-// stage and number of data ranks, and their state goes on at any other mesh.
+// stage and number of data ranks, alone and in the stages of a pipeline, and their state goes on at
+// any other mesh.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,11 +22,14 @@ struct Mesh {
   int expert = 1;
   int stage = 1;
   int context = 1;
+  int pipeline = 1;
+  v1::PipelineSchedule schedule = v1::PIPELINE_SCHEDULE_1F1B;
 };
 
 std::string NameOf(const Mesh& mesh) {
   return absl::StrCat(mesh.ranks, " ranks, expert ", mesh.expert, ", stage ", mesh.stage,
-                      ", context ", mesh.context);
+                      ", context ", mesh.context, ", pipeline ", mesh.pipeline, ", schedule ",
+                      mesh.schedule);
 }
 
 // Experts are balanced over a micro-batch: all have the same ones.
@@ -34,6 +38,8 @@ TinyOptions On(const Mesh& mesh, TinyOptions options) {
   options.expert = mesh.expert;
   options.context = mesh.context;
   options.stage = mesh.stage;
+  options.pipeline = mesh.pipeline;
+  options.schedule = mesh.schedule;
   options.global_batch = 8;
   options.micro_batch = 2;
   return options;
@@ -116,6 +122,71 @@ TEST(ExpertParallel, WithContextRanks) {
       ExpectAlike(Train(job.Spec(On(mesh, family.options))), alone, 1e-5);
     }
   }
+}
+
+// Of four layers. Experts are balanced over all of them, whatever stage they are in.
+std::vector<Mesh> MeshesOfStages() {
+  std::vector<Mesh> meshes;
+  for (const v1::PipelineSchedule schedule :
+       {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
+    meshes.insert(meshes.end(), {{2, 1, 1, 1, 2, schedule},
+                                 {4, 1, 0, 1, 4, schedule},
+                                 {4, 2, 1, 1, 2, schedule},
+                                 {4, 2, 3, 1, 2, schedule},
+                                 {8, 4, 2, 1, 2, schedule}});
+  }
+  return meshes;
+}
+
+TEST(ExpertParallel, InTheStagesOfAPipeline) {
+  const TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (TinyFamily family : Families()) {
+      family.options.layers = 4;
+      family.options.precision = precision;
+      const Trained alone = Train(job.Spec(On({}, family.options)));
+      for (const Mesh& mesh : MeshesOfStages()) {
+        SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+        TinyOptions options = On(mesh, family.options);
+        if (mesh.stage == 3) options.recompute = v1::RECOMPUTE_FULL;
+        ExpectAlike(Train(job.Spec(options)), alone, precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3);
+      }
+    }
+  }
+}
+
+// What balances the experts of a stage goes back to it from the last one: with ten times the losses
+// a gradient without it would be another.
+TEST(ExpertParallel, GradientsInStagesAreThoseOfOneRank) {
+  const TinyJob job;
+  for (TinyFamily family : Families()) {
+    family.options.layers = 4;
+    family.options.balance = 0.2;
+    const auto spec = [&](const Mesh& mesh) {
+      return WithOneStepOfSgd(job.Spec(On(mesh, family.options)));
+    };
+    const Snapshot start = TrainUntil(spec({}), 0).snapshot;
+    const Snapshot alone = Train(spec({})).snapshot;
+    for (const Mesh& mesh : MeshesOfStages()) {
+      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+      ExpectSameStep(start, alone, Train(spec(mesh)).snapshot);
+    }
+  }
+}
+
+TEST(ExpertParallel, StagesGoOnAtEveryOtherMeshAndHaveTheSameBitsAgain) {
+  const TinyJob job;
+  const TinyOptions options{.layers = 4, .llama = true, .kv_heads = 4, .experts = 4};
+  const Trained whole = Train(job.Spec(On({}, options)));
+  const std::vector<Mesh> others = {{1, 1, 0}, {4, 2, 3}, {4, 2, 1, 1, 2}, {4, 1, 1, 1, 4}};
+  for (const Mesh& from : others) {
+    const Snapshot snapshot = TrainUntil(job.Spec(On(from, options)), 5).snapshot;
+    for (const Mesh& to : others) {
+      SCOPED_TRACE(absl::StrCat("from ", NameOf(from), " to ", NameOf(to)));
+      ExpectGoesOn(job.Spec(On(to, options)), snapshot, whole);
+    }
+  }
+  ExpectSameBits(job.Spec(On({4, 2, 3, 1, 2, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}, options)));
 }
 
 // Whatever tokens pick, there is room for it: here one rank's experts get all of them.

@@ -27,11 +27,12 @@ using graph::ValueId;
 absl::Status RouteGradient(Backward& backward, const Op& op) {
   const ValueId logits = op.inputs[0], weights = op.outputs[0].value;
   MP_ASSIGN_OR_RETURN(const ValueId dweights, backward.RequireGradient(op, weights));
-  // Of the offsets, as ExpertBalance has it.
-  const ValueId slopes = backward.Gradient(op.outputs[3].value);
+  const ValueId before = op.inputs[1], counts = op.outputs[4].value;
+  const ValueId slopes = counts == kNoValue ? kNoValue : backward.Gradient(counts);
   const ValueId dlogits = backward.NewGradient(logits);
   backward.Emit(op, OpKind::kRouteExpertsBackward,
                 {logits, weights, op.outputs[1].value, dweights, slopes}, {{.value = dlogits}});
+  if (before != kNoValue) MP_RETURN_IF_ERROR(backward.SetGradient(op, before, slopes));
   return backward.SetGradient(op, logits, dlogits);
 }
 
@@ -69,12 +70,8 @@ absl::Status CombineGradient(Backward& backward, const Op& op) {
   return backward.SetGradient(op, weights, dweights);
 }
 
-// The slopes are the same for all layers.
 absl::Status BalanceGradient(Backward& backward, const Op& op) {
-  for (size_t i = 1; i < op.inputs.size(); ++i) {
-    MP_RETURN_IF_ERROR(backward.SetGradient(op, op.inputs[i], op.outputs[0].value));
-  }
-  return absl::OkStatus();
+  return backward.SetGradient(op, op.inputs[1], op.outputs[0].value);
 }
 
 // Of x: of expert ranks there is room for more rows than come.
@@ -133,19 +130,26 @@ ExpertRoutes RouteExperts(Builder& b, absl::string_view name, ValueId logits,
                               "train.batch.micro or data.sequence_length"));
   }
   const Shape picks = {b.rows(), options.per_token};
+  const Shape counts = {experts + 1};
+  if (options.before != kNoValue &&
+      !b.Expect(name, "counts before", options.before, DType::kF32, counts)) {
+    return {};
+  }
   const ExpertRoutes routes = {
       .weights = b.AddActivation(name, ".weights", DType::kF32, picks),
       .slots = b.AddActivation(name, ".slots", DType::kI32, picks),
-      .offsets = b.AddActivation(name, ".offsets", DType::kI32, {experts + 1})};
+      .offsets = b.AddActivation(name, ".offsets", DType::kI32, counts),
+      .counts = options.counts ? b.AddActivation(name, ".counts", DType::kF32, counts) : kNoValue};
   const ValueId chosen = b.AddActivation(name, ".chosen", DType::kI32, picks);
-  Op& op = b.AddOp(OpKind::kRouteExperts, {logits});
+  Op& op = b.AddOp(OpKind::kRouteExperts, {logits, options.before});
   op.attributes.experts = {
       .count = experts, .per_token = options.per_token, .normalize = options.normalize};
   op.attributes.rows_apart = b.caches();
   op.outputs = {{.value = routes.weights},
                 {.value = chosen},
                 {.value = routes.slots},
-                {.value = routes.offsets}};
+                {.value = routes.offsets},
+                {.value = routes.counts}};
   return routes;
 }
 
@@ -207,19 +211,15 @@ ValueId CombineRows(Builder& b, absl::string_view name, ValueId y, const ExpertR
   return out;
 }
 
-ValueId ExpertBalance(Builder& b, absl::string_view name, ValueId targets,
-                      absl::Span<const ValueId> offsets, const ExpertLosses& losses) {
-  if (offsets.empty()) b.Fail(name, "there is no layer of experts");
-  if (!b.Expect(name, "targets", targets, DType::kI32, {b.rows()}) || offsets.empty()) {
+ValueId ExpertBalance(Builder& b, absl::string_view name, ValueId targets, ValueId counts,
+                      const ExpertLosses& losses) {
+  const int64_t experts = b.Dimension(name, "counts", counts, 0) - 1;
+  if (!b.Expect(name, "targets", targets, DType::kI32, {b.rows()}) ||
+      !b.Expect(name, "counts", counts, DType::kF32, {experts + 1})) {
     return kNoValue;
   }
-  const int64_t experts = b.Dimension(name, "offsets", offsets[0], 0) - 1;
-  for (const ValueId layer : offsets) {
-    if (!b.Expect(name, "offsets", layer, DType::kI32, {experts + 1})) return kNoValue;
-  }
   const ValueId slopes = b.AddActivation(name, "", DType::kF32, {experts + 1});
-  Op& op = b.AddOp(OpKind::kExpertBalance, {targets});
-  op.inputs.insert(op.inputs.end(), offsets.begin(), offsets.end());
+  Op& op = b.AddOp(OpKind::kExpertBalance, {targets, counts});
   op.attributes.experts = {
       .count = experts, .balance_loss = losses.balance_loss, .z_loss = losses.z_loss};
   op.outputs = {{.value = slopes}};

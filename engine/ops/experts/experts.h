@@ -7,13 +7,18 @@
 //   const ValueId y = ops::ExpertLinear(b, "mlp.experts", rows, routes, weights, 1);
 //   ValueId out = ops::CombineRows(b, "mlp.delta", y, routes);
 //
-// kRouteExperts:         logits[N,E] -> weights f32[N,S], chosen i32[N,S], slots i32[N,S], offsets
-//                        i32[E+1]. chosen: the experts with the S largest logits, in that order;
-//                        the first of equal ones. weights: theirs of the softmax over all E, in
-//                        fp32; normalize: over their sum. The N*S rows lie by expert, and of one
-//                        expert in the order of n; expert e has [offsets[e], offsets[e+1]), and
-//                        slots says where the row of (n, s) is. In generation rows that do not
-//                        count lie behind them
+// kRouteExperts:         logits[N,E], before f32[E+1]|kNoValue -> weights f32[N,S], chosen
+//                        i32[N,S], slots i32[N,S], offsets i32[E+1], counts f32[E+1]|kNoValue.
+//                        chosen: the experts with the S largest logits, in that order; the first of
+//                        equal ones. weights: theirs of the softmax over all E, in fp32; normalize:
+//                        over their sum. The N*S rows lie by expert, and of one expert in the
+//                        order of n; expert e has [offsets[e], offsets[e+1]), and slots says where
+//                        the row of (n, s) is. In generation rows that do not count lie behind
+//                        them.
+//                        counts: before (0 without it) plus the rows of each expert, and behind
+//                        these plus N; exact below 2^24. Its gradient is the slopes of
+//                        kExpertBalance, and so is that of before: so they reach all stages of a
+//                        pipeline
 // kRouteExpertsBackward: logits, weights, chosen, dweights f32[N,S], slopes f32[E+1]|kNoValue
 //                        -> dlogits[N,E]
 // kDispatchRows:         x[N,C], slots -> y[N*S,C], y[slots[n,s]] = x[n]
@@ -28,7 +33,7 @@
 // kCombineRows:          y[N*S,C], weights, slots -> out[N,C], the sum over s of weights[n,s]
 //                        y[slots[n,s]], in fp32 and in the order of s
 // kCombineRowsBackward:  y, weights, slots, dout -> dy, dweights f32[N,S]
-// kExpertBalance:        targets i32[N], offsets of each of L layers -> slopes f32[E+1]: what the
+// kExpertBalance:        targets i32[N], counts f32[E+1] of L layers -> slopes f32[E+1]: what the
 //                        losses beside the model's own add to its gradient, for each layer's
 //                        probabilities of an expert, p, and for the square of log sum exp of a
 //                        row's logits. The losses are
@@ -51,6 +56,8 @@ namespace milepost::ops {
 struct RouteOptions {
   int64_t per_token = 1;  // S, in [1, E]
   bool normalize = true;
+  bool counts = false;                      // for ExpertBalance
+  graph::ValueId before = graph::kNoValue;  // counts of the layers so far; none: it is the first
 };
 
 // Values of kRouteExperts.
@@ -58,6 +65,7 @@ struct ExpertRoutes {
   graph::ValueId weights = graph::kNoValue;
   graph::ValueId slots = graph::kNoValue;
   graph::ValueId offsets = graph::kNoValue;
+  graph::ValueId counts = graph::kNoValue;
 };
 
 ExpertRoutes RouteExperts(graph::Builder& b, absl::string_view name, graph::ValueId logits,
@@ -80,9 +88,9 @@ struct ExpertLosses {
   double z_loss = 0;
 };
 
-// After all layers and before the loss, in training alone. `offsets`: of every layer.
+// After all layers and before the loss, in training alone. `counts`: of the last layer.
 graph::ValueId ExpertBalance(graph::Builder& b, absl::string_view name, graph::ValueId targets,
-                             absl::Span<const graph::ValueId> offsets, const ExpertLosses& losses);
+                             graph::ValueId counts, const ExpertLosses& losses);
 
 }  // namespace milepost::ops
 

@@ -37,9 +37,11 @@ template <typename T>
 absl::StatusOr<BoundOp> RouteExpertsOf(const Binding& b) {
   return [routing = RoutingOf(b), apart = b.attributes().rows_apart, logits = b.Input<T>(0),
           weights = b.Output<float>(0), chosen = b.Output<int32_t>(1), slots = b.Output<int32_t>(2),
-          offsets = b.Output<int32_t>(3)](const StepContext& context) {
+          offsets = b.Output<int32_t>(3), before = b.Input<float>(1),
+          counts = b.Output<float>(4)](const StepContext& context) {
     const int64_t counted = apart ? std::min(routing.rows, context.position + 1) : routing.rows;
     kernels::RouteExperts<T>(routing, counted, logits, weights, chosen, slots, offsets);
+    if (counts != nullptr) kernels::CountRows(routing, offsets, before, counts);
     return absl::OkStatus();
   };
 }
@@ -94,30 +96,21 @@ absl::StatusOr<BoundOp> CombineRowsBackwardOf(const Binding& b) {
 // Of how many rows of targets there are, the share that has one is the micro-batch's share of the
 // global batch's: the gradient's factor is one over these.
 absl::StatusOr<BoundOp> BindExpertBalance(const Binding& b) {
-  const auto targets = b.Input<int32_t>(0);
-  const int64_t rows = b.InputShape(0)[0];
-  std::vector<const int32_t*> layers;
-  for (size_t i = 1; i < b.planned.op.inputs.size(); ++i) {
-    layers.push_back(b.Input<int32_t>(static_cast<int>(i)));
-  }
-  return [targets, rows, layers = std::move(layers), experts = b.attributes().experts,
-          slopes = b.Output<float>(0)](const StepContext& context) {
-    std::array<int64_t, kernels::kMostExperts> used = {};
-    for (const int32_t* offsets : layers) {
-      kernels::CountRows(offsets, experts.count, used.data());
-    }
-    const auto valid = static_cast<double>(
-        std::count_if(targets, targets + rows, [](int32_t target) { return target >= 0; }));
-    const double all = static_cast<double>(rows) * static_cast<double>(layers.size());
-    const double factor = context.gradient_factors[0] * valid / all;
-    for (int64_t e = 0; e < experts.count; ++e) {
-      const double share = static_cast<double>(used[e]) / all;
-      slopes[e] = static_cast<float>(factor * experts.balance_loss *
-                                     static_cast<double>(experts.count) * share);
-    }
-    slopes[experts.count] = static_cast<float>(factor * experts.z_loss);
-    return absl::OkStatus();
-  };
+  return
+      [targets = b.Input<int32_t>(0), rows = b.InputShape(0)[0], counts = b.Input<float>(1),
+       experts = b.attributes().experts, slopes = b.Output<float>(0)](const StepContext& context) {
+        const auto valid = static_cast<double>(
+            std::count_if(targets, targets + rows, [](int32_t target) { return target >= 0; }));
+        const auto all = static_cast<double>(counts[experts.count]);
+        const double factor = context.gradient_factors[0] * valid / all;
+        for (int64_t e = 0; e < experts.count; ++e) {
+          const double share = static_cast<double>(counts[e]) / all;
+          slopes[e] = static_cast<float>(factor * experts.balance_loss *
+                                         static_cast<double>(experts.count) * share);
+        }
+        slopes[experts.count] = static_cast<float>(factor * experts.z_loss);
+        return absl::OkStatus();
+      };
 }
 
 // ---- the products ----

@@ -280,8 +280,12 @@ void CombineRowsBackward(const RoutedRows& shape, const T* y, const float* weigh
   });
 }
 
-void CountRows(const int32_t* offsets, int64_t experts, int64_t* used) {
-  for (int64_t e = 0; e < experts; ++e) used[e] += offsets[e + 1] - offsets[e];
+void CountRows(const ExpertRouting& routing, const int32_t* offsets, const float* before,
+               float* counts) {
+  for (int64_t e = 0; e <= routing.experts; ++e) {
+    const int64_t own = e < routing.experts ? offsets[e + 1] - offsets[e] : routing.rows;
+    counts[e] = (before == nullptr ? 0.0F : before[e]) + static_cast<float>(own);
+  }
 }
 
 #define MP_INSTANTIATE(T)                                                                          \

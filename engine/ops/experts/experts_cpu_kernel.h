@@ -38,8 +38,10 @@ template <typename T>
 void CombineRowsBackward(const RoutedRows& shape, const T* y, const float* weights,
                          const int32_t* slots, const T* dout, T* dy, float* dweights);
 
-// Adds an expert's rows to `used` [experts].
-void CountRows(const int32_t* offsets, int64_t experts, int64_t* used);
+// counts [experts + 1] = before + the rows of each expert, then all rows that were routed.
+// `before`: null for zeros.
+void CountRows(const ExpertRouting& routing, const int32_t* offsets, const float* before,
+               float* counts);
 
 }  // namespace milepost::kernels
 

@@ -52,6 +52,12 @@ void RouteExperts(const Run& run) {
     }
   }
   offsets[a.count] = next;
+  if (run.op.outputs[4].value == graph::kNoValue) return;
+  Array counts(static_cast<size_t>(a.count + 1), 0.0);
+  if (run.has_input(1)) counts = run.in(1);
+  for (int64_t e = 0; e < a.count; ++e) counts[e] += offsets[e + 1] - offsets[e];
+  counts.back() += static_cast<double>(rows);
+  run.Write(4, counts);
 }
 
 // Inputs logits, weights, chosen, dweights, slopes.
@@ -194,18 +200,13 @@ void ExpertLinearBackwardWeight(const Run& run) {
 void ExpertBalance(const Run& run) {
   const graph::ExpertsAttributes& a = run.op.attributes.experts;
   const Integers& targets = run.integers(0);
-  const auto layers = static_cast<double>(run.op.inputs.size() - 1);
-  const double all = static_cast<double>(targets.size()) * layers;
+  const double all = run.in(1).back();
   const auto valid = static_cast<double>(
       std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; }));
   const double factor = run.LossGradientScale() * valid / all;
   Array slopes(static_cast<size_t>(a.count), 0.0);
-  for (size_t layer = 1; layer < run.op.inputs.size(); ++layer) {
-    const Integers& offsets = run.integers(layer);
-    for (int64_t e = 0; e < a.count; ++e) {
-      slopes[e] += factor * a.balance_loss * static_cast<double>(a.count) *
-                   (offsets[e + 1] - offsets[e]) / all;
-    }
+  for (int64_t e = 0; e < a.count; ++e) {
+    slopes[e] = factor * a.balance_loss * static_cast<double>(a.count) * run.in(1)[e] / all;
   }
   slopes.push_back(factor * a.z_loss);
   run.Write(0, slopes);

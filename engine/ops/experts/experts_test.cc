@@ -42,7 +42,8 @@ absl::StatusOr<Graph> MixtureModel(const MixtureSizes& sizes) {
   };
   const ValueId wte = parameter("wte", {kVocabulary, kWidth});
   ValueId x = ops::Embedding(b, "embedding", b.Tokens(), wte, {}, 0);
-  std::vector<ValueId> offsets;
+  const bool balanced = sizes.losses.balance_loss > 0 || sizes.losses.z_loss > 0;
+  ValueId counts = kNoValue;
   for (const std::string layer : {"0.", "1."}) {
     const ValueId router = parameter(layer + "router", {sizes.experts, kWidth});
     std::vector<ValueId> up, down;
@@ -54,9 +55,12 @@ absl::StatusOr<Graph> MixtureModel(const MixtureSizes& sizes) {
     }
     if (sizes.weights >= 0) up.resize(static_cast<size_t>(sizes.weights));
     const ValueId logits = ops::LinearRows(b, layer + "logits", x, {router});
-    const ops::ExpertRoutes routes = ops::RouteExperts(
-        b, layer + "routes", logits, {.per_token = sizes.per_token, .normalize = sizes.normalize});
-    offsets.push_back(routes.offsets);
+    const ops::ExpertRoutes routes = ops::RouteExperts(b, layer + "routes", logits,
+                                                       {.per_token = sizes.per_token,
+                                                        .normalize = sizes.normalize,
+                                                        .counts = balanced,
+                                                        .before = counts});
+    counts = routes.counts;
     const ValueId rows = ops::DispatchRows(b, layer + "rows", x, routes);
     const ValueId both = ops::ExpertLinear(b, layer + "gate_up", rows, routes, up, 2);
     b.SetSequence(9 * sizes.per_token);
@@ -65,9 +69,7 @@ absl::StatusOr<Graph> MixtureModel(const MixtureSizes& sizes) {
     const ValueId made = ops::ExpertLinear(b, layer + "down", active, routes, down, 1);
     x = ops::CombineRows(b, layer + "out", made, routes);
   }
-  if (sizes.losses.balance_loss > 0 || sizes.losses.z_loss > 0) {
-    ops::ExpertBalance(b, "balance", b.Targets(), offsets, sizes.losses);
-  }
+  if (balanced) ops::ExpertBalance(b, "balance", b.Targets(), counts, sizes.losses);
   ops::LmHeadLoss(b, "lm", x, wte, b.Targets(), 18);
   return std::move(b).Finish();
 }

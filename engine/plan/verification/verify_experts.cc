@@ -134,18 +134,30 @@ class ExpertsVerifier {
   std::vector<bool> segments_;                    // by value: where these begin
 };
 
+// The blocks of whose experts the rank computes something: all, or its stage's.
+std::set<int> BlocksWithExperts(const Program& program) {
+  std::set<int> blocks;
+  for (const PlannedOp& planned : program.ops) {
+    if (IsExpertLinear(planned.op.kind)) blocks.insert(planned.op.block);
+  }
+  return blocks;
+}
+
 // Of each layer's experts, in their order, the rank has the part that is its own.
-absl::Status VerifyOwnExperts(const StepPlan& plan, const graph::Graph& graph) {
+absl::Status VerifyOwnExperts(const StepPlan& plan, const Program& program) {
+  const graph::Graph& graph = program.graph;
+  const std::set<int> blocks = BlocksWithExperts(program);
   std::map<int, std::vector<int>> experts;  // parameters, by block
   std::set<int> own;
   for (const std::vector<FlatGroup>* groups : {&plan.groups, &plan.elsewhere}) {
     for (const FlatGroup& group : *groups) {
-      if (!group.of_experts && groups == &plan.elsewhere) {
+      if (!group.of_experts && groups == &plan.elsewhere && plan.options.pipeline == 1) {
         return absl::InternalError(absl::StrCat("plan: no rank has ", group.name));
       }
       for (const GroupParameter& p : group.parameters) {
         if (!group.of_experts) continue;
-        experts[graph.values[graph.parameters[p.parameter].value].block].push_back(p.parameter);
+        const int block = graph.values[graph.parameters[p.parameter].value].block;
+        if (blocks.contains(block)) experts[block].push_back(p.parameter);
         if (groups == &plan.groups) own.insert(p.parameter);
       }
     }
@@ -168,7 +180,7 @@ absl::Status VerifyOwnExperts(const StepPlan& plan, const graph::Graph& graph) {
 
 absl::Status VerifyExperts(const StepPlan& plan, const Program& program) {
   if (plan.options.expert == 1 || program.ops.empty()) return absl::OkStatus();
-  MP_RETURN_IF_ERROR(VerifyOwnExperts(plan, program.graph));
+  MP_RETURN_IF_ERROR(VerifyOwnExperts(plan, program));
   ExpertsVerifier verifier(plan, program);
   for (const PlannedOp& planned : program.ops) {
     MP_RETURN_IF_ERROR(verifier.Verify(planned.op));
