@@ -212,12 +212,16 @@ TEST(ExpertsTest, SaysWhatExpertRanksBreak) {
   EXPECT_EQ(message(8, 4, with_stages), "");
   EXPECT_THAT(message(4, 4, with_stages),
               HasSubstr("must divide (ranks / pipeline) (2), got 4; nearest: 2"));
-  EXPECT_THAT(message(8, 2,
-                      [](JobSpec* s) {
-                        s->mutable_resources()->mutable_mesh()->set_tensor(2);
-                        s->mutable_resources()->mutable_mesh()->set_pipeline(2);
-                      }),
-              HasSubstr("resources.mesh.tensor: is not for model.llama.experts; take 1"));
+  const auto with_tensor_ranks = [](int64_t hidden) {
+    return [=](JobSpec* s) {
+      ExpertsOf(s)->set_hidden(hidden);
+      s->mutable_resources()->mutable_mesh()->set_tensor(2);
+      s->mutable_resources()->mutable_mesh()->set_pipeline(2);
+    };
+  };
+  EXPECT_EQ(message(8, 2, with_tensor_ranks(96)), "");
+  EXPECT_THAT(message(8, 2, with_tensor_ranks(95)),
+              HasSubstr("must divide model.llama.experts.hidden (95), got 2; nearest: 1"));
   const std::pair<const char*, void (*)(JobSpec*)> refused[] = {
       {"model.llama.experts",
        [](JobSpec* s) { s->mutable_model()->mutable_llama()->clear_experts(); }},

@@ -37,7 +37,11 @@ std::vector<Divided> DividedSizes(const v1::ModelSpec& model) {
   if (model.has_llama()) {
     sizes.push_back({field("heads"), model.llama().heads()});
     sizes.push_back({field("kv_heads"), model.llama().kv_heads()});
-    sizes.push_back({field("hidden"), model.llama().hidden()});
+    if (model.llama().has_experts()) {
+      sizes.push_back({field("experts.hidden"), model.llama().experts().hidden()});
+    } else {
+      sizes.push_back({field("hidden"), model.llama().hidden()});
+    }
   }
   if (model.has_vit()) {
     sizes.push_back({field("heads"), model.vit().heads()});
@@ -240,9 +244,6 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
   // To the rest of the job context and expert ranks are data ranks.
   const bool as_data = mesh.has_context() || mesh.has_expert();
   if (as_data && !mesh.has_pipeline() && mesh.tensor() == 1) return;
-  if (spec.model().llama().has_experts() && mesh.tensor() != 1) {
-    return check->Add(kTensor, "is not for model.llama.experts; take 1");
-  }
   const char* field = mesh.has_pipeline() ? kPipeline : kTensor;
   const v1::TrainSpec& train = spec.train();
   const v1::LlamaSpec& llama = spec.model().llama();

@@ -1,6 +1,6 @@
 // Expert parallelism: ranks that share out a layer's experts train as one rank does, at every ZeRO
-// stage and number of data ranks, alone and in the stages of a pipeline, and their state goes on at
-// any other mesh.
+// stage and number of data ranks, alone, in the stages of a pipeline and beside tensor ranks, and
+// their state goes on at any other mesh.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,12 +24,13 @@ struct Mesh {
   int context = 1;
   int pipeline = 1;
   v1::PipelineSchedule schedule = v1::PIPELINE_SCHEDULE_1F1B;
+  int tensor = 1;
 };
 
 std::string NameOf(const Mesh& mesh) {
   return absl::StrCat(mesh.ranks, " ranks, expert ", mesh.expert, ", stage ", mesh.stage,
                       ", context ", mesh.context, ", pipeline ", mesh.pipeline, ", schedule ",
-                      mesh.schedule);
+                      mesh.schedule, ", tensor ", mesh.tensor);
 }
 
 // Experts are balanced over a micro-batch: all have the same ones.
@@ -40,6 +41,7 @@ TinyOptions On(const Mesh& mesh, TinyOptions options) {
   options.stage = mesh.stage;
   options.pipeline = mesh.pipeline;
   options.schedule = mesh.schedule;
+  options.tensor = mesh.tensor;
   options.global_batch = 8;
   options.micro_batch = 2;
   return options;
@@ -174,11 +176,58 @@ TEST(ExpertParallel, GradientsInStagesAreThoseOfOneRank) {
   }
 }
 
+std::vector<Mesh> MeshesOfTensorRanks() {
+  constexpr auto kZeroBubble = v1::PIPELINE_SCHEDULE_ZERO_BUBBLE;
+  constexpr auto kOneF1B = v1::PIPELINE_SCHEDULE_1F1B;
+  return {{2, 1, 1, 1, 1, kOneF1B, 2},  // alone
+          {4, 1, 3, 1, 1, kOneF1B, 2},  // with data ranks
+          {4, 2, 2, 1, 1, kOneF1B, 2},  // that share out the experts
+          {8, 4, 3, 1, 1, kOneF1B, 2},     {4, 1, 1, 1, 2, kOneF1B, 2},  // with stages
+          {8, 2, 1, 1, 2, kZeroBubble, 2},                               // with both
+          {4, 1, 0, 1, 1, kOneF1B, 4}};
+}
+
+TEST(ExpertParallel, TensorRanksDivideEveryExpert) {
+  const TinyJob job;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (TinyFamily family : Families()) {
+      family.options.precision = precision;
+      const Trained alone = Train(job.Spec(On({}, family.options)));
+      for (const Mesh& mesh : MeshesOfTensorRanks()) {
+        if (family.options.kv_heads % mesh.tensor != 0) continue;
+        SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+        TinyOptions options = On(mesh, family.options);
+        if (mesh.stage == 3) options.recompute = v1::RECOMPUTE_FULL;
+        ExpectAlike(Train(job.Spec(options)), alone, precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3);
+      }
+    }
+  }
+}
+
+TEST(ExpertParallel, GradientsOfTensorRanksAreThoseOfOneRank) {
+  const TinyJob job;
+  for (TinyFamily family : Families()) {
+    family.options.balance = 0.2;
+    const auto spec = [&](const Mesh& mesh) {
+      return WithOneStepOfSgd(job.Spec(On(mesh, family.options)));
+    };
+    const Snapshot start = TrainUntil(spec({}), 0).snapshot;
+    const Snapshot alone = Train(spec({})).snapshot;
+    for (const Mesh& mesh : MeshesOfTensorRanks()) {
+      if (family.options.kv_heads % mesh.tensor != 0) continue;
+      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+      ExpectSameStep(start, alone, Train(spec(mesh)).snapshot);
+    }
+  }
+}
+
 TEST(ExpertParallel, StagesGoOnAtEveryOtherMeshAndHaveTheSameBitsAgain) {
   const TinyJob job;
   const TinyOptions options{.layers = 4, .llama = true, .kv_heads = 4, .experts = 4};
   const Trained whole = Train(job.Spec(On({}, options)));
-  const std::vector<Mesh> others = {{1, 1, 0}, {4, 2, 3}, {4, 2, 1, 1, 2}, {4, 1, 1, 1, 4}};
+  constexpr auto kOneF1B = v1::PIPELINE_SCHEDULE_1F1B;
+  const std::vector<Mesh> others = {
+      {1, 1, 0}, {4, 2, 3}, {4, 2, 1, 1, 2}, {4, 1, 1, 1, 4}, {4, 2, 2, 1, 1, kOneF1B, 2}};
   for (const Mesh& from : others) {
     const Snapshot snapshot = TrainUntil(job.Spec(On(from, options)), 5).snapshot;
     for (const Mesh& to : others) {
@@ -187,6 +236,7 @@ TEST(ExpertParallel, StagesGoOnAtEveryOtherMeshAndHaveTheSameBitsAgain) {
     }
   }
   ExpectSameBits(job.Spec(On({4, 2, 3, 1, 2, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}, options)));
+  ExpectSameBits(job.Spec(On({8, 2, 3, 1, 2, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}, options)));
 }
 
 // Whatever tokens pick, there is room for it: here one rank's experts get all of them.

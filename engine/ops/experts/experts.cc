@@ -24,14 +24,27 @@ using graph::Output;
 using graph::Shape;
 using graph::ValueId;
 
+// The gradient dx of x; where tensor ranks divide what reads it, the sum of what each makes of it.
+void EmitSummed(Backward& backward, const Op& op, OpKind kind, std::vector<ValueId> inputs,
+                ValueId x, ValueId dx) {
+  if (!op.attributes.divides_columns) {
+    backward.Emit(op, kind, std::move(inputs), {{.value = dx}});
+    return;
+  }
+  const ValueId part = backward.NewGradient(x, " of a tensor rank");
+  backward.Emit(op, kind, std::move(inputs), {{.value = part}});
+  backward.Emit(op, OpKind::kTensorReduce, {part, kNoValue, kNoValue},
+                {{.value = dx, .may_overwrite = part}});
+}
+
 absl::Status RouteGradient(Backward& backward, const Op& op) {
   const ValueId logits = op.inputs[0], weights = op.outputs[0].value;
   MP_ASSIGN_OR_RETURN(const ValueId dweights, backward.RequireGradient(op, weights));
   const ValueId before = op.inputs[1], counts = op.outputs[4].value;
   const ValueId slopes = counts == kNoValue ? kNoValue : backward.Gradient(counts);
   const ValueId dlogits = backward.NewGradient(logits);
-  backward.Emit(op, OpKind::kRouteExpertsBackward,
-                {logits, weights, op.outputs[1].value, dweights, slopes}, {{.value = dlogits}});
+  EmitSummed(backward, op, OpKind::kRouteExpertsBackward,
+             {logits, weights, op.outputs[1].value, dweights, slopes}, logits, dlogits);
   if (before != kNoValue) MP_RETURN_IF_ERROR(backward.SetGradient(op, before, slopes));
   return backward.SetGradient(op, logits, dlogits);
 }
@@ -40,7 +53,7 @@ absl::Status DispatchGradient(Backward& backward, const Op& op) {
   const ValueId x = op.inputs[0];
   MP_ASSIGN_OR_RETURN(const ValueId dy, backward.RequireGradient(op, op.outputs[0].value));
   const ValueId dx = backward.NewGradient(x);
-  backward.Emit(op, OpKind::kDispatchRowsBackward, {dy, op.inputs[1]}, {{.value = dx}});
+  EmitSummed(backward, op, OpKind::kDispatchRowsBackward, {dy, op.inputs[1]}, x, dx);
   return backward.SetGradient(op, x, dx);
 }
 

@@ -20,7 +20,9 @@
 //                        kExpertBalance, and so is that of before: so they reach all stages of a
 //                        pipeline
 // kRouteExpertsBackward: logits, weights, chosen, dweights f32[N,S], slopes f32[E+1]|kNoValue
-//                        -> dlogits[N,E]
+//                        -> dlogits[N,E]. Linear in dweights and slopes: where tensor ranks divide
+//                        the experts' layers (divides_columns), a sum of the ranks' follows, and
+//                        tensor rank 0 alone adds the slopes
 // kDispatchRows:         x[N,C], slots -> y[N*S,C], y[slots[n,s]] = x[n]
 // kDispatchRowsBackward: dy[N*S,C], slots -> dx[N,C], the sum over s, in its order
 // kExpertLinear:         x[N*S,K], offsets, E times `parts` weights w[Mi,K] -> y[N*S, sum of Mi],

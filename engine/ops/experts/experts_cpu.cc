@@ -49,7 +49,8 @@ absl::StatusOr<BoundOp> RouteExpertsOf(const Binding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> RouteExpertsBackwardOf(const Binding& b) {
   return [routing = RoutingOf(b), logits = b.Input<T>(0), weights = b.Input<float>(1),
-          chosen = b.Input<int32_t>(2), dweights = b.Input<float>(3), slopes = b.Input<float>(4),
+          chosen = b.Input<int32_t>(2), dweights = b.Input<float>(3),
+          slopes = b.tensor_rank == 0 ? b.Input<float>(4) : nullptr,  // of a sum of ranks, once
           dlogits = b.Output<T>(0)](const StepContext&) {
     kernels::RouteExpertsBackward<T>(routing, logits, weights, chosen, dweights, slopes, dlogits);
     return absl::OkStatus();

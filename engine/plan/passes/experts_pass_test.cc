@@ -245,5 +245,31 @@ TEST(ExpertsPass, ExpertsAreFrozenAlike) {
               HasSubstr("freeze all experts of a layer or none"));
 }
 
+// Each tensor rank has half of every expert. All that it makes of the rows and of the router's
+// gradient is added up.
+TEST(ExpertsPass, TensorRanksDivideEveryExpert) {
+  PlanOptions options = OptionsOf(2, 1, DType::kF32);
+  options.tensor = 2;
+  options.expert = 2;
+  const absl::StatusOr<StepPlan> plan = PlanTraining(MixtureSpec(), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const std::string layer = "model.layers.0.block_sparse_moe.";
+  const graph::Graph& graph = plan->train.graph;
+  EXPECT_EQ(ValueOf(graph, layer + "experts.0.w1.weight").shape, (Shape{24, 64}));
+  EXPECT_EQ(ValueOf(graph, layer + "experts.0.w2.weight").shape, (Shape{64, 24}));
+  EXPECT_EQ(ValueOf(graph, layer + "gate.weight").shape, (Shape{4, 64}));
+  EXPECT_EQ(Verify(*plan), absl::OkStatus());
+  int sums = 0;
+  for (size_t i = 0; i < plan->train.ops.size(); ++i) {
+    const graph::Op& op = plan->train.ops[i].op;
+    if (op.kind != OpKind::kTensorReduce || op.phase != graph::Phase::kBackward) continue;
+    ++sums;
+    StepPlan without = *plan;
+    without.train.ops[i].op.kind = OpKind::kAdd;
+    EXPECT_THAT(VerifySums(without, without.train).message(), HasSubstr("is read by add"));
+  }
+  EXPECT_EQ(sums, 2 * 2);  // of each layer: the router's logits and the rows
+}
+
 }  // namespace
 }  // namespace milepost::plan

@@ -30,6 +30,14 @@ struct DividedLayers {
   std::vector<size_t> last;
 };
 
+// A layer of experts: what makes its rows, what is divided, and the sum of what experts make.
+struct DividedExperts {
+  size_t route = 0, dispatch = 0;
+  size_t first = 0;
+  std::vector<size_t> between;
+  size_t last = 0, combine = 0;
+};
+
 // A part of its columns can be computed of the same part of its input's.
 bool GoesByColumns(OpKind kind) {
   switch (kind) {
@@ -52,6 +60,9 @@ class LayerDivider {
       for (const ValueId input : graph.ops[i].inputs) {
         if (input != kNoValue) readers_[input].push_back(i);
       }
+      for (const graph::Output& output : graph.ops[i].outputs) {
+        if (output.value != kNoValue) makers_[output.value] = i;
+      }
     }
     for (size_t i = 0; i < graph.parameters.size(); ++i) {
       parameters_[graph.parameters[i].value] = i;
@@ -60,6 +71,10 @@ class LayerDivider {
 
   absl::Status Run() && {
     for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      if (graph_.ops[i].kind == OpKind::kDispatchRows) {
+        MP_ASSIGN_OR_RETURN(const DividedExperts experts, FindExperts(i));
+        MP_RETURN_IF_ERROR(Divide(experts));
+      }
       if (graph_.ops[i].kind != OpKind::kLinear || rows_.contains(i)) continue;
       const std::optional<DividedLayers> layers = Find(i);
       if (layers.has_value()) MP_RETURN_IF_ERROR(Divide(*layers));
@@ -113,6 +128,57 @@ class LayerDivider {
       MP_RETURN_IF_ERROR(DivideParameter(i, op.inputs[1], op.attributes.transposed ? 1 : 0, 1));
       rows_.insert(i);
     }
+    return absl::OkStatus();
+  }
+
+  // The op that alone reads what op `i` makes first.
+  absl::StatusOr<size_t> ReaderOf(size_t i) const {
+    const auto readers = readers_.find(graph_.ops[i].outputs[0].value);
+    if (readers != readers_.end() && readers->second.size() == 1) return readers->second[0];
+    return absl::InvalidArgumentError(absl::StrCat(
+        "resources.mesh.tensor: ", NameOf(i), " is read by no op alone: it cannot be divided"));
+  }
+
+  // Behind op `dispatch` come two layers of experts, and what adds up what they make.
+  absl::StatusOr<DividedExperts> FindExperts(size_t dispatch) const {
+    DividedExperts experts = {.route = makers_.at(graph_.ops[dispatch].inputs[1]),
+                              .dispatch = dispatch};
+    MP_ASSIGN_OR_RETURN(experts.first, ReaderOf(dispatch));
+    MP_ASSIGN_OR_RETURN(size_t next, ReaderOf(experts.first));
+    while (GoesByColumns(graph_.ops[next].kind)) {
+      experts.between.push_back(next);
+      MP_ASSIGN_OR_RETURN(next, ReaderOf(next));
+    }
+    experts.last = next;
+    MP_ASSIGN_OR_RETURN(experts.combine, ReaderOf(next));
+    if (graph_.ops[experts.first].kind == OpKind::kExpertLinear &&
+        graph_.ops[experts.last].kind == OpKind::kExpertLinear &&
+        graph_.ops[experts.combine].kind == OpKind::kCombineRows) {
+      return experts;
+    }
+    return absl::InvalidArgumentError(absl::StrCat("resources.mesh.tensor: ", NameOf(dispatch),
+                                                   ": these are no experts of two layers"));
+  }
+
+  // As of a dense layer. What a rank makes of the gradients of what is routed is a part too, of the
+  // rows and of the router's logits.
+  absl::Status Divide(const DividedExperts& experts) {
+    for (const size_t i : {experts.route, experts.dispatch, experts.first}) {
+      graph_.ops[i].attributes.divides_columns = true;
+    }
+    for (const size_t i : {experts.first, experts.last}) {
+      Op& op = graph_.ops[i];
+      op.attributes.divided = true;
+      for (size_t w = 2; w < op.inputs.size(); ++w) {
+        MP_RETURN_IF_ERROR(DivideParameter(i, op.inputs[w], i == experts.first ? 0 : 1, 1));
+      }
+    }
+    Op& first = graph_.ops[experts.first];
+    MP_RETURN_IF_ERROR(
+        DivideDimension(experts.first, graph_.values[first.outputs[0].value].shape[1]));
+    for (const size_t i : experts.between) MP_RETURN_IF_ERROR(DivideBetween(i));
+    graph_.ops[experts.combine].attributes.divided = true;
+    rows_.insert(experts.combine);
     return absl::OkStatus();
   }
 
@@ -206,7 +272,7 @@ class LayerDivider {
       graph_.values.push_back(std::move(value));
       layer.outputs[0].value = part;
       ValueId bias = kNoValue;
-      if (layer.inputs.size() > 2) {
+      if (layer.kind == OpKind::kLinear && layer.inputs.size() > 2) {
         bias = layer.inputs[2];
         layer.inputs.resize(2);
       }
@@ -221,8 +287,9 @@ class LayerDivider {
   Graph& graph_;
   const int64_t ranks_;
   absl::flat_hash_map<ValueId, absl::InlinedVector<size_t, 2>> readers_;  // ops, by what they read
+  absl::flat_hash_map<ValueId, size_t> makers_;                           // ops, by what they make
   absl::flat_hash_map<ValueId, size_t> parameters_;                       // by value
-  std::set<size_t> rows_;  // layers whose rows are divided
+  std::set<size_t> rows_;  // layers whose rows are divided, or what combines those of experts
 };
 
 }  // namespace

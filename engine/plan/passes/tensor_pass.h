@@ -8,9 +8,10 @@
 // is divided with what is between them. Each rank has some columns of the first layer (whole heads
 // of attention), its part of what is between, and the rows of the last layers that read it. The sum
 // of what the ranks make of the last layers is the layer's output (kTensorReduce); the bias is
-// added to the sum. In the backward the gradient of the first layer's input is such a sum too. The
-// vocabulary is divided likewise (vocabulary_pass.h). All else is the same on every tensor rank, as
-// far as they do not divide its rows (rows_pass.h). Of what norms heads a rank makes a part of the
+// added to the sum. In the backward the gradient of the first layer's input is such a sum too. Of
+// experts each rank has such a part of every one; all ranks route all rows, alike. The vocabulary
+// is divided likewise (vocabulary_pass.h). All else is the same on every tensor rank, as far as
+// they do not divide its rows (rows_pass.h). Of what norms heads a rank makes a part of the
 // gradient (graph::Parameter::partial).
 //
 // The values' shapes become those of a rank, and Parameter::division says which elements a rank

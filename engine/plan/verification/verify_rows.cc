@@ -76,8 +76,10 @@ class RowsVerifier {
     for (const graph::Output& output : op.outputs) {
       if (output.value == kNoValue) continue;
       MP_RETURN_IF_ERROR(VerifyGradient(op, output.value));
-      const bool rows = op.attributes.divides_rows || IsTransfer(op.kind);
-      own_[output.value] = rows && HasOwnRows(output.value, op.phase);
+      // Stages also hand on counts of experts' rows, which have one dimension.
+      const bool handed = IsTransfer(op.kind) && graph_.values[output.value].shape.size() > 1;
+      own_[output.value] =
+          (op.attributes.divides_rows || handed) && HasOwnRows(output.value, op.phase);
     }
     return absl::OkStatus();
   }

@@ -14,6 +14,18 @@ using graph::kNoValue;
 using graph::OpKind;
 using graph::ValueId;
 
+// Of what lies around layers of experts: what is made of a rank's part of a sum is one too, and
+// added up later.
+struct HandsOn {
+  OpKind kind;
+  size_t input, output;
+};
+constexpr HandsOn kHandsOn[] = {{OpKind::kCombineRows, 0, 0},
+                                {OpKind::kCombineRowsBackward, 0, 1},
+                                {OpKind::kRouteExpertsBackward, 3, 0},
+                                {OpKind::kDispatchRowsBackward, 0, 0},
+                                {OpKind::kRowsFromExperts, 0, 0}};
+
 // The outputs of an op that are a tensor rank's part of a sum.
 std::vector<ValueId> PartsOf(const graph::Op& op) {
   const graph::Attributes& a = op.attributes;
@@ -23,9 +35,18 @@ std::vector<ValueId> PartsOf(const graph::Op& op) {
   };
   if (op.kind == OpKind::kLinear && a.divided && !a.divides_columns) add(0);
   if (op.kind == OpKind::kLinearBackwardInput && a.divides_columns) add(0);
+  if (op.kind == OpKind::kExpertLinear && a.divided && !a.divides_columns) add(0);
+  if (op.kind == OpKind::kExpertLinearBackwardInput && a.divides_columns) add(0);
   if (op.kind == OpKind::kTokenRows) add(0);
   if (op.kind == OpKind::kLmHeadLossBackward && a.divided) add(1);
   return parts;
+}
+
+const HandsOn* HandsOnPart(OpKind kind, size_t input) {
+  for (const HandsOn& on : kHandsOn) {
+    if (on.kind == kind && on.input == input) return &on;
+  }
+  return nullptr;
 }
 
 // By value: parameters of which a rank has some rows of a table or of its bias; copies of them too.
@@ -108,6 +129,10 @@ absl::Status VerifySums(const StepPlan& plan, const Program& program) {
     for (size_t i = 0; i < op.inputs.size(); ++i) {
       const ValueId value = op.inputs[i];
       if (value == kNoValue || !parts[value]) continue;
+      if (const HandsOn* on = HandsOnPart(op.kind, i); on != nullptr && !spent[value]) {
+        parts[op.outputs[on->output].value] = true;
+        continue;
+      }
       if (spent[value] || !sums || i != 0) {
         return absl::InternalError(absl::StrCat(
             "plan: ", program.graph.values[value].name, ", a tensor rank's part, is read by ",
