@@ -76,9 +76,11 @@ void Transition::StartAttempt(int64_t number, const std::vector<PlacedRank>& slo
   v1::JobRecord& record = Change(number);
   v1::Job* job = record.mutable_job();
   const v1::ResourceSpec& resources = job->spec().resources();
+  const int tensor = TensorRanks(resources), stages = PipelineStages(resources);
+  const int experts = ExpertRanks(resources);
   const std::vector<PlacedRank> placed =
-      InMesh(InGroups(slots, ExpertRanks(resources)), TensorRanks(resources),
-             PipelineStages(resources), ContextRanks(resources));
+      InMesh(InGroups(slots, experts == 1 ? 1 : experts * tensor * stages), tensor, stages,
+             ContextRanks(resources));
   job->set_generation(job->generation() + 1);
   job->set_attempts(job->attempts() + 1);
   Move(JobCause::kStarted, job);

@@ -161,6 +161,7 @@ struct Attributes {
   bool never_fp8 = false;   // kLinear*
   bool divided = false;     // each tensor rank does a part of it; else all do the same
   // kLinear: tensor ranks divide its columns, and sum what each makes of the gradient of its input.
+  // With experts kExpertLinear; the sums are those of kRouteExperts and kDispatchRows.
   bool divides_columns = false;
   bool divides_rows = false;  // each tensor rank has some of the rows (plan/passes/rows_pass.h)
   int32_t peer_stage = -1;    // kStage*: the pipeline stage at the other end

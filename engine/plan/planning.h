@@ -21,7 +21,12 @@
 namespace milepost::plan {
 
 // One unit of work is one op of a training program, of up to 16 operands, taken through the passes
-// once: some microseconds.
+// once: some microseconds. An op with more, as a layer's experts have them, counts as several.
+inline int64_t WorkOf(const graph::Op& op) {
+  constexpr size_t kOperandsOfAnOp = 16;
+  return static_cast<int64_t>(1 + (op.inputs.size() + op.outputs.size()) / kOperandsOfAnOp);
+}
+
 struct PlanningLimits {
   int64_t work = 0;  // 0: no limit
   int64_t ops = 0;   // of one training program, which its memory goes with; 0: no limit

@@ -221,6 +221,43 @@ TEST(ExpertParallel, GradientsOfTensorRanksAreThoseOfOneRank) {
   }
 }
 
+void Freeze(const char* match, v1::JobSpec* spec) {
+  v1::ParameterGroupSpec& group = *spec->mutable_train()->mutable_optimizer()->add_groups();
+  group.set_match(match);
+  group.set_freeze(true);
+}
+
+TEST(ExpertParallel, TensorRanksWithWhatElseThereIs) {
+  const TinyJob job;
+  constexpr auto kOneF1B = v1::PIPELINE_SCHEDULE_1F1B;
+  struct Case {
+    std::string name;
+    Mesh mesh;
+    void (*change)(v1::JobSpec*);
+  };
+  const Mesh tensor = {4, 2, 1, 1, 1, kOneF1B, 2};
+  const auto nothing = [](v1::JobSpec*) {};
+  const std::vector<Case> cases = {
+      {"context", {8, 2, 1, 2, 1, kOneF1B, 2}, nothing},
+      {"middle stage", {8, 1, 1, 1, 4, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}, nothing},
+      {"average", tensor,
+       [](v1::JobSpec* s) { s->mutable_train()->mutable_ema()->set_decay(0.9); }},
+      {"frozen router", tensor, [](v1::JobSpec* s) { Freeze("*block_sparse_moe.gate*", s); }},
+      {"frozen experts", tensor, [](v1::JobSpec* s) { Freeze("*experts*", s); }}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    const auto spec = [&](const Mesh& mesh) {
+      v1::JobSpec made = job.Spec(
+          On(mesh, {.layers = 4, .llama = true, .kv_heads = 4, .experts = 4, .balance = 0}));
+      one.change(&made);
+      NormalizeJobSpec(&made);
+      EXPECT_EQ(ValidateJobSpec(made), absl::OkStatus());
+      return made;
+    };
+    ExpectAlike(Train(spec(one.mesh)), Train(spec({})), 1e-5);
+  }
+}
+
 TEST(ExpertParallel, StagesGoOnAtEveryOtherMeshAndHaveTheSameBitsAgain) {
   const TinyJob job;
   const TinyOptions options{.layers = 4, .llama = true, .kv_heads = 4, .experts = 4};
@@ -260,7 +297,9 @@ TEST(ExpertParallel, BeginsWithTheValuesOfOneRankAndSavesEachElementOnce) {
   const TinyJob job;
   for (const TinyFamily& family : Families()) {
     const Trained alone = TrainUntil(job.Spec(On({}, family.options)), 0);
-    for (const Mesh& mesh : {Mesh{2, 2, 0}, Mesh{4, 2, 1}, Mesh{4, 2, 3}, Mesh{4, 4, 3}}) {
+    constexpr auto kOneF1B = v1::PIPELINE_SCHEDULE_1F1B;
+    for (const Mesh& mesh : {Mesh{2, 2, 0}, Mesh{4, 2, 1}, Mesh{4, 2, 3}, Mesh{4, 4, 3},
+                             Mesh{4, 2, 1, 1, 1, kOneF1B, 2}, Mesh{8, 2, 3, 1, 2, kOneF1B, 2}}) {
       SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
       const Snapshot snapshot = TrainUntil(job.Spec(On(mesh, family.options)), 0).snapshot;
       EXPECT_TRUE(snapshot.data == alone.snapshot.data);

@@ -224,7 +224,7 @@ void Trainer::LimitWaits() {
   // A rank may multiply all rows of its expert ranks while the others wait.
   const int share = ExpertRanks(spec_.resources());
   const absl::Duration patience =
-      stages == 1 ? share * comm::CommunicatorOptions().timeout : stages * kStagePatience;
+      share * (stages == 1 ? comm::CommunicatorOptions().timeout : stages * kStagePatience);
   communicator_->SetTimeout(patience);
   for (auto* each : {&device_communicator_, &stage_activations_, &stage_gradients_}) {
     if (*each != nullptr) (*each)->SetTimeout(patience);

@@ -41,7 +41,10 @@ absl::Status RouteGradient(Backward& backward, const Op& op) {
   const ValueId logits = op.inputs[0], weights = op.outputs[0].value;
   MP_ASSIGN_OR_RETURN(const ValueId dweights, backward.RequireGradient(op, weights));
   const ValueId before = op.inputs[1], counts = op.outputs[4].value;
-  const ValueId slopes = counts == kNoValue ? kNoValue : backward.Gradient(counts);
+  ValueId slopes = kNoValue;
+  if (counts != kNoValue) {
+    MP_ASSIGN_OR_RETURN(slopes, backward.RequireGradient(op, counts));
+  }
   const ValueId dlogits = backward.NewGradient(logits);
   EmitSummed(backward, op, OpKind::kRouteExpertsBackward,
              {logits, weights, op.outputs[1].value, dweights, slopes}, logits, dlogits);
@@ -133,6 +136,7 @@ ExpertRoutes RouteExperts(Builder& b, absl::string_view name, ValueId logits,
                           const RouteOptions& options) {
   const int64_t experts = b.Dimension(name, "logits", logits, 1);
   if (!b.Expect(name, "logits", logits, b.compute_dtype(), {b.rows(), experts})) return {};
+  if (options.before != kNoValue && !options.counts) b.Fail(name, "counts of layers before end");
   if (experts > kernels::kMostExperts || options.per_token < 1 || options.per_token > experts) {
     b.Fail(name, absl::StrCat(options.per_token, " of ", experts, " experts; at most ",
                               kernels::kMostExperts));

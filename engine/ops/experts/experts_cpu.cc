@@ -1,7 +1,6 @@
 // An expert's rows are multiplied in pieces (experts_contract.h); in generation each row is
 // multiplied as if it were alone.
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 
@@ -50,7 +49,9 @@ template <typename T>
 absl::StatusOr<BoundOp> RouteExpertsBackwardOf(const Binding& b) {
   return [routing = RoutingOf(b), logits = b.Input<T>(0), weights = b.Input<float>(1),
           chosen = b.Input<int32_t>(2), dweights = b.Input<float>(3),
-          slopes = b.tensor_rank == 0 ? b.Input<float>(4) : nullptr,  // of a sum of ranks, once
+          slopes = b.attributes().divides_columns && b.tensor_rank > 0
+                       ? nullptr  // a sum of the tensor ranks' follows
+                       : b.Input<float>(4),
           dlogits = b.Output<T>(0)](const StepContext&) {
     kernels::RouteExpertsBackward<T>(routing, logits, weights, chosen, dweights, slopes, dlogits);
     return absl::OkStatus();

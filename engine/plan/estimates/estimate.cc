@@ -12,6 +12,7 @@
 #include "common/check.h"
 #include "engine/plan/estimates/links.h"
 #include "engine/plan/passes/stream_pass.h"
+#include "engine/plan/planning.h"
 
 namespace milepost::plan {
 namespace {
@@ -264,6 +265,7 @@ StepCosts CostsOf(const StepPlan& plan) {
   StepCosts step = {.options = plan.options, .flops_per_step = plan.flops_per_step};
   step.ops.reserve(plan.train.ops.size());
   for (const PlannedOp& planned : plan.train.ops) {
+    step.work += WorkOf(planned.op);
     step.ops.push_back({.kind = planned.op.kind,
                         .stream = planned.stream,
                         .when = planned.when,

@@ -63,6 +63,7 @@ struct OpCosts {
 struct StepCosts {
   PlanOptions options;
   std::vector<OpCosts> ops;  // of the training program
+  int64_t work = 0;          // theirs, as planning counts it (planning.h)
   double flops_per_step = 0;
 };
 

@@ -111,8 +111,8 @@ double BoundOf(const PlanOptions& o, const ScaledDraft& alike, const AlikeSecond
 
 // Whether a coordinator would plan it: all micro-batches are in a stage's program.
 bool FewOps(const PlanOptions& o, const ScaledDraft& alike) {
-  const double ops = alike.layer_ops / o.pipeline * static_cast<double>(o.accumulation);
-  return o.pipeline == 1 || ops <= static_cast<double>(kLimitsOfRequest.ops);
+  const double work = alike.layer_work / o.pipeline * static_cast<double>(o.accumulation);
+  return o.pipeline == 1 || work <= static_cast<double>(kLimitsOfRequest.ops);
 }
 
 struct Rate {

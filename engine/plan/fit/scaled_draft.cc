@@ -4,7 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/round_up.h"
 #include "common/spec/model_sizes.h"
@@ -13,6 +12,7 @@
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/passes/memory_pass.h"
 #include "engine/plan/planner/planner.h"
+#include "engine/plan/planning.h"
 
 namespace milepost::plan {
 namespace {
@@ -91,9 +91,11 @@ absl::StatusOr<ScaledDraft> DraftOne(const v1::JobSpec& spec, const RankPlace& p
   draft.host_bytes = HostBytes(plan);
   for (const FlatGroup& group : plan.groups) AddGroup(group, options.accumulation > 1, &draft);
   draft.activation_bytes = static_cast<double>(PeakActivationBytes(plan));
-  draft.layer_ops = static_cast<double>(absl::c_count_if(plan.train.ops, [](const PlannedOp& op) {
-    return op.op.phase == graph::Phase::kForward || op.op.phase == graph::Phase::kBackward;
-  }));
+  for (const PlannedOp& op : plan.train.ops) {
+    const graph::Phase phase = op.op.phase;
+    const bool counts = phase == graph::Phase::kForward || phase == graph::Phase::kBackward;
+    if (counts) draft.layer_work += static_cast<double>(WorkOf(op.op));
+  }
   draft.attention_elements = AttentionElements(plan);
   draft.more = CostsOf(plan);
   return draft;
@@ -126,9 +128,9 @@ absl::StatusOr<ScaledDraft> DraftStages(const v1::JobSpec& spec, const RankPlace
   const int64_t most =
       place.memory_bytes > 0 ? place.memory_bytes : std::numeric_limits<int64_t>::max();
   MP_ASSIGN_OR_RETURN(draft.stages, DraftPipeline(spec, options, place.planning, most));
-  size_t ops = 0;
-  for (const StepCosts& stage : draft.stages.costs) ops = std::max(ops, stage.ops.size());
-  const double all = static_cast<double>(ops) * draft.shape.micro_batches / draft.drafted;
+  int64_t work = 0;
+  for (const StepCosts& stage : draft.stages.costs) work = std::max(work, stage.work);
+  const double all = static_cast<double>(work) * draft.shape.micro_batches / draft.drafted;
   if (all > static_cast<double>(kLimitsOfRequest.ops)) {
     return absl::InvalidArgumentError(
         absl::StrCat("resources.mesh.pipeline: a stage's step has more than ", kLimitsOfRequest.ops,
@@ -169,7 +171,7 @@ absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace
                       DraftOne(whole ? spec : WithLayers(spec, lengths.more), place));
   if (whole) {
     draft.few = draft.more;
-    draft.layer_ops = 0;
+    draft.layer_work = 0;
     return draft;
   }
   MP_ASSIGN_OR_RETURN(ScaledDraft least, DraftOne(WithLayers(spec, lengths.few), place));
@@ -177,7 +179,7 @@ absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace
   const double layers = static_cast<double>(SizesOf(spec.model()).layers) /
                         static_cast<double>(lengths.more - lengths.few);
   draft.layer_bytes = layers * (draft.activation_bytes - least.activation_bytes);
-  draft.layer_ops = layers * (draft.layer_ops - least.layer_ops);
+  draft.layer_work = layers * (draft.layer_work - least.layer_work);
   draft.bytes = Extended(least.bytes, draft.bytes, times);
   draft.host_bytes = Extended(least.host_bytes, draft.host_bytes, times);
   for (double ScaledDraft::*const part :

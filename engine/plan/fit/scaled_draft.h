@@ -33,9 +33,10 @@ struct ScaledDraft {
   double gradient_bytes = 0;
   double optimizer_bytes = 0;
   double activation_bytes = 0;  // at the fullest moment of those
-  // What all layers keep of them, and how many ops their forward and backward have; 0: not known.
+  // What all layers keep of them, and how much work planning their forward and backward is
+  // (planning.h); 0: not known.
   double layer_bytes = 0;
-  double layer_ops = 0;
+  double layer_work = 0;
   // Of a micro-batch, in all layers: what attention reads and makes.
   double attention_elements = 0;
 

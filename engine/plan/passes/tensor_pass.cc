@@ -30,7 +30,7 @@ struct DividedLayers {
   std::vector<size_t> last;
 };
 
-// A layer of experts: what makes its rows, what is divided, and the sum of what experts make.
+// A layer of experts: what makes its rows, what is divided, and what adds up a token's experts.
 struct DividedExperts {
   size_t route = 0, dispatch = 0;
   size_t first = 0;

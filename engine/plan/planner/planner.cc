@@ -221,14 +221,10 @@ DType ComputeDType(v1::Precision precision) {
   }
 }
 
-// An op with many operands, as a layer's experts have them, is as much work as several.
 int64_t WorkOf(const graph::Graph& graph) {
-  constexpr size_t kOperandsOfAnOp = 16;
-  size_t work = 0;
-  for (const graph::Op& op : graph.ops) {
-    work += 1 + (op.inputs.size() + op.outputs.size()) / kOperandsOfAnOp;
-  }
-  return static_cast<int64_t>(work);
+  int64_t work = 0;
+  for (const graph::Op& op : graph.ops) work += plan::WorkOf(op);
+  return work;
 }
 
 void CompileProgram(StepPlan& plan, Program& program) {

@@ -77,7 +77,9 @@ class RowsVerifier {
       if (output.value == kNoValue) continue;
       MP_RETURN_IF_ERROR(VerifyGradient(op, output.value));
       // Stages also hand on counts of experts' rows, which have one dimension.
-      const bool handed = IsTransfer(op.kind) && graph_.values[output.value].shape.size() > 1;
+      const bool counts =
+          op.kind == OpKind::kStageReceive && graph_.values[output.value].shape.size() == 1;
+      const bool handed = IsTransfer(op.kind) && !counts;
       own_[output.value] =
           (op.attributes.divides_rows || handed) && HasOwnRows(output.value, op.phase);
     }

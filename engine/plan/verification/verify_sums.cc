@@ -1,6 +1,6 @@
-// Verification, part 7: what one of the tensor ranks makes of a sum is only ever added up, and not
-// behind a scatter; what it knows of rows of logits is gathered before it is used; and of tables
-// whose rows they divide nobody but they read rows.
+// Verification, part 7: what one of the tensor ranks makes of a sum is only ever added up, or
+// handed on to where it is, and not behind a scatter; what it knows of rows of logits is gathered
+// before it is used; and of tables whose rows they divide nobody but they read rows.
 #include <string>
 #include <vector>
 
@@ -126,6 +126,11 @@ absl::Status VerifySums(const StepPlan& plan, const Program& program) {
     const graph::Op& op = planned.op;
     const bool scatters = op.kind == OpKind::kTensorScatter;
     const bool sums = op.kind == OpKind::kTensorReduce || scatters;
+    // With all of it on each rank the slopes of tensor rank 0 would be missing on others.
+    if (op.kind == OpKind::kRouteExpertsBackward && !parts[op.inputs[3]]) {
+      return absl::InternalError(
+          absl::StrCat("plan: ", Name(op.kind), " is not a tensor rank's part of a gradient"));
+    }
     for (size_t i = 0; i < op.inputs.size(); ++i) {
       const ValueId value = op.inputs[i];
       if (value == kNoValue || !parts[value]) continue;
