@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/plan/estimates/links.h"
+#include "engine/plan/planning.h"
 
 namespace milepost::plan {
 namespace {
