@@ -265,7 +265,6 @@ StepCosts CostsOf(const StepPlan& plan) {
   StepCosts step = {.options = plan.options, .flops_per_step = plan.flops_per_step};
   step.ops.reserve(plan.train.ops.size());
   for (const PlannedOp& planned : plan.train.ops) {
-    step.work += WorkOf(planned.op);
     step.ops.push_back({.kind = planned.op.kind,
                         .stream = planned.stream,
                         .when = planned.when,
@@ -277,7 +276,8 @@ StepCosts CostsOf(const StepPlan& plan) {
                         .wire_bytes = planned.wire_bytes,
                         .of_experts = planned.op.attributes.group >= 0 &&
                                       plan.groups[planned.op.attributes.group].of_experts,
-                        .pass = planned.op.attributes.pass});
+                        .pass = planned.op.attributes.pass,
+                        .work = WorkOf(planned.op)});
   }
   return step;
 }

@@ -58,12 +58,12 @@ struct OpCosts {
   double wire_bytes = 0;
   bool of_experts = false;  // works on a group that only some ranks have (FlatGroup::of_experts)
   int pass = -1;            // of a pipeline's stage: index among its passes
+  int64_t work = 1;         // as planning counts it (planning.h)
 };
 
 struct StepCosts {
   PlanOptions options;
   std::vector<OpCosts> ops;  // of the training program
-  int64_t work = 0;          // theirs, as planning counts it (planning.h)
   double flops_per_step = 0;
 };
 

@@ -1,119 +1,25 @@
 #include "engine/plan/fit/mesh_search.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <queue>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
-#include "engine/plan/estimates/links.h"
+#include "engine/plan/fit/mesh_bounds.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/planner/planner.h"
 
 namespace milepost::plan {
 namespace {
 
-using graph::OpKind;
-
 constexpr double kAsFast = 1.01;
-// Flat groups are padded for the number of ranks: bounds from other numbers are a little off.
-constexpr double kBoundPart = 0.98;
 // Drafts need a little less than what is packed: some more are measured than are asked for.
 constexpr size_t kSpare = 3;
-
-// Of what lives through the whole run, and the activations at their fullest moment.
-double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike) {
-  const auto shards = static_cast<double>(o.Shards());
-  return alike.parameter_bytes / (o.ShardsParameters() ? shards : 1) +
-         alike.gradient_bytes / (o.ShardsGradients() && o.pipeline == 1 ? shards : 1) +
-         (o.offload_optimizer ? 0 : alike.optimizer_bytes / shards) +
-         (o.pipeline == 1 ? alike.activation_bytes / o.context : 0);
-}
-
-// Of a pipeline. Its first stage keeps `in_flight` micro-batches of no fewer layers than any stage
-// has at least; some stage has a part of all. Where gradients of weights are made later, one
-// micro-batch has what `keeps_all`, without recomputation, keeps; where layers are computed again,
-// one of them has.
-double LeastBytesOfStage(const PlanOptions& o, const ScaledDraft& alike,
-                         const ScaledDraft& keeps_all, int64_t layers, int in_flight) {
-  const double whole = LeastBytesOf(o, alike);
-  const double of_first = static_cast<double>(layers / o.pipeline) / static_cast<double>(layers);
-  const double last = o.schedule == PipelineSchedule::kZeroBubble
-                          ? std::max(alike.layer_bytes, keeps_all.layer_bytes)
-                          : alike.layer_bytes;
-  const double again =
-      o.recompute == Recompute::kFull ? keeps_all.layer_bytes / static_cast<double>(layers) : 0;
-  const double kept = alike.layer_bytes * (in_flight - 1) + last;
-  return std::max(of_first * (whole + kept), (whole + last) / o.pipeline) + again;
-}
-
-// Of gradients and parameters alone, as a ring sends them. `elements`: of a stage.
-double LeastDataSeconds(const PlanOptions& o, double elements, const DeviceProfile& profile) {
-  if (o.world == 1) return 0;
-  const double others = 1 - 1.0 / o.Shards();
-  const double gradients = elements * static_cast<double>(ByteSize(o.grad_reduce));
-  const double parameters = elements * static_cast<double>(ByteSize(o.compute_dtype));
-  const double reduced = o.Shards() == 1 ? 2 * (1 - 1.0 / o.world) * gradients : others * gradients;
-  double seconds = static_cast<double>(o.GradientsPass() ? o.MicroSteps() : 1) *
-                   CollectiveSeconds(OpKind::kReduceGradients, reduced, o, profile);
-  if (o.Replicas() > 1) {
-    const double across = 2 * (1 - 1.0 / o.Replicas()) * gradients / o.Shards();
-    seconds += CollectiveSeconds(OpKind::kReduceReplicas, across, o, profile);
-  }
-  // A stage's forward and backward of a micro-batch are far apart: each gathers.
-  const int64_t gathers = o.ShardsParameters() ? o.accumulation * (o.pipeline > 1 ? 2 : 1) : 1;
-  return seconds + static_cast<double>(gathers) * CollectiveSeconds(OpKind::kGatherParameters,
-                                                                    others * parameters, o,
-                                                                    profile);
-}
-
-// `bytes`: of the optimizer's states of a stage.
-double UpdateSeconds(const PlanOptions& o, double bytes, const DeviceProfile& profile) {
-  const double rate =
-      o.offload_optimizer ? profile.host_memory_bandwidth : profile.memory_bandwidth;
-  return rate > 0 ? 2 * bytes / o.Shards() / rate : 0;
-}
-
-// What a micro-batch that computes alike takes on a device.
-struct AlikeSeconds {
-  double compute = 0;
-  double sums = 0;  // of tensor ranks
-};
-
-// Of a micro-batch, in the forward and the same again in the backward: of their own tokens context
-// ranks send all heads but their own.
-double LeastExchangeSeconds(const PlanOptions& o, const ScaledDraft& alike,
-                            const DeviceProfile& profile) {
-  if (o.context == 1) return 0;
-  const double own = alike.attention_elements / o.context * (1 - 1.0 / o.context);
-  return CollectiveSeconds(OpKind::kTokensToHeads,
-                           own * static_cast<double>(ByteSize(o.compute_dtype)), o, profile);
-}
-
-// `waiting`: how many times as long as they compute stages take.
-double BoundOf(const PlanOptions& o, const ScaledDraft& alike, const AlikeSeconds& seconds,
-               double waiting, const DeviceProfile& profile) {
-  const double stages = o.pipeline;
-  const double micro_batches = static_cast<double>(o.accumulation) / stages;  // of a whole model
-  const double computed = micro_batches * waiting * seconds.compute / o.context;
-  const double summed = micro_batches * waiting * seconds.sums / o.context;
-  const double update = UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
-  const double data = LeastDataSeconds(o, alike.trained_elements / stages, profile);
-  if (o.pipeline == 1) {
-    // In forwards, which have nothing else to do meanwhile; in backwards there are gradients.
-    const double exchanged = micro_batches * LeastExchangeSeconds(o, alike, profile);
-    return kBoundPart * std::max(computed + exchanged + update, summed + 2 * exchanged + data);
-  }
-  // A stage waits for sums, and what it sends of gradients goes beside its last pass alone.
-  const double hidden = o.ShardsParameters() ? computed : seconds.compute / stages;
-  return kBoundPart * (computed + summed + update + std::max(0.0, data - hidden));
-}
-
-// Whether a coordinator would plan it: all micro-batches are in a stage's program.
-bool FewOps(const PlanOptions& o, const ScaledDraft& alike) {
-  const double work = alike.layer_work / o.pipeline * static_cast<double>(o.accumulation);
-  return o.pipeline == 1 || work <= static_cast<double>(kLimitsOfRequest.ops);
-}
 
 struct Rate {
   const char* name;
@@ -197,16 +103,37 @@ PlanOptions MeshSearch::OptionsWith(const Setting& setting, const ScaledDraft& a
   return options;
 }
 
+absl::StatusOr<const LayerPasses*> MeshSearch::LayerOf(const Setting& setting) {
+  const auto found = layers_.find(LayerKeyOf(setting));
+  if (found != layers_.end()) return &found->second;
+  MP_ASSIGN_OR_RETURN(LayerPasses layer, DraftLayerPasses(WithSetting(spec_, setting), place_));
+  return &layers_.emplace(LayerKeyOf(setting), std::move(layer)).first->second;
+}
+
 const MeshSearch::Passes& MeshSearch::PassesOf(const Setting& setting) {
-  const auto [found, added] =
-      passes_.try_emplace({PipelineKeyOf(setting), setting.accumulation}, Passes{});
+  const auto [found, added] = passes_.try_emplace(PassesKeyOf(setting), Passes{});
   if (added && setting.pipeline > 1) {
     const PipelineShape shape = {setting.schedule, setting.pipeline,
                                  static_cast<int>(setting.accumulation)};
     const PipelineTime time = TimeOf(shape);
     found->second = {time.step / time.busy, MostInFlight(shape).front()};
+    if (setting.schedule == PipelineSchedule::kZeroBubble) {
+      found->second.orders = PassesOfStages(shape);
+    }
   }
   return found->second;
+}
+
+absl::StatusOr<std::optional<double>> MeshSearch::LeastBytes(const Setting& setting) {
+  MP_ASSIGN_OR_RETURN(const ScaledDraft* const alike, AlikeOf(setting));
+  if (alike == nullptr) return std::nullopt;
+  const PlanOptions options = OptionsWith(setting, *alike);
+  if (setting.pipeline == 1) return LeastBytesOf(options, *alike);
+  Setting without = setting;
+  without.recompute = Recompute::kNone;
+  MP_ASSIGN_OR_RETURN(const ScaledDraft* const keeps_all, AlikeOf(without));
+  return LeastBytesOfStage(options, *alike, keeps_all == nullptr ? *alike : *keeps_all,
+                           SizesOf(spec_.model()).layers, PassesOf(setting).in_flight);
 }
 
 // Those with larger micro-batches stand behind those with smaller ones, and need no less.
@@ -226,23 +153,15 @@ absl::Status MeshSearch::Sieve() {
     const std::tuple row(first.tensor, PipelineKeyOf(first), first.context, first.recompute);
     if (too_large == row) continue;
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const alike, AlikeOf(first));
-    Setting without = first;
-    without.recompute = Recompute::kNone;
-    MP_ASSIGN_OR_RETURN(const ScaledDraft* const keeps_all, AlikeOf(without));
-    const auto least_bytes = [&](const Setting& setting, const PlanOptions& options) {
-      if (setting.pipeline == 1) return LeastBytesOf(options, *alike);
-      return LeastBytesOfStage(options, *alike, keeps_all == nullptr ? *alike : *keeps_all,
-                               SizesOf(spec_.model()).layers, PassesOf(setting).in_flight);
-    };
     const size_t before = fit.size();
     bool many_ops = false;
     for (size_t i = begin; alike != nullptr && i < end; ++i) {
-      const PlanOptions options = OptionsWith(candidates_[i], *alike);
-      if (!FewOps(options, *alike)) {
+      if (!FewOps(OptionsWith(candidates_[i], *alike), *alike)) {
         many_ops = true;
-      } else if (least_bytes(candidates_[i], options) <= most) {
-        fit.push_back(candidates_[i]);
+        continue;
       }
+      MP_ASSIGN_OR_RETURN(const std::optional<double> bytes, LeastBytes(candidates_[i]));
+      if (bytes.has_value() && *bytes <= most) fit.push_back(candidates_[i]);
     }
     if (fit.size() == before && !many_ops) too_large = row;
   }
@@ -264,38 +183,119 @@ MeshSearch::Preference MeshSearch::RankOf(const Setting& setting) const {
           setting.bytes};
 }
 
+absl::StatusOr<double> MeshSearch::LeastSecondsOf(const Setting& setting, Known* known) {
+  MP_ASSIGN_OR_RETURN(const ScaledDraft* const alike, AlikeOf(setting));
+  const auto [seconds, added] = known->alike.try_emplace(ComputeKeyOf(setting));
+  if (added) {
+    seconds->second = {alike->MicroStepSeconds(known->profile),
+                       alike->TensorSeconds(known->profile)};
+  }
+  return plan::LeastSecondsOf(OptionsWith(setting, *alike), *alike, seconds->second,
+                              SizesOf(spec_.model()).layers, PassesOf(setting).waiting,
+                              known->profile);
+}
+
+absl::StatusOr<double> MeshSearch::LeastSecondsOfPasses(const Setting& setting,
+                                                        const PlanOptions& options, Known* known) {
+  MP_ASSIGN_OR_RETURN(const LayerPasses* const layer, LayerOf(setting));
+  const auto [times, first] = known->layers.try_emplace(LayerKeyOf(setting));
+  if (first) times->second = layer->Seconds(known->profile);
+  const auto [passes, added] =
+      known->passes.try_emplace({LayerKeyOf(setting), PassesKeyOf(setting)});
+  if (added) {
+    passes->second = plan::LeastSecondsOfPasses(options, SizesOf(spec_.model()).layers,
+                                                times->second, PassesOf(setting).orders);
+  }
+  return passes->second;
+}
+
+absl::StatusOr<double> MeshSearch::LeastSecondsOfStages(const Setting& setting, Known* known) {
+  MP_ASSIGN_OR_RETURN(const ScaledDraft* const alike, AlikeOf(setting));
+  const PlanOptions options = OptionsWith(setting, *alike);
+  MP_ASSIGN_OR_RETURN(const LayerPasses* const layer, LayerOf(setting));
+  if (layer->layers == 0) return 0;
+  if (!FewOpsOfStages(options, SizesOf(spec_.model()).layers, *layer)) {
+    return std::numeric_limits<double>::infinity();
+  }
+  MP_ASSIGN_OR_RETURN(const double passes, LeastSecondsOfPasses(setting, options, known));
+  return plan::LeastSecondsOfStages(options, *alike, known->alike.at(ComputeKeyOf(setting)),
+                                    SizesOf(spec_.model()).layers, passes, known->profile);
+}
+
+absl::StatusOr<const ScaledDraft*> MeshSearch::DraftThatMayFit(const Setting& setting) {
+  if (setting.pipeline == 1) return DraftOf(setting);
+  const auto too_large = [&] {
+    const auto found = too_large_.find(GrowingKeyOf(setting));
+    return found != too_large_.end() && found->second <= setting.micro;
+  };
+  if (too_large()) return nullptr;
+  Setting least = setting;
+  least.group = 0;
+  MP_ASSIGN_OR_RETURN(const ScaledDraft* const draft, DraftOf(least));
+  if (draft != nullptr && draft->bytes > place_.memory_bytes) {
+    int64_t& micro = too_large_.try_emplace(GrowingKeyOf(setting), setting.micro).first->second;
+    micro = std::min(micro, setting.micro);
+    return nullptr;
+  }
+  return setting.group == 0 ? draft : DraftOf(setting);
+}
+
+namespace {
+
+// Open settings, the least bound first; of equal ones that which came first.
+struct Candidate {
+  double seconds = 0;
+  size_t index = 0;
+  bool close = false;  // from short drafts
+  bool operator>(const Candidate& other) const {
+    return std::tie(seconds, index) > std::tie(other.seconds, other.index);
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<std::optional<MeshSearch::Seen>> MeshSearch::SeenOf(const Setting& setting,
+                                                                   double least,
+                                                                   const DeviceProfile& profile) {
+  MP_ASSIGN_OR_RETURN(const ScaledDraft* const draft, DraftThatMayFit(setting));
+  if (draft == nullptr) return std::nullopt;
+  Seen seen = {setting};
+  seen.setting.bytes = draft->bytes;
+  seen.setting.host_bytes = draft->host_bytes;
+  if (!Fits(seen.setting, place_)) return std::nullopt;
+  seen.seconds = std::max(least, draft->Seconds(profile));
+  return seen;
+}
+
 absl::StatusOr<std::vector<MeshSearch::Seen>> MeshSearch::Rank(const DeviceProfile& profile,
                                                                size_t count, const Wanted& wanted) {
   MP_RETURN_IF_ERROR(Sieve());
-  std::map<ComputeKey, AlikeSeconds> alike_seconds;
-  std::vector<Seen> open;  // with bounds
-  for (const Setting& setting : candidates_) {
-    if (wanted != nullptr && !wanted(setting)) continue;
-    MP_ASSIGN_OR_RETURN(const ScaledDraft* const alike, AlikeOf(setting));
-    const auto [seconds, added] = alike_seconds.try_emplace(ComputeKeyOf(setting));
-    if (added) {
-      seconds->second = {alike->MicroStepSeconds(profile), alike->TensorSeconds(profile)};
-    }
-    open.push_back({setting, BoundOf(OptionsWith(setting, *alike), *alike, seconds->second,
-                                     PassesOf(setting).waiting, profile)});
+  Known known = {.profile = profile};
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> open;
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    if (wanted != nullptr && !wanted(candidates_[i])) continue;
+    MP_ASSIGN_OR_RETURN(const double seconds, LeastSecondsOf(candidates_[i], &known));
+    open.push({seconds, i, candidates_[i].pipeline == 1});
   }
   const auto sooner = [](const Seen& a, const Seen& b) { return a.seconds < b.seconds; };
-  std::stable_sort(open.begin(), open.end(), sooner);
   std::vector<Seen> ranked;
-  for (const Seen& next : open) {
+  while (!open.empty()) {
+    const Candidate next = open.top();
+    open.pop();
     const bool enough = ranked.size() >= count;
     if (enough &&
         next.seconds > std::max(ranked[count - 1].seconds, kAsFast * ranked.front().seconds)) {
       break;
     }
-    MP_ASSIGN_OR_RETURN(const ScaledDraft* const draft, DraftOf(next.setting));
-    if (draft == nullptr) continue;
-    Seen seen = next;
-    seen.setting.bytes = draft->bytes;
-    seen.setting.host_bytes = draft->host_bytes;
-    if (!Fits(seen.setting, place_)) continue;
-    seen.seconds = std::max(next.seconds, draft->Seconds(profile));
-    ranked.insert(std::upper_bound(ranked.begin(), ranked.end(), seen, sooner), seen);
+    const Setting& setting = candidates_[next.index];
+    if (!next.close) {
+      MP_ASSIGN_OR_RETURN(const double closer, LeastSecondsOfStages(setting, &known));
+      if (std::isfinite(closer)) open.push({std::max(next.seconds, closer), next.index, true});
+      continue;
+    }
+    MP_ASSIGN_OR_RETURN(const std::optional<Seen> seen, SeenOf(setting, next.seconds, profile));
+    if (!seen.has_value()) continue;
+    ranked.insert(std::upper_bound(ranked.begin(), ranked.end(), *seen, sooner), *seen);
   }
   const auto slower = std::find_if(ranked.begin(), ranked.end(), [&](const Seen& seen) {
     return seen.seconds > kAsFast * ranked.front().seconds;
@@ -382,16 +382,29 @@ absl::StatusOr<std::vector<Sensitivity>> MeshSearch::RestsOn(const RankedSetting
   return found;
 }
 
-absl::StatusOr<std::optional<Setting>> MeshSearch::Smallest() {
-  std::optional<Setting> least;
+absl::StatusOr<std::vector<std::pair<double, Setting>>> MeshSearch::SmallestBounds() {
+  std::vector<std::pair<double, Setting>> open;
   for (const Setting& setting : Candidates(spec_, space_, place_)) {
     if (setting.recompute != space_.recomputes.back() || setting.group != 0) continue;
     if (setting.schedule != PipelineSchedule::kOneForwardOneBackward) continue;  // needs no less
-    if (least.has_value() && least->tensor == setting.tensor &&
-        least->pipeline == setting.pipeline && least->context == setting.context &&
-        setting.micro > least->micro) {
-      continue;
-    }
+    const bool larger = !open.empty() && open.back().second.tensor == setting.tensor &&
+                        open.back().second.pipeline == setting.pipeline &&
+                        open.back().second.context == setting.context &&
+                        setting.micro > open.back().second.micro;
+    if (larger) continue;
+    MP_ASSIGN_OR_RETURN(const std::optional<double> bytes, LeastBytes(setting));
+    if (bytes.has_value()) open.emplace_back(kBoundPart * *bytes, setting);
+  }
+  std::stable_sort(open.begin(), open.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  return open;
+}
+
+absl::StatusOr<std::optional<Setting>> MeshSearch::Smallest() {
+  MP_ASSIGN_OR_RETURN(const auto open, SmallestBounds());
+  std::optional<Setting> least;
+  for (const auto& [bytes, setting] : open) {
+    if (least.has_value() && bytes > static_cast<double>(least->bytes)) break;
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const draft, DraftOf(setting));
     if (draft == nullptr || (least.has_value() && draft->bytes >= least->bytes)) continue;
     least = setting;

@@ -6,8 +6,9 @@
 //   MP_ASSIGN_OR_RETURN(const std::vector<RankedSetting> best, search.Best(5));
 //   MP_ASSIGN_OR_RETURN(const std::vector<Sensitivity> rests_on, search.RestsOn(best.front()));
 //
-// Settings are passed over by bounds: what a rank keeps through the whole run, the computation of
-// the micro-steps, the bytes that the communication stream sends. The rest are ranked by drafts of
+// Settings are passed over by bounds (mesh_bounds.h): what a rank keeps through the whole run, the
+// computation of the micro-steps, the bytes that the communication stream sends; of pipelines what
+// short drafts of a stage say of its layers (layer_passes.h). The rest are ranked by drafts of
 // fewer layers or micro-batches (scaled_draft.h), and the best of them measured as PlanTraining
 // packs them.
 // Deterministic; pure but for what it remembers. For one thread.
@@ -20,10 +21,13 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/plan/estimates/estimate.h"
+#include "engine/plan/fit/layer_passes.h"
+#include "engine/plan/fit/mesh_bounds.h"
 #include "engine/plan/fit/scaled_draft.h"
 #include "engine/plan/fit/settings.h"
 #include "milepost/v1/job_spec.pb.h"
@@ -40,9 +44,10 @@ struct PipelineChoice {
 struct MeshSpace {
   std::vector<int> tensors;
   std::vector<PipelineChoice> pipelines = {{}};
-  bool contexts = false;    // without stages all that tensor ranks leave; else the spec's
-  std::vector<int> stages;  // the preferred ones first
-  bool groups = false;      // those within a host and of several hosts; else the spec's
+  bool contexts = false;        // without stages all that tensor ranks leave; else the spec's
+  bool stage_contexts = false;  // the same with stages
+  std::vector<int> stages;      // the preferred ones first
+  bool groups = false;          // those within a host and of several hosts; else the spec's
   std::vector<Recompute> recomputes;
   std::vector<bool> offloads;
   bool micros = false;  // every divisor of a rank's sequences; else the spec's
@@ -105,19 +110,40 @@ class MeshSearch {
   // And context ranks, ZeRO's stage, group, offload.
   using Key = std::tuple<ComputeKey, PipelineKey, int, int, int, bool>;
 
+  // Of what computes a micro-batch of a pipeline's layer alike: and context ranks, the schedule.
+  using LayerKey = std::tuple<ComputeKey, int, PipelineSchedule>;
+  // Of what needs more memory with larger micro-batches and smaller groups: and stages, ZeRO's
+  // stage.
+  using GrowingKey = std::tuple<int, Recompute, PipelineKey, int, int>;
+
   // Of a pipeline whose stages are alike.
   struct Passes {
-    double waiting = 1;  // how many times as long as it computes it takes
-    int in_flight = 1;   // micro-batches that the first stage keeps
+    double waiting = 1;                     // how many times as long as it computes it takes
+    int in_flight = 1;                      // micro-batches that the first stage keeps
+    std::vector<std::vector<Pass>> orders;  // kZeroBubble: PassesOfStages()
   };
+  using PassesKey = std::pair<PipelineKey, int64_t>;  // and micro-batches
 
   struct Seen {
     Setting setting;
     double seconds = 0;
   };
 
+  // What is known of one profile.
+  struct Known {
+    const DeviceProfile& profile;
+    std::map<ComputeKey, AlikeSeconds> alike;
+    std::map<LayerKey, LayerPasses::Times> layers;
+    std::map<std::pair<LayerKey, PassesKey>, double> passes;  // what they take at least
+  };
+
   static ComputeKey ComputeKeyOf(const Setting& s) { return {s.tensor, s.recompute, s.micro}; }
   static PipelineKey PipelineKeyOf(const Setting& s) { return {s.pipeline, s.schedule}; }
+  static PassesKey PassesKeyOf(const Setting& s) { return {PipelineKeyOf(s), s.accumulation}; }
+  static LayerKey LayerKeyOf(const Setting& s) { return {ComputeKeyOf(s), s.context, s.schedule}; }
+  static GrowingKey GrowingKeyOf(const Setting& s) {
+    return {s.tensor, s.recompute, PipelineKeyOf(s), s.context, s.stage};
+  }
   static Key KeyOf(const Setting& s) {
     return {ComputeKeyOf(s), PipelineKeyOf(s), s.context, s.stage, s.group, s.offload};
   }
@@ -126,15 +152,32 @@ class MeshSearch {
   absl::StatusOr<const ScaledDraft*> DraftOf(const Setting& setting);
   // A draft without a pipeline and context ranks whose micro-batches compute alike.
   absl::StatusOr<const ScaledDraft*> AlikeOf(const Setting& setting);
+  // Of a pipeline.
+  absl::StatusOr<const LayerPasses*> LayerOf(const Setting& setting);
   PlanOptions OptionsWith(const Setting& setting, const ScaledDraft& alike) const;
   const Passes& PassesOf(const Setting& setting);
+  // nullopt: it cannot be planned.
+  absl::StatusOr<std::optional<double>> LeastBytes(const Setting& setting);
   // Those of the candidates whose bounds say that they may fit. Once.
   absl::Status Sieve();
+  absl::StatusOr<double> LeastSecondsOf(const Setting& setting, Known* known);
+  // Of a pipeline: closer, from short drafts. 0: these tell nothing; infinity: a coordinator would
+  // not plan it.
+  absl::StatusOr<double> LeastSecondsOfStages(const Setting& setting, Known* known);
+  absl::StatusOr<double> LeastSecondsOfPasses(const Setting& setting, const PlanOptions& options,
+                                              Known* known);
+  // DraftOf() where a pipeline may fit: nullptr if one that needs no more does not.
+  absl::StatusOr<const ScaledDraft*> DraftThatMayFit(const Setting& setting);
+  // By a draft, and no sooner than a bound says. nullopt: it does not fit.
+  absl::StatusOr<std::optional<Seen>> SeenOf(const Setting& setting, double least,
+                                             const DeviceProfile& profile);
   absl::StatusOr<const RankedSetting*> ExactOf(const Setting& setting);
   // In order of preference.
   using Preference =
       std::tuple<int, int, int, PipelineSchedule, bool, Recompute, size_t, bool, int64_t>;
   Preference RankOf(const Setting& setting) const;
+  // Those that may need the fewest bytes, by how many they need at least.
+  absl::StatusOr<std::vector<std::pair<double, Setting>>> SmallestBounds();
   // By drafts: those that fit, at least `count` and all within 1% of the fastest, if there are.
   absl::StatusOr<std::vector<Seen>> Rank(const DeviceProfile& profile, size_t count,
                                          const Wanted& wanted);
@@ -148,8 +191,10 @@ class MeshSearch {
   std::map<Key, std::optional<ScaledDraft>> drafts_;  // nullopt: it cannot be planned
   std::map<ComputeKey, Key> alike_;
   std::map<Key, RankedSetting> exact_;
-  std::map<std::pair<PipelineKey, int64_t>, Passes> passes_;  // and micro-batches
-  absl::Status refusal_;                                      // of the first that cannot be planned
+  std::map<PassesKey, Passes> passes_;
+  std::map<LayerKey, LayerPasses> layers_;
+  std::map<GrowingKey, int64_t> too_large_;  // the least micro-batch that does not fit in any group
+  absl::Status refusal_;                     // of the first that cannot be planned
 };
 
 // How a setting cuts up so many ranks: "8 data x 4 tensor", "2 data x 2 context x 4 stages x 2

@@ -187,6 +187,40 @@ TEST(MeshSearch, FindsTheContextRanksThatPlanningEverythingFinds) {
   ExpectAsGoodAsEverything(spec, space);
 }
 
+// Without `auto` that means everything, the mesh stays.
+TEST(MeshSearch, WhatTheSpecLeavesOpenHasItsOwnContextRanks) {
+  v1::JobSpec spec = OpenSpec();
+  v1::MeshSpec* mesh = spec.mutable_resources()->mutable_mesh();
+  mesh->set_tensor(1);
+  mesh->set_pipeline(2);
+  mesh->set_context(2);
+  NormalizeJobSpec(&spec);
+  const RankPlace place = PlaceOf(spec, int64_t{1} << 40);
+  const std::vector<Setting> all = Candidates(spec, plan::OpenSpace(spec), place);
+  EXPECT_FALSE(all.empty());
+  for (const Setting& s : all) EXPECT_EQ(s.context, 2) << InShort(s);
+}
+
+// Sixteen sequences for 64 ranks: data ranks have too few of them to fill a pipeline.
+TEST(MeshSearch, FewSequencesMakeContextRanksOfStages) {
+  v1::JobSpec spec = OpenSpec();
+  spec.mutable_resources()->set_ranks(64);
+  spec.mutable_train()->mutable_batch()->set_global(16);
+  RankPlace place = PlaceOf(spec, int64_t{1} << 40);
+  place.profile.host_bandwidth = 3e9;
+  place.profile.collective_seconds = 0;
+  const auto best = MeshSearch(spec, WholeSpace(spec, place), place).Best(1);
+  ASSERT_TRUE(best.ok() && !best->empty()) << best.status();
+  const Setting& chosen = best->front().setting;
+  EXPECT_GT(chosen.pipeline, 1) << MeshText(64, chosen);
+  EXPECT_GT(chosen.context, 1) << MeshText(64, chosen);
+  MeshSpace without = WholeSpace(spec, place);
+  without.stage_contexts = false;
+  const auto slower = MeshSearch(spec, without, place).Best(1);
+  ASSERT_TRUE(slower.ok() && !slower->empty()) << slower.status();
+  EXPECT_GT(slower->front().setting.seconds, 1.05 * chosen.seconds);
+}
+
 // What a micro-batch and context ranks have in common, fewer context ranks do as well.
 TEST(MeshSearch, SamplesGoBeforeContextRanks) {
   v1::JobSpec spec = OpenSpec();

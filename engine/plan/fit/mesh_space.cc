@@ -43,8 +43,10 @@ std::vector<int> GroupsOf(const v1::JobSpec& spec, bool open, int stage, int ran
   const int sharing = StateRanks(resources);
   if (!open) return {spec.train().zero().group()};
   std::vector<int> groups = {0};
-  // A pipeline's gradients are all-reduced once, whatever the group.
-  if (PipelineStages(resources) > 1 && stage < 3) return groups;
+  // A pipeline's gradients are all-reduced once, whatever the group. With context ranks there would
+  // be as many drafts of it again for each group.
+  const bool pipeline = PipelineStages(resources) > 1;
+  if (pipeline && (stage < 3 || ContextRanks(resources) > 1)) return groups;
   const PlanOptions mesh = {.tensor = TensorRanks(resources),
                             .context = ContextRanks(resources),
                             .pipeline = PipelineStages(resources)};
@@ -108,6 +110,7 @@ MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place) {
   MeshSpace space = {.tensors = PossibleTensors(without),
                      .pipelines = EveryPipeline(spec),
                      .contexts = spec.train().batch().global() < groups,
+                     .stage_contexts = true,
                      .stages = {1, 0, 2, 3},
                      .groups = true,
                      .recomputes = EveryRecompute(),
@@ -179,8 +182,7 @@ std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
       setting.pipeline = pipeline.stages;
       setting.schedule = pipeline.schedule;
       std::vector<int> contexts = {setting.context};
-      // Short drafts of pipelines tell too little of what context ranks send.
-      if (space.contexts && pipeline.stages == 1) {
+      if (pipeline.stages == 1 ? space.contexts : space.stage_contexts) {
         contexts = PossibleContexts(WithMesh(spec, tensor, pipeline.stages, 1));
       }
       for (const int context : contexts) {

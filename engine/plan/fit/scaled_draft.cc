@@ -15,13 +15,6 @@
 #include "engine/plan/planning.h"
 
 namespace milepost::plan {
-namespace {
-
-using graph::OpKind;
-
-// The first layers of a backward and the last ones of a forward are not like the others.
-constexpr int64_t kFewLayers = 4;
-constexpr int64_t kMoreLayers = 6;
 
 v1::JobSpec WithLayers(v1::JobSpec spec, int64_t layers) {
   v1::ModelSpec* model = spec.mutable_model();
@@ -31,6 +24,20 @@ v1::JobSpec WithLayers(v1::JobSpec spec, int64_t layers) {
   if (model->has_vit()) model->mutable_vit()->set_layers(layers);
   return spec;
 }
+
+bool LayersAreAlike(const v1::JobSpec& spec) {
+  return spec.train().optimizer().groups().empty() &&
+         spec.train().recompute() != v1::RECOMPUTE_BUDGET &&
+         spec.model().llama().window().full_every() <= 1;
+}
+
+namespace {
+
+using graph::OpKind;
+
+// The first layers of a backward and the last ones of a forward are not like the others.
+constexpr int64_t kFewLayers = 4;
+constexpr int64_t kMoreLayers = 6;
 
 // Layers whose place in the model makes no difference, or a difference that comes again.
 struct Lengths {
@@ -119,18 +126,32 @@ double SumOf(const StepCosts& step, const Runs& runs, const DeviceProfile& profi
 }
 
 // With two micro-batches more than a stage ever keeps, so that the first and the last passes are
-// among others as they are in a longer step.
+// among others as they are in a longer step. Where parameters are gathered, passes that share
+// gathers with the one before take less time than others: forwards behind a backward less than the
+// first ones, of which there are up to as many as stages and which therefore must be the fewer. In
+// a zero-bubble step passes of all kinds follow each other in no such order: only all of them tell.
+int64_t DraftedMicroBatches(const PlanOptions& options) {
+  const int64_t stages = options.pipeline;
+  if (!options.ShardsParameters()) return std::min(options.accumulation, stages + 3);
+  if (options.schedule == PipelineSchedule::kZeroBubble) return options.accumulation;
+  return std::min(options.accumulation, 2 * stages + 1);
+}
+
 absl::StatusOr<ScaledDraft> DraftStages(const v1::JobSpec& spec, const RankPlace& place) {
   MP_ASSIGN_OR_RETURN(PlanOptions options, OptionsFromSpec(spec, place.threads));
   ScaledDraft draft = {.shape = ShapeOf(options)};
-  options.accumulation = std::min<int64_t>(options.accumulation, options.pipeline + 3);
+  options.accumulation = DraftedMicroBatches(options);
   draft.drafted = static_cast<int>(options.accumulation);
   const int64_t most =
       place.memory_bytes > 0 ? place.memory_bytes : std::numeric_limits<int64_t>::max();
   MP_ASSIGN_OR_RETURN(draft.stages, DraftPipeline(spec, options, place.planning, most));
-  int64_t work = 0;
-  for (const StepCosts& stage : draft.stages.costs) work = std::max(work, stage.work);
-  const double all = static_cast<double>(work) * draft.shape.micro_batches / draft.drafted;
+  int64_t most_work = 0;
+  for (const StepCosts& stage : draft.stages.costs) {
+    int64_t work = 0;
+    for (const OpCosts& op : stage.ops) work += op.work;
+    most_work = std::max(most_work, work);
+  }
+  const double all = static_cast<double>(most_work) * draft.shape.micro_batches / draft.drafted;
   if (all > static_cast<double>(kLimitsOfRequest.ops)) {
     return absl::InvalidArgumentError(
         absl::StrCat("resources.mesh.pipeline: a stage's step has more than ", kLimitsOfRequest.ops,

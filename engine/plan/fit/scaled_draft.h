@@ -57,6 +57,11 @@ struct ScaledDraft {
   int drafted = 0;
 };
 
+// The same model with another number of layers.
+v1::JobSpec WithLayers(v1::JobSpec spec, int64_t layers);
+// Whether the place of a layer in the model makes no difference to what it does.
+bool LayersAreAlike(const v1::JobSpec& spec);
+
 // `spec` has nothing that is `auto`. Of a pipeline that needs more memory than the place has, the
 // bytes are those of one stage that does, and there are no seconds. The errors are DraftTraining's.
 absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace& place);

@@ -36,17 +36,17 @@ class Timetable {
   // before weights, so that nobody waits for the stage.
   void Run() {
     const int64_t passes = int64_t{3} * shape_.stages * shape_.micro_batches;
+    std::vector<Choice> next;  // by stage
+    for (int s = 0; s < shape_.stages; ++s) next.push_back(Next(s));
     for (int64_t done = 0; done < passes; ++done) {
-      int stage = -1;
-      Choice first;
-      for (int s = 0; s < shape_.stages; ++s) {
-        const Choice choice = Next(s);
-        if (choice.begin < first.begin) {
-          first = choice;
-          stage = s;
-        }
-      }
-      Do(stage, first);
+      const auto first =
+          std::min_element(next.begin(), next.end(),
+                           [](const Choice& a, const Choice& b) { return a.begin < b.begin; });
+      const auto stage = static_cast<int>(first - next.begin());
+      Do(stage, *first);
+      // Only its neighbours wait for it.
+      const int last = std::min(stage + 1, shape_.stages - 1);
+      for (int s = std::max(0, stage - 1); s <= last; ++s) next[s] = Next(s);
     }
   }
 
@@ -266,7 +266,13 @@ class Handover {
   std::vector<Stage> stages_;
 };
 
-std::vector<std::vector<Pass>> AllPasses(const PipelineShape& shape) {
+}  // namespace
+
+PipelineShape ShapeOf(const PlanOptions& options) {
+  return {options.schedule, options.pipeline, static_cast<int>(options.accumulation)};
+}
+
+std::vector<std::vector<Pass>> PassesOfStages(const PipelineShape& shape) {
   std::vector<std::vector<Pass>> passes;
   if (shape.schedule == PipelineSchedule::kZeroBubble) {
     Timetable timetable(shape);
@@ -280,14 +286,8 @@ std::vector<std::vector<Pass>> AllPasses(const PipelineShape& shape) {
   return passes;
 }
 
-}  // namespace
-
-PipelineShape ShapeOf(const PlanOptions& options) {
-  return {options.schedule, options.pipeline, static_cast<int>(options.accumulation)};
-}
-
 std::vector<Pass> PassesOf(const PipelineShape& shape, int stage) {
-  if (shape.schedule == PipelineSchedule::kZeroBubble) return AllPasses(shape)[stage];
+  if (shape.schedule == PipelineSchedule::kZeroBubble) return PassesOfStages(shape)[stage];
   return OneForwardOneBackward(shape, stage);
 }
 
@@ -295,7 +295,7 @@ std::vector<int> MostInFlight(const PipelineShape& shape) {
   const bool split = shape.schedule == PipelineSchedule::kZeroBubble;
   const PassKind last = split ? PassKind::kWeights : PassKind::kBackward;
   std::vector<int> most;
-  for (const std::vector<Pass>& passes : AllPasses(shape)) {
+  for (const std::vector<Pass>& passes : PassesOfStages(shape)) {
     int kept = 0, of_stage = 0;
     for (const Pass& pass : passes) {
       kept += pass.kind == PassKind::kForward ? 1 : pass.kind == last ? -1 : 0;
@@ -310,12 +310,20 @@ absl::Status CheckPasses(const std::vector<std::vector<Pass>>& passes) {
   return Handover(passes).Run();
 }
 
-absl::Status CheckSchedule(const PipelineShape& shape) { return CheckPasses(AllPasses(shape)); }
+absl::Status CheckSchedule(const PipelineShape& shape) {
+  return CheckPasses(PassesOfStages(shape));
+}
 
 std::vector<std::vector<TimedPass>> TimelineOf(const PipelineShape& shape,
                                                const std::vector<PassTimes>& times,
                                                double transfer) {
-  Handover handover(AllPasses(shape), times, transfer);
+  return TimelineOf(PassesOfStages(shape), times, transfer);
+}
+
+std::vector<std::vector<TimedPass>> TimelineOf(const std::vector<std::vector<Pass>>& passes,
+                                               const std::vector<PassTimes>& times,
+                                               double transfer) {
+  Handover handover(passes, times, transfer);
   const absl::Status status = handover.Run();
   MP_CHECK(status.ok()) << status;
   return std::move(handover).Timeline();

@@ -50,6 +50,8 @@ struct PipelineShape {
 PipelineShape ShapeOf(const PlanOptions& options);
 
 std::vector<Pass> PassesOf(const PipelineShape& shape, int stage);
+// By stage.
+std::vector<std::vector<Pass>> PassesOfStages(const PipelineShape& shape);
 
 // By stage: of how many micro-batches it keeps something for the backward, at its fullest.
 std::vector<int> MostInFlight(const PipelineShape& shape);
@@ -81,6 +83,10 @@ struct TimedPass {
 std::vector<std::vector<TimedPass>> TimelineOf(const PipelineShape& shape,
                                                const std::vector<PassTimes>& times,
                                                double transfer = 0);
+// The same of passes that PassesOfStages() has made: of a long zero-bubble step these take longer.
+std::vector<std::vector<TimedPass>> TimelineOf(const std::vector<std::vector<Pass>>& passes,
+                                               const std::vector<PassTimes>& times,
+                                               double transfer);
 
 // How long a step takes, and how long a stage computes in it, where a forward takes as long as
 // either half of a backward and transfers take no time.

@@ -1,0 +1,71 @@
+#include "engine/plan/fit/layer_passes.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "common/spec/model_sizes.h"
+#include "common/status_macros.h"
+#include "engine/plan/fit/scaled_draft.h"
+#include "engine/plan/planner/planner.h"
+
+namespace milepost::plan {
+namespace {
+
+constexpr int kStages = 3;
+constexpr int64_t kMicroBatches = 4;
+constexpr int64_t kFewLayers = 2 * kStages;
+constexpr int64_t kMoreLayers = 4 * kStages;
+
+struct MiddleStage {
+  StepCosts costs;
+  size_t layers = 0;
+
+  double PassWork() const {
+    int64_t work = 0;
+    for (const OpCosts& op : costs.ops) work += op.pass >= 0 ? op.work : 0;
+    return static_cast<double>(work);
+  }
+};
+
+absl::StatusOr<MiddleStage> DraftMiddle(const v1::JobSpec& spec, const PlanOptions& options,
+                                        Planning* planning) {
+  MP_ASSIGN_OR_RETURN(const StepPlan plan, DraftTraining(spec, options, planning));
+  std::set<int> blocks;
+  for (const PlannedOp& op : plan.train.ops) {
+    if (op.op.phase == graph::Phase::kForward && op.op.block >= 0) blocks.insert(op.op.block);
+  }
+  return MiddleStage{CostsOf(plan), blocks.size()};
+}
+
+}  // namespace
+
+LayerPasses::Times LayerPasses::Seconds(const DeviceProfile& profile) const {
+  const StageSeconds of_few = SecondsOfStage(few, profile);
+  const StageSeconds of_more = SecondsOfStage(more, profile);
+  Times times = {.transfer = of_few.transfer};
+  for (size_t kind = 0; kind < times.passes.size(); ++kind) {
+    times.passes[kind] = std::max(0.0, of_more.passes[kind] - of_few.passes[kind]) / layers;
+  }
+  return times;
+}
+
+absl::StatusOr<LayerPasses> DraftLayerPasses(const v1::JobSpec& spec, const RankPlace& place) {
+  if (!LayersAreAlike(spec) || SizesOf(spec.model()).layers < kMoreLayers) return LayerPasses{};
+  MP_ASSIGN_OR_RETURN(PlanOptions options, OptionsFromSpec(spec, place.threads));
+  options.pipeline = kStages;
+  options.stage = kStages / 2;
+  options.accumulation = kMicroBatches;
+  options.zero_stage = std::min(options.zero_stage, 1);
+  options.shard_ranks = 0;
+  MP_ASSIGN_OR_RETURN(MiddleStage few,
+                      DraftMiddle(WithLayers(spec, kFewLayers), options, place.planning));
+  MP_ASSIGN_OR_RETURN(MiddleStage more,
+                      DraftMiddle(WithLayers(spec, kMoreLayers), options, place.planning));
+  if (more.layers <= few.layers) return LayerPasses{};
+  const auto layers = static_cast<double>(more.layers - few.layers);
+  const double work = (more.PassWork() - few.PassWork()) / (layers * kMicroBatches);
+  return LayerPasses{std::move(few.costs), std::move(more.costs), layers, work};
+}
+
+}  // namespace milepost::plan

@@ -1,0 +1,165 @@
+#include "engine/plan/fit/mesh_bounds.h"
+
+#include <algorithm>
+
+#include "engine/plan/estimates/links.h"
+#include "engine/plan/planning.h"
+
+namespace milepost::plan {
+namespace {
+
+using graph::OpKind;
+
+// Of a stage's passes, how many gather a layer at least, as a part of all. Around a turn from a
+// forward to a backward, or back, the layers that come again soonest are kept (gather_pass.h).
+double GatheringPart(const PlanOptions& o, int64_t layers) {
+  const int64_t of_stage = layers / o.pipeline;
+  if (of_stage <= 1 + o.prefetch) return 0;
+  const int64_t kept = std::min<int64_t>(of_stage, (1 + o.prefetch) / 2 + 1);
+  return 1 - static_cast<double>(kept) / static_cast<double>(of_stage);
+}
+
+// How often all parameters of a rank are gathered.
+double LeastGathers(const PlanOptions& o, int64_t layers) {
+  if (!o.ShardsParameters()) return 1;
+  const auto micro_batches = static_cast<double>(o.accumulation);
+  // A stage's forward and backward of a micro-batch are far apart: each gathers.
+  return o.pipeline == 1 ? micro_batches
+                         : std::max(1.0, 2 * micro_batches * GatheringPart(o, layers));
+}
+
+// Of gradients and parameters alone, as a ring sends them. `elements`: of a stage.
+double LeastDataSeconds(const PlanOptions& o, double elements, int64_t layers,
+                        const DeviceProfile& profile) {
+  if (o.world == 1) return 0;
+  const double others = 1 - 1.0 / o.Shards();
+  const double gradients = elements * static_cast<double>(ByteSize(o.grad_reduce));
+  const double parameters = elements * static_cast<double>(ByteSize(o.compute_dtype));
+  const double reduced = o.Shards() == 1 ? 2 * (1 - 1.0 / o.world) * gradients : others * gradients;
+  double seconds = static_cast<double>(o.GradientsPass() ? o.MicroSteps() : 1) *
+                   CollectiveSeconds(OpKind::kReduceGradients, reduced, o, profile);
+  if (o.Replicas() > 1) {
+    const double across = 2 * (1 - 1.0 / o.Replicas()) * gradients / o.Shards();
+    seconds += CollectiveSeconds(OpKind::kReduceReplicas, across, o, profile);
+  }
+  return seconds + LeastGathers(o, layers) * CollectiveSeconds(OpKind::kGatherParameters,
+                                                               others * parameters, o, profile);
+}
+
+// `bytes`: of the optimizer's states of a stage.
+double UpdateSeconds(const PlanOptions& o, double bytes, const DeviceProfile& profile) {
+  const double rate =
+      o.offload_optimizer ? profile.host_memory_bandwidth : profile.memory_bandwidth;
+  return rate > 0 ? 2 * bytes / o.Shards() / rate : 0;
+}
+
+// Of a micro-batch, in the forward and the same again in the backward: of their own tokens context
+// ranks send all heads but their own.
+double LeastExchangeSeconds(const PlanOptions& o, const ScaledDraft& alike,
+                            const DeviceProfile& profile) {
+  if (o.context == 1) return 0;
+  const double own = alike.attention_elements / o.context * (1 - 1.0 / o.context);
+  return CollectiveSeconds(OpKind::kTokensToHeads,
+                           own * static_cast<double>(ByteSize(o.compute_dtype)), o, profile);
+}
+
+// Of a stage's exchanges, those that nothing hides: a forward's, and of a backward those of what
+// attention's gradient makes, which all that is left to compute waits for.
+constexpr double kExchangesWaitedFor = 1.5;
+
+}  // namespace
+
+double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike) {
+  const auto shards = static_cast<double>(o.Shards());
+  return alike.parameter_bytes / (o.ShardsParameters() ? shards : 1) +
+         alike.gradient_bytes / (o.ShardsGradients() && o.pipeline == 1 ? shards : 1) +
+         (o.offload_optimizer ? 0 : alike.optimizer_bytes / shards) +
+         (o.pipeline == 1 ? alike.activation_bytes / o.context : 0);
+}
+
+// Its first stage keeps micro-batches of no fewer layers than any stage has at least; some stage
+// has a part of all. Where gradients of weights are made later, one micro-batch has what
+// `keeps_all` keeps; where layers are computed again, one of them has.
+double LeastBytesOfStage(const PlanOptions& o, const ScaledDraft& alike,
+                         const ScaledDraft& keeps_all, int64_t layers, int in_flight) {
+  const double whole = LeastBytesOf(o, alike);
+  const double of_first = static_cast<double>(layers / o.pipeline) / static_cast<double>(layers);
+  const double of_tokens = 1.0 / o.context;
+  const double last = of_tokens * (o.schedule == PipelineSchedule::kZeroBubble
+                                       ? std::max(alike.layer_bytes, keeps_all.layer_bytes)
+                                       : alike.layer_bytes);
+  const double again = o.recompute == Recompute::kFull
+                           ? of_tokens * keeps_all.layer_bytes / static_cast<double>(layers)
+                           : 0;
+  const double kept = of_tokens * alike.layer_bytes * (in_flight - 1) + last;
+  return std::max(of_first * (whole + kept), (whole + last) / o.pipeline) + again;
+}
+
+double LeastSecondsOf(const PlanOptions& o, const ScaledDraft& alike, const AlikeSeconds& seconds,
+                      int64_t layers, double waiting, const DeviceProfile& profile) {
+  const double stages = o.pipeline;
+  const double micro_batches = static_cast<double>(o.accumulation) / stages;  // of a whole model
+  const double computed = micro_batches * waiting * seconds.compute / o.context;
+  const double summed = micro_batches * waiting * seconds.sums / o.context;
+  const double exchanged = micro_batches * LeastExchangeSeconds(o, alike, profile);
+  const double update = UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
+  const double data = LeastDataSeconds(o, alike.trained_elements / stages, layers, profile);
+  if (o.pipeline == 1) {
+    // In forwards, which have nothing else to do meanwhile; in backwards there are gradients.
+    return kBoundPart * std::max(computed + exchanged + update, summed + 2 * exchanged + data);
+  }
+  // A stage waits for sums and most exchanges, and what it sends of gradients goes beside its last
+  // pass alone.
+  const double waited = summed + kExchangesWaitedFor * waiting * exchanged;
+  const double hidden = o.ShardsParameters() ? computed : seconds.compute / stages / o.context;
+  return kBoundPart * (computed + waited + update + std::max(0.0, data - hidden));
+}
+
+double LeastSecondsOfPasses(const PlanOptions& o, int64_t layers, const LayerPasses::Times& layer,
+                            const std::vector<std::vector<Pass>>& orders) {
+  const double of_stage = static_cast<double>(layers) / o.pipeline;
+  PassTimes passes = layer.passes;
+  double of_micro_batch = 0;
+  for (double& pass : passes) of_micro_batch += pass *= of_stage;
+  if (o.schedule == PipelineSchedule::kOneForwardOneBackward) {
+    const auto others = static_cast<double>(o.pipeline - 1);
+    return (static_cast<double>(o.accumulation) + others) * of_micro_batch +
+           2 * others * layer.transfer;
+  }
+  double step = 0;
+  const std::vector<PassTimes> times(orders.size(), passes);
+  for (const std::vector<TimedPass>& stage : TimelineOf(orders, times, layer.transfer)) {
+    step = std::max(step, stage.back().end);
+  }
+  return step;
+}
+
+double LeastSecondsOfStages(const PlanOptions& o, const ScaledDraft& alike,
+                            const AlikeSeconds& seconds, int64_t layers, double passes,
+                            const DeviceProfile& profile) {
+  const double stages = o.pipeline;
+  const double update = UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
+  const double data = LeastDataSeconds(o, alike.trained_elements / stages, layers, profile);
+  const double micro_batch = seconds.compute / stages / o.context;
+  double left = data - micro_batch;
+  if (o.ShardsParameters()) {
+    // It is a stage alone that gathers beside what it computes, and both are slower meanwhile.
+    const double speed = 0.5 + 0.5 * profile.overlap;
+    const double computed = micro_batch * static_cast<double>(o.accumulation);
+    left = data - (2 * speed - 1) / speed * std::min(computed, data);
+  }
+  return kBoundPart * (passes + update + std::max(0.0, left));
+}
+
+bool FewOps(const PlanOptions& o, const ScaledDraft& alike) {
+  const double work = alike.layer_work / o.pipeline * static_cast<double>(o.accumulation);
+  return o.pipeline == 1 || work <= static_cast<double>(kLimitsOfRequest.ops);
+}
+
+bool FewOpsOfStages(const PlanOptions& o, int64_t layers, const LayerPasses& layer) {
+  const int64_t most = (layers + o.pipeline - 1) / o.pipeline;  // some stage has as many
+  const double work = layer.work * static_cast<double>(most * o.accumulation);
+  return work <= static_cast<double>(kLimitsOfRequest.ops);
+}
+
+}  // namespace milepost::plan

@@ -1,0 +1,141 @@
+#include "engine/plan/fit/mesh_bounds.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/spec/validate.h"
+#include "engine/plan/planner/planner.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace milepost::plan {
+namespace {
+
+constexpr int64_t kLayers = 26;  // no number of stages divides them
+
+v1::JobSpec SpecOfStages() {
+  v1::JobSpec spec;
+  spec.set_name("test");
+  v1::LlamaSpec& llama = *spec.mutable_model()->mutable_llama();
+  llama.set_layers(kLayers);
+  llama.set_width(512);
+  llama.set_heads(8);
+  llama.set_kv_heads(4);
+  llama.set_hidden(1536);
+  llama.set_context(1024);
+  llama.set_vocabulary(4096);
+  spec.mutable_data()->set_train("/train.npy");
+  spec.mutable_train()->set_steps(1);
+  spec.mutable_train()->mutable_batch()->set_global(64);
+  spec.mutable_train()->mutable_batch()->set_micro(1);
+  spec.mutable_resources()->set_ranks(32);
+  spec.mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
+  NormalizeJobSpec(&spec);
+  return spec;
+}
+
+RankPlace PlaceWith(const DeviceProfile& profile) {
+  return {.memory_bytes = int64_t{1} << 40,
+          .memory_of = "the test",
+          .host_memory = false,
+          .profile = profile,
+          .threads = 1};
+}
+
+ScaledDraft AlikeOf(Setting setting, Recompute recompute, const RankPlace& place) {
+  setting.pipeline = setting.context = 1;
+  setting.schedule = PipelineSchedule::kOneForwardOneBackward;
+  setting.recompute = recompute;
+  setting.stage = 1;
+  setting.accumulation = 64 * setting.tensor / (32 * setting.micro);
+  const auto draft = DraftScaled(WithSetting(SpecOfStages(), setting), place);
+  EXPECT_TRUE(draft.ok()) << draft.status();
+  return draft.ok() ? *draft : ScaledDraft();
+}
+
+// `close`: what part of the seconds the bound is at least.
+void ExpectBoundsHold(const Setting& setting, const DeviceProfile& profile, double close) {
+  const RankPlace place = PlaceWith(profile);
+  const v1::JobSpec spec = WithSetting(SpecOfStages(), setting);
+  ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  const auto draft = DraftScaled(spec, place);
+  const auto layer = DraftLayerPasses(spec, place);
+  const auto options = OptionsFromSpec(spec, 1);
+  ASSERT_TRUE(draft.ok() && layer.ok() && options.ok()) << draft.status() << layer.status();
+  const ScaledDraft alike = AlikeOf(setting, setting.recompute, place);
+  const ScaledDraft keeps_all = AlikeOf(setting, Recompute::kNone, place);
+  const AlikeSeconds seconds = {alike.MicroStepSeconds(profile), alike.TensorSeconds(profile)};
+  const PipelineShape shape = ShapeOf(*options);
+  const PipelineTime time = TimeOf(shape);
+  const double whole = draft->Seconds(profile);
+  EXPECT_LE(LeastSecondsOf(*options, alike, seconds, kLayers, time.step / time.busy, profile),
+            whole);
+  const double passes =
+      LeastSecondsOfPasses(*options, kLayers, layer->Seconds(profile), PassesOfStages(shape));
+  const double least = LeastSecondsOfStages(*options, alike, seconds, kLayers, passes, profile);
+  EXPECT_LE(least, whole);
+  EXPECT_GT(least, close * whole);
+  EXPECT_LE(kBoundPart *
+                LeastBytesOfStage(*options, alike, keeps_all, kLayers, MostInFlight(shape).front()),
+            static_cast<double>(draft->bytes));
+  int64_t work = 0;
+  for (const StepCosts& stage : draft->stages.costs) {
+    int64_t of_stage = 0;
+    for (const OpCosts& op : stage.ops) of_stage += op.work;
+    work = std::max(work, of_stage);
+  }
+  const int64_t most = (kLayers + setting.pipeline - 1) / setting.pipeline;
+  const double counted = layer->work * static_cast<double>(most * draft->drafted);
+  EXPECT_LE(counted, static_cast<double>(work));
+  EXPECT_GT(counted, 0.7 * static_cast<double>(work));
+}
+
+// Pipelines with and without context ranks, on links that decide and on links that do not.
+TEST(MeshBounds, OfPipelinesAreNoMoreThanWhatDraftsFind) {
+  for (const double gbits : {100.0, 3200.0}) {
+    const DeviceProfile profile = OnHosts(*BuiltInProfile("h100"), 8, gbits);
+    for (const PipelineSchedule schedule :
+         {PipelineSchedule::kOneForwardOneBackward, PipelineSchedule::kZeroBubble}) {
+      for (const int stages : {2, 4, 8}) {
+        for (const auto& [tensor, context] : {std::pair(1, 1), {2, 1}, {1, 2}, {1, 4}, {2, 2}}) {
+          for (const int stage : {1, 3}) {
+            for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+              const Setting setting = {.tensor = tensor,
+                                       .pipeline = stages,
+                                       .context = context,
+                                       .schedule = schedule,
+                                       .accumulation = 2 * tensor * stages * context,
+                                       .stage = stage,
+                                       .recompute = recompute};
+              SCOPED_TRACE(absl::StrCat(stages, " stages, ", tensor, " tensor, ", context,
+                                        " context, stage ", stage, ", ", Name(schedule), ", ",
+                                        Name(recompute), ", ", gbits));
+              // The slowest stage has more than the mean of the layers, and the head. What few
+              // stages send each other does not leave a host.
+              ExpectBoundsHold(setting, profile, stage == 1 && gbits > 1000 ? 0.65 : 0);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Stages of few layers keep what they have gathered.
+TEST(MeshBounds, ParametersThatAreKeptAreNotGatheredAgain) {
+  const DeviceProfile profile = OnHosts(*BuiltInProfile("h100"), 1, 10);
+  for (const int stages : {8, 16}) {
+    SCOPED_TRACE(stages);
+    ExpectBoundsHold({.pipeline = stages, .accumulation = 2 * stages, .stage = 3}, profile, 0);
+  }
+}
+
+TEST(MeshBounds, LayersThatDifferHaveNoShortDrafts) {
+  v1::JobSpec spec = WithSetting(SpecOfStages(), {.pipeline = 4, .accumulation = 8});
+  v1::ParameterGroupSpec* group = spec.mutable_train()->mutable_optimizer()->add_groups();
+  group->set_match("model.layers.3.*");
+  const auto layer = DraftLayerPasses(spec, PlaceWith(*BuiltInProfile("h100")));
+  ASSERT_TRUE(layer.ok()) << layer.status();
+  EXPECT_EQ(layer->layers, 0);
+}
+
+}  // namespace
+}  // namespace milepost::plan
