@@ -40,14 +40,25 @@ absl::StatusOr<MiddleStage> DraftMiddle(const v1::JobSpec& spec, const PlanOptio
 
 }  // namespace
 
-LayerPasses::Times LayerPasses::Seconds(const DeviceProfile& profile) const {
+PassTimes LayerPasses::Seconds(const DeviceProfile& profile) const {
   const StageSeconds of_few = SecondsOfStage(few, profile);
   const StageSeconds of_more = SecondsOfStage(more, profile);
-  Times times = {.transfer = of_few.transfer};
-  for (size_t kind = 0; kind < times.passes.size(); ++kind) {
-    times.passes[kind] = std::max(0.0, of_more.passes[kind] - of_few.passes[kind]) / layers;
+  PassTimes passes = {};
+  for (size_t kind = 0; kind < passes.size(); ++kind) {
+    passes[kind] = std::max(0.0, of_more.passes[kind] - of_few.passes[kind]) / layers;
   }
-  return times;
+  return passes;
+}
+
+double LayerPasses::TransferSeconds(const PlanOptions& options,
+                                    const DeviceProfile& profile) const {
+  double activations = 0, gradients = 0;  // bytes of all micro-batches
+  for (const OpCosts& op : few.ops) {
+    if (op.kind != graph::OpKind::kStageSend) continue;
+    (op.stream == Stream::kStageGradients ? gradients : activations) += op.wire_bytes;
+  }
+  return CollectiveSeconds(graph::OpKind::kStageSend,
+                           std::max(activations, gradients) / kMicroBatches, options, profile);
 }
 
 absl::StatusOr<LayerPasses> DraftLayerPasses(const v1::JobSpec& spec, const RankPlace& place) {

@@ -3,7 +3,8 @@
 // drafts of all stages, and hold for any number of stages and ZeRO ranks.
 //
 //   MP_ASSIGN_OR_RETURN(const LayerPasses layer, DraftLayerPasses(spec, place));
-//   layer.Seconds(profile);  // of a forward, a backward and its weights
+//   layer.Seconds(profile);                   // of a forward, a backward and its weights
+//   layer.TransferSeconds(options, profile);  // between two stages
 //
 // A stage takes no less: parameters that are gathered come on top, as do the embedding and the
 // head. Pure.
@@ -24,11 +25,11 @@ struct LayerPasses {
   double layers = 0;  // by which `more` has more than `few`; 0: layers are not alike
   double work = 0;    // of planning a layer's ops of a micro-batch (planning.h)
 
-  struct Times {
-    PassTimes passes = {};  // of a layer
-    double transfer = 0;    // of a stage
-  };
-  Times Seconds(const DeviceProfile& profile) const;
+  // Of a layer.
+  PassTimes Seconds(const DeviceProfile& profile) const;
+  // What a stage of a pipeline with `options` sends of a micro-batch, in the direction that takes
+  // longer. Whether it leaves a host depends on the number of stages.
+  double TransferSeconds(const PlanOptions& options, const DeviceProfile& profile) const;
 };
 
 // `spec` has a pipeline and nothing that is `auto`. The errors are DraftTraining's.

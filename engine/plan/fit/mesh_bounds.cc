@@ -19,22 +19,27 @@ double GatheringPart(const PlanOptions& o, int64_t layers) {
   return 1 - static_cast<double>(kept) / static_cast<double>(of_stage);
 }
 
-// How often all parameters of a rank are gathered.
-double LeastGathers(const PlanOptions& o, int64_t layers) {
-  if (!o.ShardsParameters()) return 1;
+// How many elements a rank gathers in a step, of a stage's `elements`, of which `of_layers` are the
+// layers'.
+double LeastGathered(const PlanOptions& o, double elements, double of_layers, int64_t layers) {
+  if (!o.ShardsParameters()) return elements;
   const auto micro_batches = static_cast<double>(o.accumulation);
-  // A stage's forward and backward of a micro-batch are far apart: each gathers.
-  return o.pipeline == 1 ? micro_batches
-                         : std::max(1.0, 2 * micro_batches * GatheringPart(o, layers));
+  if (o.pipeline == 1) return micro_batches * elements;
+  // A stage's forward and backward of a micro-batch are far apart: each gathers. Not so the
+  // embedding's and the head's.
+  const double times = std::max(1.0, 2 * micro_batches * GatheringPart(o, layers));
+  return elements + (times - 1) * of_layers;
 }
 
-// Of gradients and parameters alone, as a ring sends them. `elements`: of a stage.
-double LeastDataSeconds(const PlanOptions& o, double elements, int64_t layers,
+// Of gradients and parameters alone, as a ring sends them, of a stage that has the mean.
+double LeastDataSeconds(const PlanOptions& o, const ScaledDraft& alike, int64_t layers,
                         const DeviceProfile& profile) {
   if (o.world == 1) return 0;
+  const double elements = alike.trained_elements / o.pipeline;
   const double others = 1 - 1.0 / o.Shards();
   const double gradients = elements * static_cast<double>(ByteSize(o.grad_reduce));
-  const double parameters = elements * static_cast<double>(ByteSize(o.compute_dtype));
+  const double parameters = static_cast<double>(ByteSize(o.compute_dtype)) *
+                            LeastGathered(o, elements, alike.layer_elements / o.pipeline, layers);
   const double reduced = o.Shards() == 1 ? 2 * (1 - 1.0 / o.world) * gradients : others * gradients;
   double seconds = static_cast<double>(o.GradientsPass() ? o.MicroSteps() : 1) *
                    CollectiveSeconds(OpKind::kReduceGradients, reduced, o, profile);
@@ -42,8 +47,7 @@ double LeastDataSeconds(const PlanOptions& o, double elements, int64_t layers,
     const double across = 2 * (1 - 1.0 / o.Replicas()) * gradients / o.Shards();
     seconds += CollectiveSeconds(OpKind::kReduceReplicas, across, o, profile);
   }
-  return seconds + LeastGathers(o, layers) * CollectiveSeconds(OpKind::kGatherParameters,
-                                                               others * parameters, o, profile);
+  return seconds + CollectiveSeconds(OpKind::kGatherParameters, others * parameters, o, profile);
 }
 
 // `bytes`: of the optimizer's states of a stage.
@@ -103,7 +107,7 @@ double LeastSecondsOf(const PlanOptions& o, const ScaledDraft& alike, const Alik
   const double summed = micro_batches * waiting * seconds.sums / o.context;
   const double exchanged = micro_batches * LeastExchangeSeconds(o, alike, profile);
   const double update = UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
-  const double data = LeastDataSeconds(o, alike.trained_elements / stages, layers, profile);
+  const double data = LeastDataSeconds(o, alike, layers, profile);
   if (o.pipeline == 1) {
     // In forwards, which have nothing else to do meanwhile; in backwards there are gradients.
     return kBoundPart * std::max(computed + exchanged + update, summed + 2 * exchanged + data);
@@ -115,20 +119,26 @@ double LeastSecondsOf(const PlanOptions& o, const ScaledDraft& alike, const Alik
   return kBoundPart * (computed + waited + update + std::max(0.0, data - hidden));
 }
 
-double LeastSecondsOfPasses(const PlanOptions& o, int64_t layers, const LayerPasses::Times& layer,
-                            const std::vector<std::vector<Pass>>& orders) {
-  const double of_stage = static_cast<double>(layers) / o.pipeline;
-  PassTimes passes = layer.passes;
+double LeastSecondsOfPasses(const PlanOptions& o, int64_t layers, const PassTimes& layer,
+                            double transfer, const std::vector<std::vector<Pass>>& orders) {
+  const double stages = o.pipeline, others = stages - 1;
+  const auto micro_batches = static_cast<double>(o.accumulation);
+  PassTimes passes = layer;
   double of_micro_batch = 0;
-  for (double& pass : passes) of_micro_batch += pass *= of_stage;
+  for (double& pass : passes) of_micro_batch += pass *= static_cast<double>(layers) / stages;
+  // With few micro-batches stages that have more layers than others may wait less: then what a
+  // micro-batch takes in all of them, and all micro-batches in the stage with the most.
+  if (micro_batches < stages + 2) {
+    const auto most = static_cast<double>((layers + o.pipeline - 1) / o.pipeline);
+    const double slowest = micro_batches * most * stages / static_cast<double>(layers);
+    return std::max(stages, slowest) * of_micro_batch + 2 * others * transfer;
+  }
   if (o.schedule == PipelineSchedule::kOneForwardOneBackward) {
-    const auto others = static_cast<double>(o.pipeline - 1);
-    return (static_cast<double>(o.accumulation) + others) * of_micro_batch +
-           2 * others * layer.transfer;
+    return (micro_batches + others) * of_micro_batch + 2 * others * transfer;
   }
   double step = 0;
   const std::vector<PassTimes> times(orders.size(), passes);
-  for (const std::vector<TimedPass>& stage : TimelineOf(orders, times, layer.transfer)) {
+  for (const std::vector<TimedPass>& stage : TimelineOf(orders, times, transfer)) {
     step = std::max(step, stage.back().end);
   }
   return step;
@@ -139,7 +149,7 @@ double LeastSecondsOfStages(const PlanOptions& o, const ScaledDraft& alike,
                             const DeviceProfile& profile) {
   const double stages = o.pipeline;
   const double update = UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
-  const double data = LeastDataSeconds(o, alike.trained_elements / stages, layers, profile);
+  const double data = LeastDataSeconds(o, alike, layers, profile);
   const double micro_batch = seconds.compute / stages / o.context;
   double left = data - micro_batch;
   if (o.ShardsParameters()) {

@@ -69,7 +69,8 @@ void ExpectBoundsHold(const Setting& setting, const DeviceProfile& profile, doub
   EXPECT_LE(LeastSecondsOf(*options, alike, seconds, kLayers, time.step / time.busy, profile),
             whole);
   const double passes =
-      LeastSecondsOfPasses(*options, kLayers, layer->Seconds(profile), PassesOfStages(shape));
+      LeastSecondsOfPasses(*options, kLayers, layer->Seconds(profile),
+                           layer->TransferSeconds(*options, profile), PassesOfStages(shape));
   const double least = LeastSecondsOfStages(*options, alike, seconds, kLayers, passes, profile);
   EXPECT_LE(least, whole);
   EXPECT_GT(least, close * whole);
@@ -113,6 +114,47 @@ TEST(MeshBounds, OfPipelinesAreNoMoreThanWhatDraftsFind) {
               ExpectBoundsHold(setting, profile, stage == 1 && gbits > 1000 ? 0.65 : 0);
             }
           }
+        }
+      }
+    }
+  }
+}
+
+// Two stages of four ranks each are on a host of eight, three would not be.
+TEST(MeshBounds, WhatStaysOnAHostIsNotCountedAsSentOverANetwork) {
+  const DeviceProfile profile = OnHosts(*BuiltInProfile("h100"), 8, 1);
+  for (const auto& [tensor, context] : {std::pair(4, 1), {2, 2}, {1, 4}}) {
+    for (const PipelineSchedule schedule :
+         {PipelineSchedule::kOneForwardOneBackward, PipelineSchedule::kZeroBubble}) {
+      SCOPED_TRACE(absl::StrCat(tensor, " tensor, ", context, " context, ", Name(schedule)));
+      ExpectBoundsHold({.tensor = tensor,
+                        .pipeline = 2,
+                        .context = context,
+                        .schedule = schedule,
+                        .accumulation = 16,
+                        .stage = 1},
+                       profile, 0);
+    }
+  }
+}
+
+// Fewer than stages, as many, and a few more.
+TEST(MeshBounds, HoldWithFewMicroBatches) {
+  for (const double gbits : {100.0, 3200.0}) {
+    const DeviceProfile profile = OnHosts(*BuiltInProfile("h100"), 8, gbits);
+    for (const PipelineSchedule schedule :
+         {PipelineSchedule::kOneForwardOneBackward, PipelineSchedule::kZeroBubble}) {
+      for (const int stages : {2, 4, 8}) {
+        for (const int64_t micro : {1, 2, 4}) {
+          const int64_t accumulation = 2 * stages / micro;
+          SCOPED_TRACE(absl::StrCat(stages, " stages, ", accumulation, " micro-batches, ",
+                                    Name(schedule), ", ", gbits));
+          ExpectBoundsHold({.pipeline = stages,
+                            .schedule = schedule,
+                            .micro = micro,
+                            .accumulation = accumulation,
+                            .stage = 1},
+                           profile, 0);
         }
       }
     }

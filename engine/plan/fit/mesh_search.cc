@@ -203,8 +203,9 @@ absl::StatusOr<double> MeshSearch::LeastSecondsOfPasses(const Setting& setting,
   const auto [passes, added] =
       known->passes.try_emplace({LayerKeyOf(setting), PassesKeyOf(setting)});
   if (added) {
-    passes->second = plan::LeastSecondsOfPasses(options, SizesOf(spec_.model()).layers,
-                                                times->second, PassesOf(setting).orders);
+    passes->second = plan::LeastSecondsOfPasses(
+        options, SizesOf(spec_.model()).layers, times->second,
+        layer->TransferSeconds(options, known->profile), PassesOf(setting).orders);
   }
   return passes->second;
 }
@@ -237,7 +238,8 @@ absl::StatusOr<const ScaledDraft*> MeshSearch::DraftThatMayFit(const Setting& se
     micro = std::min(micro, setting.micro);
     return nullptr;
   }
-  return setting.group == 0 ? draft : DraftOf(setting);
+  // What cannot be planned has too many ops, in whatever groups.
+  return setting.group == 0 || draft == nullptr ? draft : DraftOf(setting);
 }
 
 namespace {

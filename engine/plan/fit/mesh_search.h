@@ -133,7 +133,7 @@ class MeshSearch {
   struct Known {
     const DeviceProfile& profile;
     std::map<ComputeKey, AlikeSeconds> alike;
-    std::map<LayerKey, LayerPasses::Times> layers;
+    std::map<LayerKey, PassTimes> layers;
     std::map<std::pair<LayerKey, PassesKey>, double> passes;  // what they take at least
   };
 

@@ -201,6 +201,7 @@ absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace
                         static_cast<double>(lengths.more - lengths.few);
   draft.layer_bytes = layers * (draft.activation_bytes - least.activation_bytes);
   draft.layer_work = layers * (draft.layer_work - least.layer_work);
+  draft.layer_elements = layers * (draft.trained_elements - least.trained_elements);
   draft.bytes = Extended(least.bytes, draft.bytes, times);
   draft.host_bytes = Extended(least.host_bytes, draft.host_bytes, times);
   for (double ScaledDraft::*const part :

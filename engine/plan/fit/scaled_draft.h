@@ -1,7 +1,7 @@
 // What a setting needs and takes, from drafts of fewer layers: a model's layers are alike, so two
 // short drafts say what the rest adds, in a fraction of the time that a draft of all of them takes.
 // Of a pipeline, whose stages have few layers, from drafts of fewer micro-batches: a stage keeps no
-// more of them however many there are.
+// more of them however many there are. (Of zero-bubble with ZeRO stage 3 from all of them.)
 //
 //   MP_ASSIGN_OR_RETURN(const ScaledDraft draft, DraftScaled(WithSetting(spec, setting), place));
 //   draft.bytes;             // nearly LeastBytes of the whole plan
@@ -37,6 +37,7 @@ struct ScaledDraft {
   // (planning.h); 0: not known.
   double layer_bytes = 0;
   double layer_work = 0;
+  double layer_elements = 0;  // likewise: of trained_elements, those of layers
   // Of a micro-batch, in all layers: what attention reads and makes.
   double attention_elements = 0;
 

@@ -83,7 +83,8 @@ struct TimedPass {
 std::vector<std::vector<TimedPass>> TimelineOf(const PipelineShape& shape,
                                                const std::vector<PassTimes>& times,
                                                double transfer = 0);
-// The same of passes that PassesOfStages() has made: of a long zero-bubble step these take longer.
+// The same of passes that PassesOfStages() has made. To find those of a long zero-bubble step takes
+// longer than this.
 std::vector<std::vector<TimedPass>> TimelineOf(const std::vector<std::vector<Pass>>& passes,
                                                const std::vector<PassTimes>& times,
                                                double transfer);
