@@ -6,6 +6,7 @@
 
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
+#include "engine/plan/estimates/links.h"
 #include "engine/plan/fit/scaled_draft.h"
 #include "engine/plan/planner/planner.h"
 
