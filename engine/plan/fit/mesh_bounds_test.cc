@@ -1,5 +1,7 @@
 #include "engine/plan/fit/mesh_bounds.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/spec/validate.h"
 #include "engine/plan/planner/planner.h"
@@ -45,7 +47,7 @@ ScaledDraft AlikeOf(Setting setting, Recompute recompute, const RankPlace& place
   setting.schedule = PipelineSchedule::kOneForwardOneBackward;
   setting.recompute = recompute;
   setting.stage = 1;
-  setting.accumulation = 64 * setting.tensor / (32 * setting.micro);
+  setting.accumulation = std::max<int64_t>(1, 64 * setting.tensor / (32 * setting.micro));
   const auto draft = DraftScaled(WithSetting(SpecOfStages(), setting), place);
   EXPECT_TRUE(draft.ok()) << draft.status();
   return draft.ok() ? *draft : ScaledDraft();
