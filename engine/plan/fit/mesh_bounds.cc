@@ -71,6 +71,25 @@ double LeastExchangeSeconds(const PlanOptions& o, const ScaledDraft& alike,
 // attention's gradient makes, which all that is left to compute waits for.
 constexpr double kExchangesWaitedFor = 1.5;
 
+// Whatever layers the stages have. A micro-batch goes through all of them. And the last stage but
+// one does all micro-batches, which come through those before it, and go back; in zero-bubble
+// steps gradients of weights may be made when nothing goes back any more. The last one may have
+// fewer layers for its head.
+double LeastSecondsOfFew(const PlanOptions& o, int64_t layers, const PassTimes& passes,
+                         double transfer) {
+  const double stages = o.pipeline, before = stages - 2;
+  const auto of = [&](PassKind kind) { return passes[static_cast<size_t>(kind)]; };
+  const double back = of(PassKind::kForward) + of(PassKind::kBackward);  // and forth
+  const double all = back + of(PassKind::kWeights);
+  const double fewest = static_cast<double>(layers / o.pipeline) * stages /
+                        static_cast<double>(layers);  // of the mean
+  const bool splits = o.schedule == PipelineSchedule::kZeroBubble;
+  const double there = splits ? of(PassKind::kForward) : back;
+  const double stage = before * (there + (splits ? 1 : 2) * transfer) +
+                       fewest * static_cast<double>(o.accumulation) * all;
+  return std::max(stages * back + 2 * (stages - 1) * transfer, stage);
+}
+
 }  // namespace
 
 double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike) {
@@ -126,12 +145,9 @@ double LeastSecondsOfPasses(const PlanOptions& o, int64_t layers, const PassTime
   PassTimes passes = layer;
   double of_micro_batch = 0;
   for (double& pass : passes) of_micro_batch += pass *= static_cast<double>(layers) / stages;
-  // With few micro-batches stages that have more layers than others may wait less: then what a
-  // micro-batch takes in all of them, and all micro-batches in the stage with the most.
+  // With few micro-batches stages that have more layers than others may wait less.
   if (micro_batches < stages + 2) {
-    const auto most = static_cast<double>((layers + o.pipeline - 1) / o.pipeline);
-    const double slowest = micro_batches * most * stages / static_cast<double>(layers);
-    return std::max(stages, slowest) * of_micro_batch + 2 * others * transfer;
+    return LeastSecondsOfFew(o, layers, passes, transfer);
   }
   if (o.schedule == PipelineSchedule::kOneForwardOneBackward) {
     return (micro_batches + others) * of_micro_batch + 2 * others * transfer;
