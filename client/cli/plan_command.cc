@@ -105,12 +105,10 @@ absl::Status SetHosts(const PlanOptions& options, const v1::JobSpec& spec, plan:
 }
 
 // Whether the rest of an open spec is valid. Where its batch is too small for so many data ranks,
-// context ranks may be what helps: then with as many as may be, which a CPU has the most of.
+// context ranks may be what helps: then with as many as may be.
 absl::Status ValidateOpen(v1::JobSpec spec) {
   const absl::Status status = ValidateJobSpec(spec);
-  v1::JobSpec on_cpu = spec;
-  on_cpu.mutable_resources()->set_device(v1::DEVICE_KIND_CPU);
-  const std::vector<int> contexts = PossibleContexts(on_cpu);
+  const std::vector<int> contexts = PossibleContexts(spec);
   if (status.ok() || TensorIsAuto(spec) || contexts.size() == 1) return status;
   spec.mutable_resources()->mutable_mesh()->set_context(contexts.back());
   NormalizeJobSpec(&spec);
@@ -165,11 +163,11 @@ absl::StatusOr<plan::SearchResult> SearchFor(const v1::JobSpec& spec,
   if (result.best.empty()) {
     MP_ASSIGN_OR_RETURN(const std::optional<plan::Setting> least, search.Smallest());
     if (!least.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "train.batch.global (", spec.train().batch().global(), ") cannot be shared out among ",
-          result.ranks, " ranks, whatever the mesh",
-          place.host_memory ? "" : " (on GPUs with context ranks that divide the heads)",
-          ": use fewer ranks or a larger batch"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("train.batch.global (", spec.train().batch().global(),
+                       ") cannot be shared out among ", result.ranks, " ranks, whatever the mesh",
+                       place.host_memory ? "" : " with context ranks that divide the heads",
+                       ": use fewer ranks or a larger batch"));
     }
     return absl::InvalidArgumentError(absl::StrCat(
         "nothing fits: a rank needs ", plan::HumanBytes(static_cast<double>(least->bytes)),

@@ -44,9 +44,12 @@ std::string DataRanksName(const v1::ResourceSpec& resources);
 // ascending; 1 among them. Whether the batch can be cut accordingly is not looked at.
 std::vector<int> PossibleTensors(const v1::JobSpec& normalized);
 
-// The same of context ranks, beside the tensor ranks and stages that it has. On a GPU those alone
-// that divide the heads: cuDNN's attention is not for parts of queries, and few jobs have another.
+// The same of context ranks, beside the tensor ranks and stages that it has.
 std::vector<int> PossibleContexts(const v1::JobSpec& normalized);
+
+// Whether so many context ranks divide the heads of a tensor rank; those of keys may be shared.
+// Else neighbours share queries.
+bool ContextDividesHeads(const v1::JobSpec& normalized, int context);
 
 // True when the global batch is a whole number of micro-batches per data rank, and the ranks
 // form whole shard groups, stages, tensor ranks and groups of expert ranks.

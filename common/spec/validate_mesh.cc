@@ -133,18 +133,6 @@ int NearestContext(const v1::JobSpec& spec, int context) {
   return std::max(context, 1);
 }
 
-// Whether context ranks divide the heads of a tensor rank. Heads of keys that are fewer may be
-// shared instead.
-bool DividesHeads(const v1::JobSpec& spec, int context) {
-  for (const Divided& divided : DividedSizes(spec.model())) {
-    if (!absl::EndsWith(divided.field, "heads")) continue;
-    const int64_t heads = divided.size / TensorRanks(spec.resources());
-    const bool shared = absl::EndsWith(divided.field, ".kv_heads") && context % heads == 0;
-    if (heads % context != 0 && !shared) return false;
-  }
-  return true;
-}
-
 void CheckContext(const v1::JobSpec& spec, Checker* check) {
   const v1::ResourceSpec& resources = spec.resources();
   const int context = resources.mesh().context();
@@ -289,16 +277,25 @@ std::vector<int> PossibleTensors(const v1::JobSpec& normalized) {
   return tensors;
 }
 
+bool ContextDividesHeads(const v1::JobSpec& normalized, int context) {
+  for (const Divided& divided : DividedSizes(normalized.model())) {
+    if (!absl::EndsWith(divided.field, "heads")) continue;
+    const int64_t heads = divided.size / TensorRanks(normalized.resources());
+    const bool shared = absl::EndsWith(divided.field, ".kv_heads") && context % heads == 0;
+    if (heads % context != 0 && !shared) return false;
+  }
+  return true;
+}
+
 std::vector<int> PossibleContexts(const v1::JobSpec& normalized) {
   v1::JobSpec with = normalized;
   v1::MeshSpec* mesh = with.mutable_resources()->mutable_mesh();
   mesh->set_tensor(TensorRanks(normalized.resources()));
   mesh->clear_context();
   const int rest = DataRanks(with.resources());
-  const bool gpu = with.resources().device() == v1::DEVICE_KIND_CUDA;
   std::vector<int> contexts = {1};
   for (int context = 2; context <= std::min<int64_t>(rest, kMaxContext); ++context) {
-    if (rest % context != 0 || (gpu && !DividesHeads(with, context))) continue;
+    if (rest % context != 0) continue;
     mesh->set_context(context);
     Checker check;
     CheckMesh(with, &check);

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/runtime/testing/mesh_runs.h"
@@ -436,31 +435,14 @@ TEST(ContextParallel, InFp8) {
   ExpectAlike(Train(spec(2)), Train(spec(1)), 5e-3);
 }
 
-// What is planned is what is sent, and a rank has its part of the tokens' activations.
 TEST(ContextParallel, SendsWhatIsPlanned) {
   const TinyJob job;
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
     for (const Mesh& mesh : {Mesh{1, 4, 1, 0}, Mesh{1, 4, 1, 1}, Mesh{1, 4, 1, 3}, Mesh{1, 2, 2, 0},
                              Mesh{1, 2, 2, 1}, Mesh{1, 2, 2, 3}, Mesh{1, 8, 1, 1}}) {
-      const v1::JobSpec spec = job.Spec(
-          On(mesh, {.precision = precision, .llama = true, .kv_heads = 2, .qk_norm = true}));
-      auto group = comm::MakeInProcessGroup(spec.resources().ranks());
-      std::vector<std::thread> threads;
-      for (size_t rank = 0; rank < group.size(); ++rank) {
-        threads.emplace_back([&, rank] {
-          auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
-          ASSERT_TRUE(session.ok()) << session.status();
-          ASSERT_TRUE((*session)->InitializeParameters().ok());
-          for (int i = 0; i < 3; ++i) {
-            const int64_t before = group[rank]->stats().bytes_sent;
-            ASSERT_TRUE((*session)->Step(false).ok());
-            const auto sent = static_cast<double>(group[rank]->stats().bytes_sent - before);
-            // A few bytes of scalars are sent whole, not as a ring would.
-            EXPECT_NEAR(sent, (*session)->plan().wire_bytes_per_step, 300) << NameOf(mesh);
-          }
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+      SCOPED_TRACE(NameOf(mesh));
+      ExpectSendsWhatIsPlanned(job.Spec(
+          On(mesh, {.precision = precision, .llama = true, .kv_heads = 2, .qk_norm = true})));
     }
   }
 }

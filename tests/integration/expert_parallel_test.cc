@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -17,13 +16,16 @@
 namespace milepost::runtime {
 namespace {
 
+constexpr auto kOneF1B = v1::PIPELINE_SCHEDULE_1F1B;
+constexpr auto kZeroBubble = v1::PIPELINE_SCHEDULE_ZERO_BUBBLE;
+
 struct Mesh {
   int ranks = 1;
   int expert = 1;
   int stage = 1;
   int context = 1;
   int pipeline = 1;
-  v1::PipelineSchedule schedule = v1::PIPELINE_SCHEDULE_1F1B;
+  v1::PipelineSchedule schedule = kOneF1B;
   int tensor = 1;
 };
 
@@ -129,8 +131,7 @@ TEST(ExpertParallel, WithContextRanks) {
 // Of four layers. Experts are balanced over all of them, whatever stage they are in.
 std::vector<Mesh> MeshesOfStages() {
   std::vector<Mesh> meshes;
-  for (const v1::PipelineSchedule schedule :
-       {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
+  for (const v1::PipelineSchedule schedule : {kOneF1B, kZeroBubble}) {
     meshes.insert(meshes.end(), {{2, 1, 1, 1, 2, schedule},
                                  {4, 1, 0, 1, 4, schedule},
                                  {4, 2, 1, 1, 2, schedule},
@@ -140,45 +141,58 @@ std::vector<Mesh> MeshesOfStages() {
   return meshes;
 }
 
+// Those of `meshes` whose tensor ranks divide the family's heads. From ZeRO stage 3 on with
+// recomputation.
+void ExpectLossesOfOneRank(const TinyJob& job, const TinyFamily& family,
+                           const std::vector<Mesh>& meshes) {
+  const Trained alone = Train(job.Spec(On({}, family.options)));
+  const bool fp32 = family.options.precision == v1::PRECISION_FP32;
+  for (const Mesh& mesh : meshes) {
+    if (family.options.kv_heads % mesh.tensor != 0) continue;
+    SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+    TinyOptions options = On(mesh, family.options);
+    if (mesh.stage == 3) options.recompute = v1::RECOMPUTE_FULL;
+    ExpectAlike(Train(job.Spec(options)), alone, fp32 ? 1e-5 : 2e-3);
+  }
+}
+
+// With ten times the losses that balance experts: a gradient without them would be another.
+void ExpectGradientsOfOneRank(const TinyJob& job, TinyFamily family,
+                              const std::vector<Mesh>& meshes) {
+  family.options.balance = 0.2;
+  const auto spec = [&](const Mesh& mesh) {
+    return WithOneStepOfSgd(job.Spec(On(mesh, family.options)));
+  };
+  const Snapshot start = TrainUntil(spec({}), 0).snapshot;
+  const Snapshot alone = Train(spec({})).snapshot;
+  for (const Mesh& mesh : meshes) {
+    if (family.options.kv_heads % mesh.tensor != 0) continue;
+    SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
+    ExpectSameStep(start, alone, Train(spec(mesh)).snapshot);
+  }
+}
+
 TEST(ExpertParallel, InTheStagesOfAPipeline) {
   const TinyJob job;
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
     for (TinyFamily family : Families()) {
       family.options.layers = 4;
       family.options.precision = precision;
-      const Trained alone = Train(job.Spec(On({}, family.options)));
-      for (const Mesh& mesh : MeshesOfStages()) {
-        SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
-        TinyOptions options = On(mesh, family.options);
-        if (mesh.stage == 3) options.recompute = v1::RECOMPUTE_FULL;
-        ExpectAlike(Train(job.Spec(options)), alone, precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3);
-      }
+      ExpectLossesOfOneRank(job, family, MeshesOfStages());
     }
   }
 }
 
-// What balances the experts of a stage goes back to it from the last one: with ten times the losses
-// a gradient without it would be another.
+// What balances the experts of a stage goes back to it from the last one.
 TEST(ExpertParallel, GradientsInStagesAreThoseOfOneRank) {
   const TinyJob job;
   for (TinyFamily family : Families()) {
     family.options.layers = 4;
-    family.options.balance = 0.2;
-    const auto spec = [&](const Mesh& mesh) {
-      return WithOneStepOfSgd(job.Spec(On(mesh, family.options)));
-    };
-    const Snapshot start = TrainUntil(spec({}), 0).snapshot;
-    const Snapshot alone = Train(spec({})).snapshot;
-    for (const Mesh& mesh : MeshesOfStages()) {
-      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
-      ExpectSameStep(start, alone, Train(spec(mesh)).snapshot);
-    }
+    ExpectGradientsOfOneRank(job, family, MeshesOfStages());
   }
 }
 
 std::vector<Mesh> MeshesOfTensorRanks() {
-  constexpr auto kZeroBubble = v1::PIPELINE_SCHEDULE_ZERO_BUBBLE;
-  constexpr auto kOneF1B = v1::PIPELINE_SCHEDULE_1F1B;
   return {{2, 1, 1, 1, 1, kOneF1B, 2},  // alone
           {4, 1, 3, 1, 1, kOneF1B, 2},  // with data ranks
           {4, 2, 2, 1, 1, kOneF1B, 2},  // that share out the experts
@@ -192,32 +206,15 @@ TEST(ExpertParallel, TensorRanksDivideEveryExpert) {
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
     for (TinyFamily family : Families()) {
       family.options.precision = precision;
-      const Trained alone = Train(job.Spec(On({}, family.options)));
-      for (const Mesh& mesh : MeshesOfTensorRanks()) {
-        if (family.options.kv_heads % mesh.tensor != 0) continue;
-        SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
-        TinyOptions options = On(mesh, family.options);
-        if (mesh.stage == 3) options.recompute = v1::RECOMPUTE_FULL;
-        ExpectAlike(Train(job.Spec(options)), alone, precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3);
-      }
+      ExpectLossesOfOneRank(job, family, MeshesOfTensorRanks());
     }
   }
 }
 
 TEST(ExpertParallel, GradientsOfTensorRanksAreThoseOfOneRank) {
   const TinyJob job;
-  for (TinyFamily family : Families()) {
-    family.options.balance = 0.2;
-    const auto spec = [&](const Mesh& mesh) {
-      return WithOneStepOfSgd(job.Spec(On(mesh, family.options)));
-    };
-    const Snapshot start = TrainUntil(spec({}), 0).snapshot;
-    const Snapshot alone = Train(spec({})).snapshot;
-    for (const Mesh& mesh : MeshesOfTensorRanks()) {
-      if (family.options.kv_heads % mesh.tensor != 0) continue;
-      SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
-      ExpectSameStep(start, alone, Train(spec(mesh)).snapshot);
-    }
+  for (const TinyFamily& family : Families()) {
+    ExpectGradientsOfOneRank(job, family, MeshesOfTensorRanks());
   }
 }
 
@@ -229,7 +226,6 @@ void Freeze(const char* match, v1::JobSpec* spec) {
 
 TEST(ExpertParallel, TensorRanksWithWhatElseThereIs) {
   const TinyJob job;
-  constexpr auto kOneF1B = v1::PIPELINE_SCHEDULE_1F1B;
   struct Case {
     std::string name;
     Mesh mesh;
@@ -239,7 +235,7 @@ TEST(ExpertParallel, TensorRanksWithWhatElseThereIs) {
   const auto nothing = [](v1::JobSpec*) {};
   const std::vector<Case> cases = {
       {"context", {8, 2, 1, 2, 1, kOneF1B, 2}, nothing},
-      {"middle stage", {8, 1, 1, 1, 4, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}, nothing},
+      {"middle stage", {8, 1, 1, 1, 4, kZeroBubble, 2}, nothing},
       {"average", tensor,
        [](v1::JobSpec* s) { s->mutable_train()->mutable_ema()->set_decay(0.9); }},
       {"frozen router", tensor, [](v1::JobSpec* s) { Freeze("*block_sparse_moe.gate*", s); }},
@@ -262,7 +258,6 @@ TEST(ExpertParallel, StagesGoOnAtEveryOtherMeshAndHaveTheSameBitsAgain) {
   const TinyJob job;
   const TinyOptions options{.layers = 4, .llama = true, .kv_heads = 4, .experts = 4};
   const Trained whole = Train(job.Spec(On({}, options)));
-  constexpr auto kOneF1B = v1::PIPELINE_SCHEDULE_1F1B;
   const std::vector<Mesh> others = {
       {1, 1, 0}, {4, 2, 3}, {4, 2, 1, 1, 2}, {4, 1, 1, 1, 4}, {4, 2, 2, 1, 1, kOneF1B, 2}};
   for (const Mesh& from : others) {
@@ -272,8 +267,8 @@ TEST(ExpertParallel, StagesGoOnAtEveryOtherMeshAndHaveTheSameBitsAgain) {
       ExpectGoesOn(job.Spec(On(to, options)), snapshot, whole);
     }
   }
-  ExpectSameBits(job.Spec(On({4, 2, 3, 1, 2, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}, options)));
-  ExpectSameBits(job.Spec(On({8, 2, 3, 1, 2, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE, 2}, options)));
+  ExpectSameBits(job.Spec(On({4, 2, 3, 1, 2, kZeroBubble}, options)));
+  ExpectSameBits(job.Spec(On({8, 2, 3, 1, 2, kZeroBubble, 2}, options)));
 }
 
 // Whatever tokens pick, there is room for it: here one rank's experts get all of them.
@@ -297,7 +292,6 @@ TEST(ExpertParallel, BeginsWithTheValuesOfOneRankAndSavesEachElementOnce) {
   const TinyJob job;
   for (const TinyFamily& family : Families()) {
     const Trained alone = TrainUntil(job.Spec(On({}, family.options)), 0);
-    constexpr auto kOneF1B = v1::PIPELINE_SCHEDULE_1F1B;
     for (const Mesh& mesh : {Mesh{2, 2, 0}, Mesh{4, 2, 1}, Mesh{4, 2, 3}, Mesh{4, 4, 3},
                              Mesh{4, 2, 1, 1, 1, kOneF1B, 2}, Mesh{8, 2, 3, 1, 2, kOneF1B, 2}}) {
       SCOPED_TRACE(absl::StrCat(family.name, " on ", NameOf(mesh)));
@@ -425,27 +419,11 @@ TEST(ExpertParallel, WithWhatDataRanksHave) {
 TEST(ExpertParallel, SendsWhatIsPlanned) {
   const TinyJob job;
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
-    for (const Mesh& mesh : {Mesh{2, 2, 0}, Mesh{4, 2, 1}, Mesh{4, 2, 3}, Mesh{4, 4, 2}}) {
+    for (const Mesh& mesh : {Mesh{2, 2, 0}, Mesh{4, 2, 1}, Mesh{4, 2, 3}, Mesh{4, 4, 2},
+                             Mesh{4, 2, 1, 1, 1, kOneF1B, 2}}) {
       SCOPED_TRACE(NameOf(mesh));
-      const v1::JobSpec spec =
-          job.Spec(On(mesh, {.precision = precision, .llama = true, .experts = 4, .per_token = 4}));
-      auto group = comm::MakeInProcessGroup(spec.resources().ranks());
-      std::vector<std::thread> threads;
-      for (size_t rank = 0; rank < group.size(); ++rank) {
-        threads.emplace_back([&, rank] {
-          auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
-          ASSERT_TRUE(session.ok()) << session.status();
-          ASSERT_TRUE((*session)->InitializeParameters().ok());
-          for (int i = 0; i < 3; ++i) {
-            const int64_t before = group[rank]->stats().bytes_sent;
-            ASSERT_TRUE((*session)->Step(false).ok());
-            const auto sent = static_cast<double>(group[rank]->stats().bytes_sent - before);
-            // A few bytes of scalars are sent whole, not as a ring would.
-            EXPECT_NEAR(sent, (*session)->plan().wire_bytes_per_step, 300);
-          }
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+      ExpectSendsWhatIsPlanned(job.Spec(
+          On(mesh, {.precision = precision, .llama = true, .experts = 4, .per_token = 4})));
     }
   }
 }

@@ -7,11 +7,9 @@
 #include <cstring>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/comm/communicator.h"
-#include "engine/comm/in_process.h"
 #include "engine/runtime/testing/tiny_job.h"
 
 namespace milepost::runtime {
@@ -211,29 +209,14 @@ TEST(GradReduce, Bf16SendsWhatIsPlannedAndKeepsReplicasAlike) {
       options.steps = 3;
       v1::JobSpec spec = job.Spec(options);
       spec.mutable_train()->set_grad_reduce(reduce);
-      auto group = comm::MakeInProcessGroup(4);
+      SCOPED_TRACE(absl::StrCat("stage ", stage));
       std::vector<std::vector<float>> held(4);
-      std::vector<std::thread> threads;
-      for (size_t rank = 0; rank < 4; ++rank) {
-        threads.emplace_back([&, rank] {
-          auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
-          ASSERT_TRUE(session.ok()) << session.status();
-          ASSERT_TRUE((*session)->InitializeParameters().ok());
-          for (int i = 0; i < 3; ++i) {
-            const int64_t before = group[rank]->stats().bytes_sent;
-            ASSERT_TRUE((*session)->Step(false).ok());
-            const auto sent = static_cast<double>(group[rank]->stats().bytes_sent - before);
-            const double planned = (*session)->plan().wire_bytes_per_step;
-            // A few bytes of scalars are sent whole, not as a ring would.
-            EXPECT_NEAR(sent, planned, 300) << "stage " << stage;
-          }
-          for (const StateInterval& i : (*session)->RestoreTargets()) {
-            const auto* data = reinterpret_cast<const float*>(i.data);
-            held[rank].insert(held[rank].end(), data, data + (i.end - i.begin));
-          }
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+      ExpectSendsWhatIsPlanned(spec, [&](size_t rank, TrainingSession& session) {
+        for (const StateInterval& i : session.RestoreTargets()) {
+          const auto* data = reinterpret_cast<const float*>(i.data);
+          held[rank].insert(held[rank].end(), data, data + (i.end - i.begin));
+        }
+      });
       EXPECT_EQ(held[2], held[0]) << "stage " << stage;
       EXPECT_EQ(held[3], held[1]) << "stage " << stage;
     }

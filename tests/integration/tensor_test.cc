@@ -7,7 +7,6 @@
 #include <limits>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/runtime/testing/mesh_runs.h"
@@ -323,28 +322,14 @@ TEST(TensorParallel, SendsWhatIsPlannedAndKeepsTensorRanksAlike) {
     for (const int stage : {0, 1, 3}) {
       const v1::JobSpec spec = job.Spec(On(
           {2, 2, stage}, {.precision = precision, .dropout = 0.1, .llama = true, .qk_norm = true}));
-      auto group = comm::MakeInProcessGroup(4);
+      SCOPED_TRACE(absl::StrCat("stage ", stage));
       std::vector<std::vector<Held>> held(4);
-      std::vector<std::thread> threads;
-      for (size_t rank = 0; rank < 4; ++rank) {
-        threads.emplace_back([&, rank] {
-          auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
-          ASSERT_TRUE(session.ok()) << session.status();
-          ASSERT_TRUE((*session)->InitializeParameters().ok());
-          for (int i = 0; i < 3; ++i) {
-            const int64_t before = group[rank]->stats().bytes_sent;
-            ASSERT_TRUE((*session)->Step(false).ok());
-            const auto sent = static_cast<double>(group[rank]->stats().bytes_sent - before);
-            // A few bytes of scalars are sent whole, not as a ring would.
-            EXPECT_NEAR(sent, (*session)->plan().wire_bytes_per_step, 300) << "stage " << stage;
-          }
-          for (const StateInterval& i : (*session)->RestoreTargets()) {
-            const auto* data = reinterpret_cast<const float*>(i.data);
-            held[rank].push_back({i.begin, {data, data + i.elements()}});
-          }
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+      ExpectSendsWhatIsPlanned(spec, [&](size_t rank, TrainingSession& session) {
+        for (const StateInterval& i : session.RestoreTargets()) {
+          const auto* data = reinterpret_cast<const float*>(i.data);
+          held[rank].push_back({i.begin, {data, data + i.elements()}});
+        }
+      });
       int alike = 0;
       for (const size_t rank : {0, 2}) {
         ASSERT_EQ(held[rank].size(), held[rank + 1].size());

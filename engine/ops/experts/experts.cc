@@ -136,7 +136,8 @@ ExpertRoutes RouteExperts(Builder& b, absl::string_view name, ValueId logits,
                           const RouteOptions& options) {
   const int64_t experts = b.Dimension(name, "logits", logits, 1);
   if (!b.Expect(name, "logits", logits, b.compute_dtype(), {b.rows(), experts})) return {};
-  if (options.before != kNoValue && !options.counts) b.Fail(name, "counts of layers before end");
+  if (options.before != kNoValue && !options.counts)
+    b.Fail(name, "counts of the layers before would be lost");
   if (experts > kernels::kMostExperts || options.per_token < 1 || options.per_token > experts) {
     b.Fail(name, absl::StrCat(options.per_token, " of ", experts, " experts; at most ",
                               kernels::kMostExperts));

@@ -169,6 +169,15 @@ void AddCandidates(const v1::JobSpec& spec, const std::vector<int>& contexts,
   }
 }
 
+// On GPUs cuDNN's attention is not for parts of queries, and Milepost's own is slow: there ranks
+// divide the heads.
+std::vector<int> ContextsFor(const v1::JobSpec& spec, const RankPlace& place) {
+  std::vector<int> contexts = PossibleContexts(spec);
+  if (place.host_memory) return contexts;
+  std::erase_if(contexts, [&](int context) { return !ContextDividesHeads(spec, context); });
+  return contexts;
+}
+
 }  // namespace
 
 std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
@@ -183,7 +192,7 @@ std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
       setting.schedule = pipeline.schedule;
       std::vector<int> contexts = {setting.context};
       if (pipeline.stages == 1 ? space.contexts : space.stage_contexts) {
-        contexts = PossibleContexts(WithMesh(spec, tensor, pipeline.stages, 1));
+        contexts = ContextsFor(WithMesh(spec, tensor, pipeline.stages, 1), place);
       }
       for (const int context : contexts) {
         setting.context = context;

@@ -312,6 +312,29 @@ inline void RunRanks(
   for (std::thread& thread : threads) thread.join();
 }
 
+// Of three steps: each rank sends what is planned. Then calls after(rank, session) on its thread.
+inline void ExpectSendsWhatIsPlanned(
+    const v1::JobSpec& spec, const std::function<void(size_t, TrainingSession&)>& after = {}) {
+  auto group = comm::MakeInProcessGroup(spec.resources().ranks());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < group.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_TRUE((*session)->InitializeParameters().ok());
+      for (int i = 0; i < 3; ++i) {
+        const int64_t before = group[rank]->stats().bytes_sent;
+        ASSERT_TRUE((*session)->Step(false).ok());
+        const auto sent = static_cast<double>(group[rank]->stats().bytes_sent - before);
+        // A few bytes of scalars are sent whole, not as a ring would.
+        EXPECT_NEAR(sent, (*session)->plan().wire_bytes_per_step, 300) << "rank " << rank;
+      }
+      if (after) after(rank, **session);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Of two runs' losses or norms, step by step; relative to b's.
 inline double LargestRelativeDifference(const std::vector<double>& a,
                                         const std::vector<double>& b) {
