@@ -35,6 +35,7 @@
 #include "worker/script/scratch_folder.h"
 #include "worker/script/script_checkpoints.h"
 #include "worker/script/script_container.h"
+#include "worker/script/script_end.h"
 #include "worker/script/script_environment.h"
 #include "worker/script/script_layout.h"
 #include "worker/script/script_limits.h"
@@ -59,7 +60,6 @@ constexpr absl::Duration kSignOfLife = absl::Seconds(1);
 constexpr absl::Duration kBetweenReports = absl::Milliseconds(500);  // however often it reports
 constexpr absl::Duration kEnding = absl::Seconds(10);
 constexpr absl::Duration kPositionTime = absl::Seconds(1);  // to learn where a rank is
-constexpr size_t kMostErrorFileBytes = 1 << 20;
 
 absl::Time Now() { return Clock::Real()->Now(); }
 
@@ -500,40 +500,15 @@ class ScriptRank {
                          std::string(last.message()))};
   }
 
-  static TrainerExit ExitOf(const ContainedEnd& contained, bool out_of_memory,
+  static TrainerExit ExitOf(const ContainedEnd& end, bool out_of_memory,
                             const std::string& error_file) {
-    const ExitResult& end = contained.result;
     if (AbortRequested()) return Aborted();
     if (StopRequested()) {
-      spdlog::info("stopped as told: the script ended with {}", end.ToString());
+      spdlog::info("stopped as told: the script ended with {}", end.result.ToString());
       return {.code = kExitStopped};
     }
-    if (contained.failure.has_value()) return *contained.failure;
-    if (end.success()) return {};
-    const std::string what = absl::StrCat("the script ended: ", end.ToString());
-    if (end.signal == SIGKILL && out_of_memory) {
-      return {kExitOutOfMemory, v1::FAILURE_CLASS_OUT_OF_MEMORY,
-              "the script was killed by the kernel's out-of-memory killer"};
-    }
-    // Not held against the host: a program can do it to itself.
-    if (end.signal == SIGKILL || end.signal == SIGTERM) {
-      return {
-          kExitError, v1::FAILURE_CLASS_SCRIPT,
-          absl::StrCat(what, ", not by Milepost: someone's kill, or the host ran out of memory")};
-    }
-    const std::string cause = CauseIn(error_file);
-    if (!cause.empty()) {
-      return {kExitError, v1::FAILURE_CLASS_SCRIPT, absl::StrCat(what, ": ", cause)};
-    }
-    return {kExitError, v1::FAILURE_CLASS_SCRIPT, what, /*with_last_line=*/true};
-  }
-
-  static std::string CauseIn(const std::string& path) {
-    std::ifstream file(path);
-    std::string text(kMostErrorFileBytes, '\0');
-    file.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<size_t>(file.gcount()));
-    return FirstCause(text);
+    if (end.failure.has_value()) return *end.failure;
+    return ExitOfScript(end.result, out_of_memory, FirstCauseIn(error_file));
   }
 
   void SayAlive(const std::stop_token& ends) {

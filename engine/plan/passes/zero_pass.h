@@ -1,20 +1,18 @@
-// Flat groups, and the ops that ZeRO adds to a training graph.
+// The ops that ZeRO adds to a training graph, for its flat groups (flat_groups.h).
 //
-//   plan.groups = MakeFlatGroups(graph, updates, options);
 //   plan.train.ops = MakeTrainingOps(graph, plan.groups, options);
 //
-// One group per block and way of being updated; the frozen parameters of a block have one of their
-// own, with no op but gathers. world 1: no communication. Stage 0: gradients are all-reduced, every
-// rank updates everything. Stage 1: gradients are reduce-scattered, each rank updates its shard
-// (master, m and v exist for the shard only) and the parameters are all-gathered. Stage 2:
-// gradients are reduce-scattered in every micro-step and added to a shard, so a group's whole
-// gradient is short-lived. Stage 3: no gather follows the update; gather_pass.h adds those before
-// use. A group's reduction stands right after the op that completes its gradient, so it overlaps
-// the rest of the backward; the gather after its update overlaps the next group's update. Where
-// gradients are kept in bf16, at any stage, a group's is rounded right after its reduction (or,
-// on one rank, its completion), so that its fp32 is short-lived. With hybrid sharding all of that
-// happens within a group of ranks, and the step's reduced shards are then all-reduced among the
-// replicas.
+// Frozen groups have no op but gathers. world 1: no communication. Stage 0: gradients are all-
+// reduced, every rank updates everything. Stage 1: gradients are reduce-scattered, each rank
+// updates its shard (master, m and v exist for the shard only) and the parameters are all-gathered.
+// Stage 2: gradients are reduce-scattered in every micro-step and added to a shard, so a group's
+// whole gradient is short-lived. Stage 3: no gather follows the update; gather_pass.h adds those
+// before use. A group's reduction stands right after the op that completes its gradient, so it
+// overlaps the rest of the backward; the gather after its update overlaps the next group's update.
+// Where gradients are kept in bf16, at any stage, a group's is rounded right after its reduction
+// (or, on one rank, its completion), so that its fp32 is short-lived. With hybrid sharding all of
+// that happens within a group of ranks, and the step's reduced shards are then all-reduced among
+// the replicas.
 //
 // Where gradients travel as factors (compression.h), a group's left factors are made and reduced
 // when its gradient completes, its right factors when the next group's does, and its gradient of
@@ -33,13 +31,6 @@
 #include "engine/plan/step_plan.h"
 
 namespace milepost::plan {
-
-// Layout only: the buffers are not set. `updates`: by parameter of the graph; empty: all alike, by
-// options.optimizer. `elsewhere`: of the parameters that only other stages or expert ranks
-// have.
-std::vector<FlatGroup> MakeFlatGroups(const graph::Graph& graph,
-                                      const std::vector<ParameterUpdate>& updates,
-                                      const PlanOptions& options, bool elsewhere = false);
 
 // Ops in program order with `when` and their costs; no streams, buffers or accesses yet.
 std::vector<PlannedOp> MakeTrainingOps(const graph::Graph& graph,

@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
-#include "common/spec/optimizer_fields.h"
 #include "common/spec/sizes.h"
 #include "common/status_macros.h"
 #include "engine/graph/base_matrices.h"
@@ -24,6 +23,7 @@
 #include "engine/plan/passes/buffer_pass.h"
 #include "engine/plan/passes/context_pass.h"
 #include "engine/plan/passes/experts_pass.h"
+#include "engine/plan/passes/flat_groups.h"
 #include "engine/plan/passes/fp8_pass.h"
 #include "engine/plan/passes/gather_pass.h"
 #include "engine/plan/passes/gelu_pass.h"
@@ -40,118 +40,12 @@
 #include "engine/plan/passes/zero_pass.h"
 #include "engine/plan/pipeline/schedule.h"
 #include "engine/plan/pipeline/stages.h"
+#include "engine/plan/planner/option_checks.h"
 #include "engine/plan/verification/verify.h"
 #include "engine/plan/workspace.h"
 
 namespace milepost::plan {
 namespace {
-
-bool StepsByElement(Optimizer optimizer) {
-  return optim::DefinitionOf(optimizer).needs == optim::StepNeeds::kElement;
-}
-
-// Masters and gradients in bf16. `train.batch.accumulation` may be a consequence of the number of
-// ranks, which the spec's own check does not know.
-absl::Status CheckFewerBits(const PlanOptions& options) {
-  if (options.masters && !options.RoundsGradients()) return absl::OkStatus();
-  const char* field = options.masters ? "train.grad_dtype: bf16" : "train.optimizer.master: none";
-  if (options.compute_dtype != DType::kBf16) {
-    return absl::InvalidArgumentError(absl::StrCat(field, " is for train.precision bf16 and fp8"));
-  }
-  if (options.offload_optimizer || !StepsByElement(options.optimizer)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, " works with ", OptimizersWith(&OptimizerFields::by_element, "and"),
-                     ", where they are not offloaded"));
-  }
-  if (!options.RoundsGradients() || options.accumulation == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("train.grad_dtype: bf16 needs train.batch.accumulation: 1, and with ",
-                   options.Ranks(), " ranks it is ", options.accumulation,
-                   ": give a larger train.batch.micro, more ranks, or fp32"));
-}
-
-// Of gradients that travel as factors.
-absl::Status CheckFactors(const PlanOptions& options) {
-  if (options.powersgd_rank == 0) return absl::OkStatus();
-  const bool mesh = options.ModelRanks() * options.context * options.expert > 1;
-  if (options.Shards() > 1 || mesh || options.offload_optimizer || options.RoundsGradients()) {
-    return absl::InvalidArgumentError(
-        "train.powersgd works on whole gradients in fp32: take train.zero.stage: 0 and "
-        "train.grad_dtype: fp32, and no resources.mesh or train.offload.optimizer");
-  }
-  if (options.device == DeviceKind::kCpu) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "train.powersgd has no kernels for a GPU; choose the device cpu");
-}
-
-absl::Status CheckOptions(const PlanOptions& options) {
-  const auto at_least_one = [](absl::string_view field, int64_t value) {
-    if (value >= 1) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(field, ": ", value, " is not at least 1"));
-  };
-  MP_RETURN_IF_ERROR(at_least_one("resources.ranks", options.world));
-  MP_RETURN_IF_ERROR(at_least_one("resources.threads_per_rank", options.threads));
-  MP_RETURN_IF_ERROR(at_least_one("train.batch.micro", options.micro_batch));
-  MP_RETURN_IF_ERROR(at_least_one("train.batch.accumulation", options.accumulation));
-  MP_RETURN_IF_ERROR(at_least_one("data.sequence_length", options.sequence));
-  if (options.pipeline > 1 && options.accumulation > kMaxMicroBatches) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("resources.mesh.pipeline: takes at most ", kMaxMicroBatches,
-                     " micro-batches in a step, and with ", options.Ranks(), " ranks it is ",
-                     options.accumulation,
-                     ": take a larger train.batch.micro or more ranks (resources.min_ranks)"));
-  }
-  MP_RETURN_IF_ERROR(at_least_one("resources.mesh.context", options.context));
-  if (options.world % options.context != 0 || options.sequence % options.context != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("resources.mesh.context: ", options.context,
-                                                   " does not divide ", options.world,
-                                                   " ranks, or not ", options.sequence, " tokens"));
-  }
-  MP_RETURN_IF_ERROR(at_least_one("resources.mesh.expert", options.expert));
-  if (options.world % options.expert != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("resources.mesh.expert: ", options.expert,
-                                                   " does not divide ", options.world, " ranks"));
-  }
-  if (options.expert > 1 && options.shard_ranks > 0) {
-    return absl::InvalidArgumentError("resources.mesh.expert: is not for train.zero.group");
-  }
-  if (options.zero_stage < 0 || options.zero_stage > 3) {
-    return absl::InvalidArgumentError(absl::StrCat("train.zero.stage: ", options.zero_stage,
-                                                   " is not supported; expected 0 to 3"));
-  }
-  if (options.shard_ranks < 0 ||
-      (options.shard_ranks > 0 && options.world % options.shard_ranks != 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("train.zero.group: ", options.shard_ranks,
-                                                   " does not divide the ", options.world,
-                                                   " ranks"));
-  }
-  if (options.prefetch < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("train.zero.prefetch: ", options.prefetch, " is not at least 0"));
-  }
-  if (options.offload_optimizer && !StepsByElement(options.optimizer)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "train.offload.optimizer: ", options.offload_disk ? "nvme" : "host", " does not work with ",
-        Name(options.optimizer), ": take ", OptimizersWith(&OptimizerFields::by_element, "or")));
-  }
-  MP_RETURN_IF_ERROR(CheckFewerBits(options));
-  MP_RETURN_IF_ERROR(CheckFactors(options));
-  if (options.offload_disk && !options.offload_optimizer) {
-    return absl::InvalidArgumentError("a state on disk is one that is offloaded");
-  }
-  if (options.averages && options.offload_optimizer) {
-    return absl::InvalidArgumentError(
-        "train.ema: the average lies beside an optimizer that is not offloaded: remove it, or take "
-        "train.offload.optimizer: none");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckDevice(const v1::ModelSpec& model, const PlanOptions& options) {
-  if (options.device != DeviceKind::kCuda || !model.llama().has_experts()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "model.llama.experts: there are no kernels of experts for a GPU; choose the device cpu");
-}
 
 absl::StatusOr<graph::Graph> Build(const v1::ModelSpec& model, models::Mode mode,
                                    const PlanOptions& options) {
@@ -399,6 +293,29 @@ absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const 
   return known;
 }
 
+// Expert ranks make the same calls, of which a rank with nothing to train would leave some out.
+absl::Status CheckFrozenExperts(const graph::Graph& graph, const ParameterUpdates& updates,
+                                const PlanOptions& options) {
+  if (options.expert == 1) return absl::OkStatus();
+  std::map<int, std::vector<size_t>> experts;  // parameters, by block; one rank's after the other's
+  for (size_t i = 0; i < graph.parameters.size(); ++i) {
+    const graph::Parameter& parameter = graph.parameters[i];
+    if (parameter.of_experts) experts[graph.values[parameter.value].block].push_back(i);
+  }
+  for (const auto& [block, all] : experts) {
+    const size_t of_rank = all.size() / static_cast<size_t>(options.expert);
+    for (size_t i = of_rank; i < all.size(); ++i) {
+      const size_t first = all[i % of_rank];
+      if (updates.by_parameter[all[i]].frozen == updates.by_parameter[first].frozen) continue;
+      const auto name = [&](size_t p) { return graph.values[graph.parameters[p].value].name; };
+      return absl::InvalidArgumentError(absl::StrCat(
+          "train.optimizer.groups: one of ", name(first), " and ", name(all[i]),
+          " is frozen alone: with resources.mesh.expert freeze all experts of a layer or none"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads) {
@@ -498,29 +415,6 @@ absl::StatusOr<std::vector<std::vector<double>>> CostsOfStages(const v1::JobSpec
   std::vector<std::vector<double>> costs(static_cast<size_t>(options.pipeline));
   for (size_t i = 0; i < blocks.size(); ++i) costs[stages[i]].push_back(blocks[i]);
   return costs;
-}
-
-// Expert ranks make the same calls, of which a rank with nothing to train would leave some out.
-absl::Status CheckFrozenExperts(const graph::Graph& graph, const ParameterUpdates& updates,
-                                const PlanOptions& options) {
-  if (options.expert == 1) return absl::OkStatus();
-  std::map<int, std::vector<size_t>> experts;  // parameters, by block; one rank's after the other's
-  for (size_t i = 0; i < graph.parameters.size(); ++i) {
-    const graph::Parameter& parameter = graph.parameters[i];
-    if (parameter.of_experts) experts[graph.values[parameter.value].block].push_back(i);
-  }
-  for (const auto& [block, all] : experts) {
-    const size_t of_rank = all.size() / static_cast<size_t>(options.expert);
-    for (size_t i = of_rank; i < all.size(); ++i) {
-      const size_t first = all[i % of_rank];
-      if (updates.by_parameter[all[i]].frozen == updates.by_parameter[first].frozen) continue;
-      const auto name = [&](size_t p) { return graph.values[graph.parameters[p].value].name; };
-      return absl::InvalidArgumentError(absl::StrCat(
-          "train.optimizer.groups: one of ", name(first), " and ", name(all[i]),
-          " is frozen alone: with resources.mesh.expert freeze all experts of a layer or none"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
