@@ -51,3 +51,11 @@ find_program(CCACHE ccache)
 if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
+
+# For programs that make many small objects. A sanitizer brings its own.
+add_library(milepost_allocator INTERFACE)
+if(NOT MILEPOST_SANITIZE)
+  find_library(MIMALLOC mimalloc REQUIRED)
+  target_link_libraries(milepost_allocator INTERFACE
+    -Wl,--push-state,--no-as-needed ${MIMALLOC} -Wl,--pop-state)
+endif()
