@@ -52,8 +52,7 @@ class ElasticTest : public testing::Test {
     EXPECT_EQ(end.progress().validation_loss(), expected.progress().validation_loss());
   }
 
-  // One of two hosts is lost, and with it half of the data ranks.
-  // A job of four ranks on two hosts, of which one is lost.
+  // A job of four ranks on two hosts, of which one is lost, and with it half of the data ranks.
   void ExpectGoesOnWithHalfTheHosts(const std::function<void(v1::MeshSpec*)>& set_mesh) {
     Cluster cluster(folder_, {.workers = 2, .slots = 2, .lease_seconds = 2});
     cluster.Start();
@@ -201,6 +200,42 @@ TEST_F(ElasticTest, ContextRanksGoOnFromMemory) {
 
 TEST_F(ElasticTest, ContextRanksGoOnWithFewerDataRanks) {
   ExpectGoesOnWithHalfTheHosts([](v1::MeshSpec* mesh) { mesh->set_context(2); });
+}
+
+// Gradients that travel as factors: each rank's error is its own, and in the checkpoint.
+TEST_F(ElasticTest, FactorsOfGradientsGoOnFromACheckpointAsIfNothingHadHappened) {
+  Cluster cluster(folder_, {.workers = 1, .slots = 2});
+  cluster.Start();
+  v1::JobSpec spec = Job(/*steps=*/120);
+  spec.mutable_checkpoint()->set_every(20);
+  spec.mutable_train()->mutable_zero()->set_stage(0);
+  spec.mutable_train()->mutable_powersgd()->set_rank(2);
+  spec.mutable_train()->mutable_powersgd()->set_start_step(10);
+  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
+  ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
+  ExpectGoesOnAfter(cluster, spec, expected, /*lost_trainer=*/1);
+}
+
+// Each rank has half of the experts: what it alone has is in the checkpoint.
+TEST_F(ElasticTest, ExpertRanksGoOnFromACheckpointAsIfNothingHadHappened) {
+  Cluster cluster(folder_, {.workers = 1, .slots = 2});
+  cluster.Start();
+  v1::JobSpec spec = Job(/*steps=*/120);
+  spec.mutable_checkpoint()->set_every(20);
+  const v1::Gpt2Spec like = spec.model().gpt2();
+  v1::LlamaSpec& model = *spec.mutable_model()->mutable_llama();
+  model.set_layers(like.layers());
+  model.set_width(like.width());
+  model.set_heads(like.heads());
+  model.set_hidden(2 * like.width());
+  model.set_context(like.context());
+  model.set_vocabulary(like.vocabulary());
+  model.mutable_experts()->set_count(4);
+  model.mutable_experts()->set_per_token(2);
+  spec.mutable_resources()->mutable_mesh()->set_expert(2);
+  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
+  ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
+  ExpectGoesOnAfter(cluster, spec, expected, /*lost_trainer=*/1);
 }
 
 TEST_F(ElasticTest, AJobGrowsOntoANewHost) {
