@@ -39,6 +39,9 @@ struct PublishedRun {
   double tokens_per_second;  // of a rank
   const char* note;          // what is known to differ; empty: nothing
   double memory_part = 1;    // of the profile's bandwidth of memory: that of their GPUs
+  int pipeline = 1;
+  int chunks = 1;  // of a pipeline's rank: interleaved if there are several
+  int context = 1;
 };
 
 const std::vector<PublishedRun>& PublishedRuns();

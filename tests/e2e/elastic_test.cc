@@ -202,7 +202,8 @@ TEST_F(ElasticTest, ContextRanksGoOnWithFewerDataRanks) {
   ExpectGoesOnWithHalfTheHosts([](v1::MeshSpec* mesh) { mesh->set_context(2); });
 }
 
-// Gradients that travel as factors: each rank's error is its own, and in the checkpoint.
+// Gradients that travel as factors: the right ones are in the checkpoint, and what they left out is
+// forgotten at every save, whether or not a rank is lost.
 TEST_F(ElasticTest, FactorsOfGradientsGoOnFromACheckpointAsIfNothingHadHappened) {
   Cluster cluster(folder_, {.workers = 1, .slots = 2});
   cluster.Start();

@@ -2,8 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/optimizer_fields.h"
+#include "common/spec/sizes.h"
 #include "common/status_macros.h"
-#include "engine/plan/pipeline/schedule.h"
 
 namespace milepost::plan {
 namespace {
