@@ -67,6 +67,33 @@ TEST(MeshTest, SaysWhatItMustDivideAndTheNearestThatDoes) {
               HasSubstr("must divide model.gpt2.heads (4), got 8; nearest: 4"));
 }
 
+// With fewer heads of keys than tensor ranks neighbours have the same one.
+TEST(MeshTest, TensorRanksShareHeadsOfKeys) {
+  const auto spec = [](int kv_heads, int tensor) {
+    return MeshSpec([=](JobSpec* s) {
+      v1::LlamaSpec* model = s->mutable_model()->mutable_llama();
+      model->set_layers(2);
+      model->set_width(96);
+      model->set_heads(12);
+      model->set_kv_heads(kv_heads);
+      model->set_hidden(192);
+      model->set_context(64);
+      model->set_vocabulary(256);
+      s->mutable_resources()->set_ranks(tensor);
+      s->mutable_resources()->mutable_mesh()->set_tensor(tensor);
+    });
+  };
+  for (const auto& [kv_heads, tensor] : {std::pair(1, 4), {2, 4}, {2, 12}, {6, 12}, {6, 3}}) {
+    EXPECT_EQ(ValidateJobSpec(spec(kv_heads, tensor)), absl::OkStatus()) << kv_heads << tensor;
+  }
+  EXPECT_THAT(ValidateJobSpec(spec(4, 6)).message(),
+              HasSubstr("must divide model.llama.kv_heads (4) or be a multiple of it, got 6; "
+                        "nearest: 3"));
+  // More than a host's ranks are for --set alone.
+  EXPECT_THAT(PossibleTensors(spec(2, 12)), ElementsAre(1, 2, 4, 6));
+  EXPECT_THAT(PossibleTensors(spec(12, 12)), ElementsAre(1, 2, 3, 4, 6, 12));
+}
+
 TEST(MeshTest, ElasticBoundsAreWholeGroups) {
   const auto message = [](int least) {
     return std::string(ValidateJobSpec(MeshSpec([=](JobSpec* s) {
@@ -282,6 +309,7 @@ TEST(MeshTest, KnowsWhichContextRanksDivideTheHeads) {
   EXPECT_THAT(dividing(2, 1), ElementsAre(1, 2, 4, 6, 12));
   EXPECT_THAT(dividing(4, 1), ElementsAre(1, 2, 4, 12));
   EXPECT_THAT(dividing(4, 2), ElementsAre(1, 2, 6));
+  EXPECT_THAT(dividing(1, 2), ElementsAre(1, 2, 3, 6));
 }
 
 TEST(MeshTest, StagesHaveContextRanks) {

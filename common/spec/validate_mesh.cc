@@ -25,7 +25,13 @@ constexpr char kExpert[] = "resources.mesh.expert";
 struct Divided {
   std::string field;
   int64_t size = 0;
+  bool shared = false;  // by neighbours, where there are more tensor ranks
+
+  bool By(int tensor) const { return size % tensor == 0 || (shared && tensor % size == 0); }
 };
+
+// With fewer heads of keys than tensor ranks, more of these than a host has are never faster.
+constexpr int kMostSharingTensors = 8;
 
 // Of the model, what is cut into equal parts.
 std::vector<Divided> DividedSizes(const v1::ModelSpec& model) {
@@ -36,7 +42,7 @@ std::vector<Divided> DividedSizes(const v1::ModelSpec& model) {
   if (model.has_gpt2()) sizes.push_back({field("heads"), model.gpt2().heads()});
   if (model.has_llama()) {
     sizes.push_back({field("heads"), model.llama().heads()});
-    sizes.push_back({field("kv_heads"), model.llama().kv_heads()});
+    sizes.push_back({field("kv_heads"), model.llama().kv_heads(), /*shared=*/true});
     if (model.llama().has_experts()) {
       sizes.push_back({field("experts.hidden"), model.llama().experts().hidden()});
     } else {
@@ -56,11 +62,9 @@ std::vector<Divided> DividedSizes(const v1::ModelSpec& model) {
 
 // The next smaller number that divides the ranks and all sizes; 1 does.
 int NearestTensor(int tensor, int ranks, const std::vector<Divided>& sizes) {
-  const auto divides = [&](int64_t size) { return size % tensor == 0; };
   for (--tensor; tensor > 1; --tensor) {
-    bool all = divides(ranks);
-    for (const Divided& divided : sizes) all = all && divides(divided.size);
-    if (all) break;
+    const auto divides = [&](const Divided& divided) { return divided.By(tensor); };
+    if (ranks % tensor == 0 && absl::c_all_of(sizes, divides)) break;
   }
   return std::max(tensor, 1);
 }
@@ -68,13 +72,14 @@ int NearestTensor(int tensor, int ranks, const std::vector<Divided>& sizes) {
 void CheckDivided(const v1::JobSpec& spec, Checker* check) {
   const int tensor = TensorRanks(spec.resources()), ranks = spec.resources().ranks();
   const std::vector<Divided> sizes = DividedSizes(spec.model());
-  const auto wrong = [&](absl::string_view what, int64_t size) {
-    check->Add(kTensor, absl::StrCat("must divide ", what, " (", size, "), got ", tensor,
+  const auto wrong = [&](const Divided& what) {
+    check->Add(kTensor, absl::StrCat("must divide ", what.field, " (", what.size, ")",
+                                     what.shared ? " or be a multiple of it" : "", ", got ", tensor,
                                      "; nearest: ", NearestTensor(tensor, ranks, sizes)));
   };
-  if (ranks % tensor != 0) return wrong("resources.ranks", ranks);
+  if (ranks % tensor != 0) return wrong({"resources.ranks", ranks});
   for (const Divided& divided : sizes) {
-    if (divided.size % tensor != 0) return wrong(divided.field, divided.size);
+    if (!divided.By(tensor)) return wrong(divided);
   }
 }
 
@@ -267,9 +272,10 @@ std::vector<int> PossibleTensors(const v1::JobSpec& normalized) {
   std::vector<int> tensors = {1};
   for (int tensor = 2; tensor <= with.resources().ranks(); ++tensor) {
     with.mutable_resources()->mutable_mesh()->set_tensor(tensor);
-    bool divides = with.resources().ranks() % tensor == 0;
-    for (const Divided& divided : sizes) divides = divides && divided.size % tensor == 0;
-    if (!divides) continue;
+    const auto divides = [&](const Divided& divided) {
+      return divided.By(tensor) && (divided.size % tensor == 0 || tensor <= kMostSharingTensors);
+    };
+    if (with.resources().ranks() % tensor != 0 || !absl::c_all_of(sizes, divides)) continue;
     Checker check;
     CheckMesh(with, &check);
     if (check.Take().empty()) tensors.push_back(tensor);
@@ -280,7 +286,7 @@ std::vector<int> PossibleTensors(const v1::JobSpec& normalized) {
 bool ContextDividesHeads(const v1::JobSpec& normalized, int context) {
   for (const Divided& divided : DividedSizes(normalized.model())) {
     if (!absl::EndsWith(divided.field, "heads")) continue;
-    const int64_t heads = divided.size / TensorRanks(normalized.resources());
+    const int64_t heads = std::max<int64_t>(1, divided.size / TensorRanks(normalized.resources()));
     const bool shared = absl::EndsWith(divided.field, ".kv_heads") && context % heads == 0;
     if (heads % context != 0 && !shared) return false;
   }

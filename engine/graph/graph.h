@@ -203,17 +203,21 @@ struct Op {
 };
 
 // Which elements of a whole tensor a tensor rank has: `run` neighbouring ones of every `period`.
-// Rank t has elements [t run, (t + 1) run) of each, so run times the number of tensor ranks is the
-// period.
+// Rank t has elements [p run, (p + 1) run) of each, where p is its piece, so run times the number
+// of pieces is the period.
 struct TensorDivision {
   int64_t run = 0;  // 0: the tensor is whole
   int64_t period = 0;
+  // So many neighbouring ranks have the same piece: heads of keys, of which there are fewer than
+  // ranks.
+  int64_t sharers = 1;
 
   bool whole() const { return run == 0; }
+  int64_t PieceOf(int64_t tensor_rank) const { return tensor_rank / sharers; }
   // Of rank `tensor_rank`: the whole tensor's element that its element `own` is. At the tensor's
   // end, or beyond, where ranks have more places than the tensor has elements: those are padding.
   int64_t WholeIndex(int64_t own, int64_t tensor_rank) const {
-    return whole() ? own : own / run * period + tensor_rank * run + own % run;
+    return whole() ? own : own / run * period + PieceOf(tensor_rank) * run + own % run;
   }
 };
 
@@ -239,7 +243,8 @@ struct Parameter {
   // Of one that tensor ranks divide: its own shape, where its value has that of a rank's part.
   std::vector<int64_t> undivided = {};
   TensorDivision division = {};
-  // Tensor ranks have it whole, and each makes a part of its gradient: of some rows or heads.
+  // Tensor ranks have it whole, or share a piece of it, and each makes a part of its gradient: of
+  // some rows or heads.
   bool partial = false;
   // Of an expert that only some of the expert ranks have; `elsewhere` to the others.
   bool of_experts = false;

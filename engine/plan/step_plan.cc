@@ -55,6 +55,10 @@ std::string InputName(absl::string_view name, int64_t micro_batch) {
   return micro_batch == 0 ? std::string(name) : absl::StrCat(name, ", micro-batch ", micro_batch);
 }
 
+int FlatGroup::Alike(const PlanOptions& options) const {
+  return divided ? sharers : options.tensor;
+}
+
 bool FlatGroup::IsCopy(const PlanOptions& options) const { return shared && options.stage > 0; }
 
 const char* Name(Optimizer optimizer) { return optim::DefinitionOf(optimizer).name; }

@@ -133,6 +133,11 @@ struct FlatGroup {
   // Each tensor rank makes a part of its gradient (graph::Parameter::partial); kReduceParts sums
   // these.
   bool partial = false;
+  // Of divided parameters: so many neighbouring tensor ranks have the same
+  // (graph::TensorDivision::sharers), each with a part of the gradient.
+  int sharers = 1;
+  // Tensor ranks that have the same parameters.
+  int Alike(const PlanOptions& options) const;
   // Another pipeline stage has the same parameters; both update them, by the sum of their
   // gradients.
   bool shared = false;

@@ -303,6 +303,7 @@ TEST(DeviceTraining, TensorRanksTrainAsOneRankOnTheCpu) {
     for (TinyOptions options :
          {TinyOptions{.dropout = 0.1}, TinyOptions{.llama = true, .kv_heads = 4, .qkv_bias = true},
           TinyOptions{.llama = true, .qk_norm = true},
+          TinyOptions{.llama = true, .kv_heads = 1, .qkv_bias = true},
           TinyOptions{.bert = true, .documents = true}}) {
       options.steps = 2;
       options.layers = 1;

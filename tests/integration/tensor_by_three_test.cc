@@ -50,6 +50,7 @@ std::vector<TinyFamily> Families() {
   return {{"gpt2", {.dropout = 0.1}},
           {"llama", {.llama = true, .kv_heads = 3, .qkv_bias = true}},
           {"qwen3", {.llama = true, .kv_heads = 6, .qk_norm = true}},
+          {"one head of keys", {.llama = true, .kv_heads = 1, .qkv_bias = true}},
           {"gemma3", {.llama = true, .kv_heads = 3, .tied = true, .gemma3 = true}},
           {"bert", {.dropout = 0.1, .bert = true, .documents = true}},
           {"heads", {.documents = true, .heads = true}}};

@@ -45,6 +45,7 @@ TinyOptions On(const Mesh& mesh, TinyOptions options) {
 std::vector<TinyFamily> Families() {
   return {{"gpt2", {.dropout = 0.1}},
           {"llama", {.llama = true, .kv_heads = 4, .qkv_bias = true}},
+          {"one head of keys", {.llama = true, .kv_heads = 1, .qkv_bias = true}},
           {"windows", {.llama = true, .tied = true, .activation = v1::LlamaSpec::ACTIVATION_GEGLU}},
           {"qwen3", {.llama = true, .kv_heads = 4, .qk_norm = true}},
           {"gemma3", {.llama = true, .tied = true, .gemma3 = true}},
@@ -76,7 +77,10 @@ TEST(TensorParallel, TrainsAsOneRankDoes) {
 TEST(TensorParallel, FourRanksDivideEachHeadOfFour) {
   const TinyJob job;
   for (const TinyOptions& options :
-       {TinyOptions{}, TinyOptions{.llama = true, .kv_heads = 4}, TinyOptions{.bert = true}}) {
+       {TinyOptions{}, TinyOptions{.llama = true, .kv_heads = 4}, TinyOptions{.bert = true},
+        // Two and four neighbours have the same head of keys.
+        TinyOptions{.llama = true, .kv_heads = 2, .qk_norm = true},
+        TinyOptions{.llama = true, .kv_heads = 1, .tied = true, .gemma3 = true}}) {
     const Trained alone = Train(job.Spec(On({}, options)));
     for (const Mesh& mesh : {Mesh{1, 4, 1}, Mesh{2, 4, 3}}) {
       SCOPED_TRACE(NameOf(mesh));
@@ -261,7 +265,7 @@ TEST(TensorParallel, OfImages) {
 TEST(TensorParallel, ClipsByTheWholeModelsNorm) {
   const TinyJob job;
   const auto spec = [&](const Mesh& mesh) {
-    v1::JobSpec made = job.Spec(On(mesh, {.llama = true, .qk_norm = true}));
+    v1::JobSpec made = job.Spec(On(mesh, {.llama = true, .kv_heads = 1, .qk_norm = true}));
     made.mutable_train()->set_clip_norm(0.05);
     return made;
   };
@@ -285,10 +289,12 @@ TEST(TensorParallel, WithFrozenParameters) {
     ExpectAlike(Train(spec({2, 2, 1})), Train(spec({})), 1e-5);
   }
   const auto spec = [&](const Mesh& mesh) {
-    v1::JobSpec made = job.Spec(On(mesh, {.llama = true, .qk_norm = true}));
-    v1::ParameterGroupSpec& group = *made.mutable_train()->mutable_optimizer()->add_groups();
-    group.set_match("*.q_norm.*");
-    group.set_freeze(true);
+    v1::JobSpec made = job.Spec(On(mesh, {.llama = true, .kv_heads = 1, .qk_norm = true}));
+    for (const char* match : {"*.q_norm.*", "*.k_proj.*"}) {
+      v1::ParameterGroupSpec& group = *made.mutable_train()->mutable_optimizer()->add_groups();
+      group.set_match(match);
+      group.set_freeze(true);
+    }
     return made;
   };
   ExpectAlike(Train(spec({2, 2, 1})), Train(spec({})), 1e-5);
@@ -321,7 +327,8 @@ TEST(TensorParallel, SendsWhatIsPlannedAndKeepsTensorRanksAlike) {
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
     for (const int stage : {0, 1, 3}) {
       const v1::JobSpec spec = job.Spec(On(
-          {2, 2, stage}, {.precision = precision, .dropout = 0.1, .llama = true, .qk_norm = true}));
+          {2, 2, stage},
+          {.precision = precision, .dropout = 0.1, .llama = true, .kv_heads = 1, .qk_norm = true}));
       SCOPED_TRACE(absl::StrCat("stage ", stage));
       std::vector<std::vector<Held>> held(4);
       ExpectSendsWhatIsPlanned(spec, [&](size_t rank, TrainingSession& session) {

@@ -9,14 +9,15 @@ namespace milepost::plan {
 
 namespace {
 
-// Of the optimizer's states: a rank's shard, or what it saves of it, and of that one of `alike`
-// where all tensor ranks have it.
-int64_t StateBytes(const StepPlan& plan, bool saved, int alike) {
+// Of the optimizer's states: a rank's shard, or what it saves of it and of what other tensor ranks
+// have alike.
+int64_t StateBytes(const StepPlan& plan, bool saved) {
   int64_t bytes = 0;
   for (const FlatGroup& group : plan.groups) {
     if (group.base) continue;
-    const int parts = saved ? group.Ranks(plan.options) : group.Shards(plan.options);
-    const int64_t elements = group.padded_elements / (group.divided ? parts : parts * alike);
+    const int parts =
+        saved ? group.Ranks(plan.options) * group.Alike(plan.options) : group.Shards(plan.options);
+    const int64_t elements = group.padded_elements / parts;
     for (const GroupState& state : StatesOf(group)) {
       bytes += elements / state.elements_per_item * ByteSize(state.dtype);
     }
@@ -44,7 +45,8 @@ int64_t CheckpointBytes(const StepPlan& plan) {
   int64_t bytes = 0;
   for (const std::vector<FlatGroup>* groups : {&plan.groups, &plan.elsewhere}) {
     for (const FlatGroup& group : *groups) {
-      const int64_t elements = group.padded_elements * (group.divided ? plan.options.tensor : 1);
+      const int64_t elements =
+          group.padded_elements * (plan.options.tensor / group.Alike(plan.options));
       for (const GroupState& state : StatesOf(group)) {
         bytes += elements / state.elements_per_item * ByteSize(state.dtype);
       }
@@ -54,7 +56,7 @@ int64_t CheckpointBytes(const StepPlan& plan) {
 }
 
 int64_t SnapshotBytes(const StepPlan& plan) {
-  return StateBytes(plan, /*saved=*/true, plan.options.tensor) + FactorBytes(plan);
+  return StateBytes(plan, /*saved=*/true) + FactorBytes(plan);
 }
 
 namespace {
@@ -131,7 +133,7 @@ int64_t CopyBytes(const StepPlan& plan) {
 
 int64_t HostBytes(const StepPlan& plan) {
   const int64_t copies =
-      CopyBytes(plan) + plan.options.state_copies * StateBytes(plan, /*saved=*/false, 1);
+      CopyBytes(plan) + plan.options.state_copies * StateBytes(plan, /*saved=*/false);
   if (!plan.options.Offloads()) return copies;
   const bool draft = plan.host_arena_bytes == 0;
   return copies + (draft ? LeastBytes(plan, Memory::kHost) : plan.host_arena_bytes);

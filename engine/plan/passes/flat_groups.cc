@@ -16,8 +16,9 @@ namespace {
 
 // What the parameters of a group have in common: their block, how they are updated, their type, and
 // whether tensor ranks divide them or make parts of their gradients, whether other pipeline stages
-// have them too, and whether they are of experts that ranks share out.
-using GroupKey = std::tuple<int, bool, bool, DType, Optimizer, bool, bool, bool, bool>;
+// have them too, whether they are of experts that ranks share out, and how many tensor ranks have
+// the same part.
+using GroupKey = std::tuple<int, bool, bool, DType, Optimizer, bool, bool, bool, bool, int>;
 
 GroupKey KeyOf(const FlatGroup& group) {
   return {group.block,
@@ -28,7 +29,8 @@ GroupKey KeyOf(const FlatGroup& group) {
           group.divided,
           group.partial,
           group.shared,
-          group.of_experts};
+          group.of_experts,
+          group.sharers};
 }
 
 // The group that the parameter belongs to, but for what groups hold.
@@ -41,6 +43,7 @@ FlatGroup GroupOf(const graph::Graph& graph, const graph::Parameter& parameter,
           .base = update.frozen && parameter.base,
           .divided = !parameter.division.whole(),
           .partial = parameter.partial && !update.frozen,
+          .sharers = static_cast<int>(parameter.division.sharers),
           .shared = parameter.shared,
           .of_experts = parameter.of_experts,
           .parameter_dtype = value.dtype};

@@ -28,6 +28,8 @@ struct DividedLayers {
   size_t first = 0;
   std::vector<size_t> between;
   std::vector<size_t> last;
+  // Of attention with fewer heads of keys than ranks: so many neighbours have the same one.
+  int64_t sharers = 1;
 };
 
 // A layer of experts: what makes its rows, what is divided, and what adds up a token's experts.
@@ -76,8 +78,10 @@ class LayerDivider {
         MP_RETURN_IF_ERROR(Divide(experts));
       }
       if (graph_.ops[i].kind != OpKind::kLinear || rows_.contains(i)) continue;
-      const std::optional<DividedLayers> layers = Find(i);
-      if (layers.has_value()) MP_RETURN_IF_ERROR(Divide(*layers));
+      std::optional<DividedLayers> layers = Find(i);
+      if (!layers.has_value()) continue;
+      layers->sharers = SharersOf(*layers);
+      MP_RETURN_IF_ERROR(Divide(*layers));
     }
     if (rows_.empty()) {
       return absl::InvalidArgumentError(
@@ -119,13 +123,25 @@ class LayerDivider {
     return layers.last.empty() ? std::nullopt : std::make_optional(std::move(layers));
   }
 
+  // Keys and values have weights of their own there.
+  int64_t SharersOf(const DividedLayers& layers) const {
+    if (graph_.ops[layers.first].attributes.parts == 1) return 1;
+    for (const size_t i : layers.between) {
+      const Op& op = graph_.ops[i];
+      if (op.kind != OpKind::kAttention || op.attributes.kv_heads >= ranks_) continue;
+      if (ranks_ % op.attributes.kv_heads == 0) return ranks_ / op.attributes.kv_heads;
+    }
+    return 1;
+  }
+
   absl::Status Divide(const DividedLayers& layers) {
     MP_RETURN_IF_ERROR(DivideColumns(layers));
-    for (const size_t i : layers.between) MP_RETURN_IF_ERROR(DivideBetween(i));
+    for (const size_t i : layers.between) MP_RETURN_IF_ERROR(DivideBetween(i, layers.sharers));
     for (const size_t i : layers.last) {
       Op& op = graph_.ops[i];
       op.attributes.divided = true;
-      MP_RETURN_IF_ERROR(DivideParameter(i, op.inputs[1], op.attributes.transposed ? 1 : 0, 1));
+      MP_RETURN_IF_ERROR(DivideParameter(i, op.inputs[1], op.attributes.transposed ? 1 : 0, 1,
+                                         /*sharers=*/1));
       rows_.insert(i);
     }
     return absl::OkStatus();
@@ -170,13 +186,14 @@ class LayerDivider {
       Op& op = graph_.ops[i];
       op.attributes.divided = true;
       for (size_t w = 2; w < op.inputs.size(); ++w) {
-        MP_RETURN_IF_ERROR(DivideParameter(i, op.inputs[w], i == experts.first ? 0 : 1, 1));
+        MP_RETURN_IF_ERROR(
+            DivideParameter(i, op.inputs[w], i == experts.first ? 0 : 1, 1, /*sharers=*/1));
       }
     }
     Op& first = graph_.ops[experts.first];
     MP_RETURN_IF_ERROR(
-        DivideDimension(experts.first, graph_.values[first.outputs[0].value].shape[1]));
-    for (const size_t i : experts.between) MP_RETURN_IF_ERROR(DivideBetween(i));
+        DivideDimension(experts.first, graph_.values[first.outputs[0].value].shape[1], ranks_));
+    for (const size_t i : experts.between) MP_RETURN_IF_ERROR(DivideBetween(i, /*sharers=*/1));
     graph_.ops[experts.combine].attributes.divided = true;
     rows_.insert(experts.combine);
     return absl::OkStatus();
@@ -202,44 +219,58 @@ class LayerDivider {
     Op& op = graph_.ops[layers.first];
     op.attributes.divided = true;
     op.attributes.divides_columns = true;
+    int64_t columns = 0;
     for (size_t i = 1; i < op.inputs.size(); ++i) {
+      const int64_t part = static_cast<int64_t>(i - 1) % op.attributes.parts;
       const bool bias = static_cast<int64_t>(i) > op.attributes.parts;
       const int axis = bias || op.attributes.transposed ? 0 : 1;
-      MP_RETURN_IF_ERROR(DivideParameter(layers.first, op.inputs[i], axis, pieces));
+      const int64_t sharers = part > 0 ? layers.sharers : 1;  // behind the queries
+      MP_RETURN_IF_ERROR(DivideParameter(layers.first, op.inputs[i], axis, pieces, sharers));
+      if (!bias) columns += graph_.values[op.inputs[i]].shape[static_cast<size_t>(axis)];
     }
-    return DivideDimension(layers.first, graph_.values[op.outputs[0].value].shape[1]);
+    graph_.values[op.outputs[0].value].shape[1] = columns;
+    return absl::OkStatus();
   }
 
-  absl::Status DivideBetween(size_t i) {
+  absl::Status DivideBetween(size_t i, int64_t sharers) {
     Op& op = graph_.ops[i];
     op.attributes.divided = true;
     if (op.kind == OpKind::kQkNorm) {  // one gamma for all heads, of which a rank has some
       for (const size_t gamma : {1, 2}) Partial(op.inputs[gamma]);
     }
-    if (op.kind == OpKind::kAttention || op.kind == OpKind::kRope || op.kind == OpKind::kQkNorm) {
-      MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.kv_heads));
-      MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.heads));
+    const bool with_keys = op.kind == OpKind::kRope || op.kind == OpKind::kQkNorm;
+    const int64_t all = op.attributes.heads + 2 * op.attributes.kv_heads;
+    if (op.kind == OpKind::kAttention || with_keys) {
+      MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.kv_heads, ranks_ / sharers));
+      MP_RETURN_IF_ERROR(DivideDimension(i, op.attributes.heads, ranks_));
     }
     // Attention's second output has a row for each head.
     for (const graph::Output& output : op.outputs) {
       if (output.value == kNoValue) continue;
-      MP_RETURN_IF_ERROR(DivideDimension(i, graph_.values[output.value].shape[1]));
+      int64_t& columns = graph_.values[output.value].shape[1];
+      if (with_keys) {
+        columns = columns / all * (op.attributes.heads + 2 * op.attributes.kv_heads);
+      } else {
+        MP_RETURN_IF_ERROR(DivideDimension(i, columns, ranks_));
+      }
     }
     return absl::OkStatus();
   }
 
   void Partial(ValueId parameter) { graph_.parameters[parameters_.at(parameter)].partial = true; }
 
-  absl::Status DivideDimension(size_t op, int64_t& size) const {
-    if (size % ranks_ != 0) {
+  absl::Status DivideDimension(size_t op, int64_t& size, int64_t among) const {
+    if (size % among != 0) {
       return absl::InvalidArgumentError(absl::StrCat("resources.mesh.tensor: ", NameOf(op), ": ",
-                                                     ranks_, " does not divide ", size));
+                                                     among, " does not divide ", size));
     }
-    size /= ranks_;
+    size /= among;
     return absl::OkStatus();
   }
 
-  absl::Status DivideParameter(size_t op, ValueId value, int axis, int64_t pieces) {
+  // `pieces` that lie side by side along the axis are each divided. `sharers` ranks have the same.
+  absl::Status DivideParameter(size_t op, ValueId value, int axis, int64_t pieces,
+                               int64_t sharers) {
     graph::Parameter& parameter = graph_.parameters[parameters_.at(value)];
     graph::Shape& shape = graph_.values[value].shape;
     if (!parameter.division.whole()) {
@@ -250,10 +281,13 @@ class LayerDivider {
     parameter.undivided.assign(shape.begin(), shape.end());
     int64_t inner = 1;
     for (size_t i = static_cast<size_t>(axis) + 1; i < shape.size(); ++i) inner *= shape[i];
+    const int64_t among = ranks_ / sharers;
     int64_t piece = shape[axis] / pieces;
-    MP_RETURN_IF_ERROR(DivideDimension(op, piece));
+    MP_RETURN_IF_ERROR(DivideDimension(op, piece, among));
     shape[axis] = piece * pieces;
-    parameter.division = {.run = piece * inner, .period = piece * inner * ranks_};
+    parameter.division = {
+        .run = piece * inner, .period = piece * inner * among, .sharers = sharers};
+    if (sharers > 1) Partial(value);
     return absl::OkStatus();
   }
 

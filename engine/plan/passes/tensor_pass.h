@@ -6,7 +6,9 @@
 //
 // A linear layer whose output goes, by heads or element by element, into other linear layers alone
 // is divided with what is between them. Each rank has some columns of the first layer (whole heads
-// of attention), its part of what is between, and the rows of the last layers that read it. The sum
+// of attention), its part of what is between, and the rows of the last layers that read it. Where
+// attention has fewer heads of keys than there are ranks, neighbours have the same one
+// (graph::TensorDivision::sharers), and each makes a part of its weights' gradient. The sum
 // of what the ranks make of the last layers is the layer's output (kTensorReduce); the bias is
 // added to the sum. In the backward the gradient of the first layer's input is such a sum too. Of
 // experts each rank has such a part of every one; all ranks route all rows, alike. The vocabulary

@@ -101,6 +101,67 @@ TEST(TensorPass, SumsAreVerified) {
   }
 }
 
+v1::JobSpec LlamaSpec(int64_t kv_heads) {
+  v1::JobSpec spec = SpecOf({});
+  v1::LlamaSpec& llama = *spec.mutable_model()->mutable_llama();
+  llama.set_layers(2);
+  llama.set_width(64);
+  llama.set_heads(8);
+  llama.set_kv_heads(kv_heads);
+  llama.set_hidden(48);
+  llama.set_context(32);
+  llama.set_vocabulary(96);
+  NormalizeJobSpec(&spec);
+  return spec;
+}
+
+// Of four ranks the first two have the first of two heads of keys, and the others the second.
+TEST(TensorPass, NeighboursHaveTheSameHeadOfKeys) {
+  graph::Graph graph = ForwardOf(LlamaSpec(/*kv_heads=*/2));
+  ASSERT_EQ(DivideLayers(graph, 4), absl::OkStatus());
+  const graph::Parameter& keys = ParameterNamed(graph, "layers.0.self_attn.k_proj.weight");
+  EXPECT_EQ(graph.values[keys.value].shape, (graph::Shape{8, 64}));
+  EXPECT_EQ(keys.division.sharers, 2);
+  EXPECT_TRUE(keys.partial);
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(keys.division.WholeIndex(65, rank), rank / 2 * 8 * 64 + 65);
+  }
+  const graph::Parameter& queries = ParameterNamed(graph, "layers.0.self_attn.q_proj.weight");
+  EXPECT_EQ(graph.values[queries.value].shape, (graph::Shape{16, 64}));
+  EXPECT_EQ(queries.division.sharers, 1);
+  EXPECT_FALSE(queries.partial);
+  for (const graph::Op& op : graph.ops) {
+    if (op.kind != graph::OpKind::kAttention) continue;
+    EXPECT_EQ(op.attributes.heads, 2);
+    EXPECT_EQ(op.attributes.kv_heads, 1);
+    EXPECT_EQ(graph.values[op.inputs[0]].shape[1], (2 + 2 * 1) * 8);
+  }
+}
+
+TEST(TensorPass, WhatNeighboursMakeOfTheSameHeadIsSummedOverThem) {
+  PlanOptions options = OptionsOf(2, 1, DType::kBf16);
+  options.tensor = 4;
+  const absl::StatusOr<StepPlan> plan = PlanTraining(LlamaSpec(/*kv_heads=*/2), options);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  int sums = 0;
+  for (const PlannedOp& op : plan->train.ops) {
+    if (op.op.kind != graph::OpKind::kReduceParts) continue;
+    const FlatGroup& group = plan->groups[static_cast<size_t>(op.op.attributes.group)];
+    sums += group.sharers == 2 ? 1 : 0;
+    EXPECT_EQ(op.wire_bytes, 2 * (group.sharers == 2 ? 0.5 : 0.75) * 4 *
+                                 static_cast<double>(group.padded_elements));
+  }
+  EXPECT_EQ(sums, 2);  // of each layer
+  for (const auto& change : {+[](FlatGroup& group) { group.partial = false; },
+                             +[](FlatGroup& group) { group.sharers = 4; }}) {
+    StepPlan wrong = *plan;
+    for (FlatGroup& group : wrong.groups) {
+      if (group.sharers == 2) change(group);
+    }
+    EXPECT_THAT(Verify(wrong).message(), HasSubstr("is not summed over these"));
+  }
+}
+
 TEST(TensorPass, NamesWhatCannotBeDivided) {
   graph::Graph graph = ForwardOf(SpecOf({.heads = 4}));
   const absl::Status status = DivideLayers(graph, 3);

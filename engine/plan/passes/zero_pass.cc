@@ -191,11 +191,11 @@ class TrainingOps {
     return options_.GradientsPass() ? When::kEveryMicroStep : When::kLastMicroStep;
   }
 
-  // An all-reduce among the tensor ranks.
+  // An all-reduce among the tensor ranks that have the same parameters.
   void AddParts(int group) {
     PlannedOp& op = Add(OpKind::kReduceParts, WhenReduced(), group);
     op.bytes = 2 * 4 * Padded(group);
-    op.wire_bytes = 2 * (1 - 1.0 / options_.tensor) * 4 * Padded(group);
+    op.wire_bytes = 2 * (1 - 1.0 / groups_[group].Alike(options_)) * 4 * Padded(group);
   }
 
   void AddReduction(int group) {

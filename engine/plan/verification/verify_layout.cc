@@ -381,9 +381,9 @@ double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
     return 4 * static_cast<double>(plan.groups[planned.op.attributes.group].padded_elements);
   }
   if (planned.op.kind == graph::OpKind::kReduceParts) {  // an all-reduce in f32
-    const auto elements =
-        static_cast<double>(plan.groups[planned.op.attributes.group].padded_elements);
-    return 2 * (1 - 1.0 / options.tensor) * 4 * elements;
+    const FlatGroup& group = plan.groups[planned.op.attributes.group];
+    const double ranks = group.sharers > 1 ? group.sharers : options.tensor;
+    return 2 * (1 - 1 / ranks) * 4 * static_cast<double>(group.padded_elements);
   }
   if (planned.op.kind == graph::OpKind::kTensorScatter) {  // every other rank's rows of its part
     const graph::Value& own = plan.train.graph.values[planned.op.outputs[0].value];
@@ -521,11 +521,27 @@ absl::Status VerifyCaches(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
+// What neighbouring tensor ranks have alike is summed over just these.
+absl::Status VerifySharers(const StepPlan& plan, const graph::Graph& graph,
+                           const FlatGroup& group) {
+  if (group.sharers < 1 || plan.options.tensor % group.sharers != 0) {
+    return Violation("group ", group.name, ": ", group.sharers, " tensor ranks are no part of ",
+                     plan.options.tensor);
+  }
+  for (const GroupParameter& p : group.parameters) {
+    const int64_t sharers = graph.parameters[p.parameter].division.sharers;
+    if (sharers == group.sharers && (sharers == 1 || group.partial || group.frozen)) continue;
+    return Violation(p.name, ": what ", sharers, " tensor ranks have is not summed over these");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status VerifyGroups(const StepPlan& plan) {
   const graph::Graph& graph = plan.prompt.ops.empty() ? plan.evaluate.graph : plan.prompt.graph;
   std::vector<int> appearances(graph.parameters.size(), 0);
   for (const FlatGroup& group : plan.groups) {
     MP_RETURN_IF_ERROR(VerifyGroup(plan, group, appearances));
+    MP_RETURN_IF_ERROR(VerifySharers(plan, graph, group));
   }
   for (const FlatGroup& group : plan.elsewhere) {
     for (const GroupParameter& p : group.parameters) ++appearances.at(p.parameter);

@@ -48,7 +48,7 @@ class RowsVerifier {
     for (const FlatGroup& group : plan.groups) {
       for (const GroupParameter& p : group.parameters) {
         const ValueId gradient = graph_.parameters[p.parameter].gradient;
-        if (gradient != kNoValue) partial_[gradient] = group.partial;
+        if (gradient != kNoValue) partial_[gradient] = group.partial && group.sharers == 1;
       }
     }
   }

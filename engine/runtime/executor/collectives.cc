@@ -43,7 +43,7 @@ class CollectiveMaker {
         call = GradientAmong(OuterStages(plan_.options, rank_, tensor_rank_));
         break;
       case OpKind::kReduceParts:
-        call = GradientAmong(TensorRanks());
+        call = GradientAmong(AlikeRanks());
         break;
       case OpKind::kReduceReplicas:
         call = ReduceReplicas();
@@ -127,6 +127,11 @@ class CollectiveMaker {
   }
   comm::RankSet TensorRanks() const {
     return {rank_of_job_ - tensor_rank_, plan_.options.tensor, 1};
+  }
+  // Of them those that have the group's parameters too.
+  comm::RankSet AlikeRanks() const {
+    const int ranks = Group().Alike(plan_.options);
+    return {rank_of_job_ - tensor_rank_ % ranks, ranks, 1};
   }
   bool Rounded() const { return plan_.options.grad_reduce == DType::kBf16; }
 

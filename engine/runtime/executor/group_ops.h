@@ -70,14 +70,14 @@ inline int64_t MuonMatricesBefore(const OpBinding& b) {
   return matrices;
 }
 
-// The groups whose norms this rank adds to the step's: what all tensor ranks have alike counts
+// The groups whose norms this rank adds to the step's: what several tensor ranks have alike counts
 // once, and so does what several stages have. In group order.
 inline std::vector<size_t> NormsOfRank(const OpBinding& b) {
   std::vector<size_t> groups;
   for (size_t g = 0; g < b.plan.groups.size(); ++g) {
     const plan::FlatGroup& group = b.plan.groups[g];
     if (group.frozen || group.IsCopy(b.plan.options)) continue;
-    if (b.tensor_rank == 0 || group.divided) groups.push_back(g);
+    if (b.tensor_rank % group.Alike(b.plan.options) == 0) groups.push_back(g);
   }
   return groups;
 }

@@ -144,7 +144,7 @@ StateInterval ParameterStore::Divided(const plan::GroupParameter& p, StateInterv
   if (!InRows(p)) return interval;
   interval.run = division.run;
   interval.period = division.period;
-  interval.first = tensor_rank_ * division.run;
+  interval.first = division.PieceOf(tensor_rank_) * division.run;
   return interval;
 }
 
@@ -181,14 +181,13 @@ std::vector<StateInterval> ParameterStore::HeldBase(int part) const {
 }
 
 // Ranks that hold the same shard (at stage 0: everything) share the work, and so do tensor ranks
-// of what all of them have.
+// of what several of them have.
 ParameterStore::Range ParameterStore::SavedRange(const plan::FlatGroup& group) const {
   if (group.IsCopy(plan_.options)) return {0, 0};
   const int64_t count = group.padded_elements / group.Ranks(plan_.options);
   const int64_t begin = HeldBegin(group) + group.SliceOf(plan_.options, rank_) * count;
-  if (group.divided) return {begin, begin + count};
-  const int64_t ranks = plan_.options.tensor;
-  return {begin + count * tensor_rank_ / ranks, begin + count * (tensor_rank_ + 1) / ranks};
+  const int64_t alike = group.Alike(plan_.options), index = tensor_rank_ % alike;
+  return {begin + count * index / alike, begin + count * (index + 1) / alike};
 }
 
 std::vector<StateInterval> ParameterStore::Saved(int part) const {

@@ -48,8 +48,18 @@ struct IdMessage {
   NcclId id = {};
 };
 
+// Tensor ranks that have the same heads of keys, in whichever stages; 1: none do.
+int SharersOf(const plan::StepPlan& plan) {
+  int sharers = 1;
+  for (const std::vector<plan::FlatGroup>* groups : {&plan.groups, &plan.elsewhere}) {
+    for (const plan::FlatGroup& group : *groups) sharers = std::max(sharers, group.sharers);
+  }
+  return sharers;
+}
+
 // A stage does not know what the others call: all that stages may.
-std::vector<comm::RankSet> RankSetsOfStages(const plan::PlanOptions& options, int rank) {
+std::vector<comm::RankSet> RankSetsOfStages(const plan::StepPlan& plan, int rank) {
+  const plan::PlanOptions& options = plan.options;
   const int data_rank = options.DataRank(rank), tensor_rank = options.TensorRank(rank);
   const auto among = [&](const comm::RankSet& data_ranks) {
     return AmongAllRanks(options, data_ranks, tensor_rank);
@@ -64,6 +74,8 @@ std::vector<comm::RankSet> RankSetsOfStages(const plan::PlanOptions& options, in
   add(among({data_rank % shards, options.Replicas(), shards}));
   add(among(ContextRanks(options, data_rank)));
   add({rank - tensor_rank, options.tensor, 1});
+  const int sharers = SharersOf(plan);
+  add({rank - tensor_rank % sharers, sharers, 1});
   const comm::RankSet outer = OuterStages(options, data_rank, tensor_rank);
   if (outer.count == options.Ranks()) return sets;
   const bool in_it = options.stage == 0 || options.IsLastStage();
@@ -77,7 +89,7 @@ absl::StatusOr<std::vector<comm::RankSet>> RankSetsOf(const plan::StepPlan& plan
                                                       plan::Stream stream) {
   std::vector<comm::RankSet> sets;
   if (stream != plan::Stream::kCommunication) return sets;  // transfers are among all ranks
-  if (plan.options.pipeline > 1) return RankSetsOfStages(plan.options, rank);
+  if (plan.options.pipeline > 1) return RankSetsOfStages(plan, rank);
   for (const plan::Program* program : plan.Programs()) {
     for (const plan::PlannedOp& op : program->ops) {
       MP_ASSIGN_OR_RETURN(const auto call, CollectiveOf(plan, *program, op, rank));

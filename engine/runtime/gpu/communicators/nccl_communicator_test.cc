@@ -184,7 +184,8 @@ TEST(NcclCommunicator, StagesHaveTheSetsOfAllTheirCalls) {
         TinyOptions{.ranks = 24, .tensor = 2, .pipeline = 3, .stage = 3, .group = 2},
         TinyOptions{.ranks = 6, .pipeline = 3, .context = 2, .stage = 1},
         TinyOptions{.ranks = 12, .pipeline = 3, .context = 2, .stage = 3, .group = 2},
-        TinyOptions{.ranks = 24, .tensor = 2, .pipeline = 3, .context = 2, .stage = 0}}) {
+        TinyOptions{.ranks = 24, .tensor = 2, .pipeline = 3, .context = 2, .stage = 0},
+        TinyOptions{.ranks = 24, .tensor = 4, .pipeline = 3, .llama = true, .kv_heads = 2}}) {
     TinyOptions options = tiny;
     options.layers = 3;
     options.micro_batch = 1;
