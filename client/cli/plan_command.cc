@@ -244,10 +244,7 @@ absl::Status DrawTo(const std::string& file, const v1::JobSpec& spec,
         "--draw: there is no pipeline whose schedule could be drawn; give resources.mesh.pipeline");
   }
   MP_ASSIGN_OR_RETURN(const plan::PipelineDraft draft, plan::DraftPipeline(spec, options));
-  std::vector<plan::PassTimes> times;
-  for (const plan::StageSeconds& stage : draft.Seconds(place.profile)) {
-    times.push_back(stage.passes);
-  }
+  const std::vector<plan::PassTimes> times = plan::TimesOfRuns(draft.Seconds(place.profile));
   const std::string title = absl::StrCat(spec.name(), " on ", place.profile.name);
   std::ofstream out(file);
   out << plan::DrawSchedule(plan::ShapeOf(options), times, title);

@@ -205,6 +205,66 @@ TEST(MeshTest, SaysWhatAPipelineBreaks) {
               HasSubstr("at most 256 micro-batches"));
 }
 
+// Of 6 layers; `chunks`: 0 is the default.
+JobSpec InterleavedSpec(int32_t chunks) {
+  return PipelineSpec([&](JobSpec* s) {
+    s->mutable_model()->mutable_gpt2()->set_layers(6);
+    v1::MeshSpec* mesh = s->mutable_resources()->mutable_mesh();
+    mesh->set_schedule(v1::PIPELINE_SCHEDULE_INTERLEAVED);
+    if (chunks != 0) mesh->set_chunks(chunks);
+  });
+}
+
+TEST(MeshTest, ChunksAreOfInterleavedPipelines) {
+  const JobSpec spec = InterleavedSpec(0);
+  EXPECT_EQ(spec.resources().mesh().chunks(), 2);
+  EXPECT_EQ(PipelineChunks(spec.resources()), 2);
+  EXPECT_EQ(ValidateJobSpec(InterleavedSpec(3)), absl::OkStatus());
+  EXPECT_THAT(ValidateJobSpec(InterleavedSpec(4)).message(),
+              HasSubstr("resources.mesh.chunks: times pipeline (2) is more than the model's layers "
+                        "(6), got 4; nearest: 3"));
+  for (const int32_t chunks : {1, 17}) {
+    EXPECT_THAT(ValidateJobSpec(InterleavedSpec(chunks)).message(),
+                HasSubstr("resources.mesh.chunks: expected 2 to 16, got"));
+  }
+  JobSpec long_one = InterleavedSpec(2);
+  long_one.mutable_resources()->mutable_mesh()->set_pipeline(4);
+  EXPECT_THAT(ValidateJobSpec(long_one).message(),
+              HasSubstr("nearest: resources.mesh.schedule: 1f1b or zero_bubble"));
+}
+
+// So that specs from before there were chunks keep their digests.
+TEST(MeshTest, OtherSchedulesHaveNoChunks) {
+  const JobSpec plain = PipelineSpec([](JobSpec*) {});
+  EXPECT_FALSE(plain.resources().mesh().has_chunks());
+  EXPECT_EQ(PipelineChunks(plain.resources()), 1);
+  const auto of_six =
+      PipelineSpec([](JobSpec* s) { s->mutable_model()->mutable_gpt2()->set_layers(6); });
+  EXPECT_EQ(StateDigest(InterleavedSpec(3)), StateDigest(of_six));
+  const JobSpec given =
+      PipelineSpec([](JobSpec* s) { s->mutable_resources()->mutable_mesh()->set_chunks(2); });
+  EXPECT_THAT(ValidateJobSpec(given).message(),
+              HasSubstr("resources.mesh.chunks: is for resources.mesh.schedule: interleaved"));
+}
+
+TEST(MeshTest, AnotherScheduleByOverridesHasNoChunks) {
+  const auto with = [](const char* text) {
+    JobSpec spec = InterleavedSpec(2);
+    auto one = ParseOverride(text);
+    EXPECT_TRUE(one.ok());
+    Overrides overrides;
+    *overrides.Add() = *one;
+    EXPECT_EQ(ApplyOverrides(overrides, "--set", &spec), absl::OkStatus());
+    NormalizeJobSpec(&spec);
+    EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+    return spec.resources().mesh();
+  };
+  EXPECT_FALSE(with("resources.mesh.schedule=zero_bubble").has_chunks());
+  EXPECT_EQ(with("resources.mesh.schedule=interleaved").chunks(), 2);
+  EXPECT_EQ(with("resources.mesh.chunks=3").chunks(), 3);
+  EXPECT_FALSE(with("resources.mesh.pipeline=1").has_chunks());
+}
+
 // 4 ranks, of which each two have a half of each sequence.
 template <typename Change>
 JobSpec ContextSpec(const Change& change) {

@@ -306,12 +306,14 @@ void NormalizeMesh(v1::ResourceSpec* resources) {
   if (mesh->has_pipeline() && mesh->pipeline() == 1) {
     mesh->clear_pipeline();
     mesh->clear_schedule();
+    mesh->clear_chunks();
   }
   if (mesh->has_context() && mesh->context() == 1) mesh->clear_context();
   if (mesh->has_expert() && mesh->expert() == 1) mesh->clear_expert();
   const bool others = mesh->has_pipeline() || mesh->has_context() || mesh->has_expert();
   if (others) MP_DEFAULT(mesh, tensor, 1);
   if (mesh->has_pipeline()) MP_DEFAULT_ENUM(mesh, schedule, v1::PIPELINE_SCHEDULE_1F1B);
+  if (mesh->schedule() == v1::PIPELINE_SCHEDULE_INTERLEAVED) MP_DEFAULT(mesh, chunks, 2);
   const bool divides = (mesh->has_tensor() && mesh->tensor() != 1) || others ||
                        mesh->schedule() != v1::PIPELINE_SCHEDULE_UNSPECIFIED;
   if (!divides) resources->clear_mesh();

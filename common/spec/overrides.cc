@@ -132,6 +132,10 @@ void DropDerived(const Overrides& overrides, v1::JobSpec* spec) {
     return std::any_of(overrides.begin(), overrides.end(),
                        [&](const v1::SpecOverride& one) { return one.path() == path; });
   };
+  const bool interleaved = spec->resources().mesh().schedule() == v1::PIPELINE_SCHEDULE_INTERLEAVED;
+  if (named("resources.mesh.schedule") && !named("resources.mesh.chunks") && !interleaved) {
+    spec->mutable_resources()->mutable_mesh()->clear_chunks();
+  }
   const bool accumulation = named("train.batch.accumulation");
   const bool others = named("train.batch.global") || named("train.batch.micro") ||
                       named("resources.ranks") || named("resources.mesh.tensor") ||

@@ -43,6 +43,11 @@ int ContextRanks(const v1::ResourceSpec& resources) {
   return std::clamp(resources.mesh().context(), 1, static_cast<int>(kMaxContext));
 }
 
+int PipelineChunks(const v1::ResourceSpec& resources) {
+  if (resources.mesh().schedule() != v1::PIPELINE_SCHEDULE_INTERLEAVED) return 1;
+  return std::clamp(resources.mesh().chunks(), 1, static_cast<int>(kMaxChunks));
+}
+
 int ExpertRanks(const v1::ResourceSpec& resources) {
   return std::clamp(resources.mesh().expert(), 1, static_cast<int>(kMaxExpertRanks));
 }

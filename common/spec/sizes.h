@@ -26,6 +26,8 @@ int MostRanks(const v1::ResourceSpec& resources);
 int TensorRanks(const v1::ResourceSpec& resources);
 int PipelineStages(const v1::ResourceSpec& resources);
 int ContextRanks(const v1::ResourceSpec& resources);
+// Runs of blocks that each stage of an interleaved pipeline has (resources.mesh.chunks); else 1.
+int PipelineChunks(const v1::ResourceSpec& resources);
 // That a pipeline takes in a step: a stage's program has all of them in it.
 inline constexpr int64_t kMaxMicroBatches = 256;
 int ModelRanks(const v1::ResourceSpec& resources);

@@ -19,6 +19,7 @@ namespace {
 constexpr char kTensor[] = "resources.mesh.tensor";
 constexpr char kPipeline[] = "resources.mesh.pipeline";
 constexpr char kSchedule[] = "resources.mesh.schedule";
+constexpr char kChunks[] = "resources.mesh.chunks";
 constexpr char kContext[] = "resources.mesh.context";
 constexpr char kExpert[] = "resources.mesh.expert";
 
@@ -92,6 +93,20 @@ int NearestPipeline(const v1::JobSpec& spec, int pipeline) {
   return std::max(pipeline, 1);
 }
 
+// Of an interleaved pipeline, whose stages the layers allow: each run of blocks has a layer.
+bool CheckChunks(const v1::JobSpec& spec, Checker* check) {
+  const int64_t layers = SizesOf(spec.model()).layers;
+  const int stages = PipelineStages(spec.resources()), chunks = PipelineChunks(spec.resources());
+  if (int64_t{stages} * chunks <= layers) return true;
+  const int64_t nearest = layers / stages;
+  check->Add(kChunks,
+             absl::StrCat("times pipeline (", stages, ") is more than the model's layers (", layers,
+                          "), got ", chunks, "; nearest: ",
+                          nearest > 1 ? absl::StrCat(nearest)
+                                      : "resources.mesh.schedule: 1f1b or zero_bubble"));
+  return false;
+}
+
 bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
   const v1::ResourceSpec& resources = spec.resources();
   const int pipeline = PipelineStages(resources);
@@ -119,6 +134,7 @@ bool CheckPipeline(const v1::JobSpec& spec, Checker* check) {
                               SizesOf(spec.model()).layers,
                               "); nearest: ", NearestPipeline(spec, pipeline)));
   }
+  if (!CheckChunks(spec, check)) return false;
   const int64_t micro_batches = train.batch().accumulation();
   if (!MicroIsAuto(spec) && micro_batches > kMaxMicroBatches) {
     return wrong(absl::StrCat("takes at most ", kMaxMicroBatches,
@@ -217,6 +233,11 @@ void CheckMesh(const v1::JobSpec& spec, Checker* check) {
   if (!mesh.has_pipeline() && mesh.schedule() != v1::PIPELINE_SCHEDULE_UNSPECIFIED) {
     return check->Add(kSchedule, "is for resources.mesh.pipeline above 1");
   }
+  const bool interleaved = mesh.schedule() == v1::PIPELINE_SCHEDULE_INTERLEAVED;
+  if (mesh.has_chunks() && !interleaved) {
+    return check->Add(kChunks, "is for resources.mesh.schedule: interleaved");
+  }
+  if (interleaved && !check->Int(kChunks, mesh.chunks(), 2, kMaxChunks)) return;
   const bool automatic = TensorIsAuto(spec);
   if (!automatic && !check->Int(kTensor, mesh.tensor(), 1, kMaxRanks)) return;
   if (automatic && (mesh.has_pipeline() || mesh.has_context() || mesh.has_expert())) {

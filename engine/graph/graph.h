@@ -168,6 +168,7 @@ struct Attributes {
   int32_t micro_batch =
       0;              // of the step's, where a program has them all (plan/passes/pipeline_pass.h)
   int32_t pass = -1;  // likewise: index among the stage's passes
+  int32_t chunk = 0;  // of the runs of blocks that an interleaved pipeline's stage has
   // kTokenRows, kEmbedding*, kLmHead*: V of the tensor ranks together, which divide the table's
   // rows (plan/passes/vocabulary_pass.h). 0: each of them has all.
   int64_t vocabulary = 0;

@@ -48,7 +48,15 @@ const char* Name(Stream stream) {
 }
 
 const char* Name(PipelineSchedule schedule) {
-  return schedule == PipelineSchedule::kZeroBubble ? "zero_bubble" : "1f1b";
+  switch (schedule) {
+    case PipelineSchedule::kOneForwardOneBackward:
+      return "1f1b";
+    case PipelineSchedule::kZeroBubble:
+      return "zero_bubble";
+    case PipelineSchedule::kInterleaved:
+      return "interleaved";
+  }
+  return "unknown";
 }
 
 std::string InputName(absl::string_view name, int64_t micro_batch) {

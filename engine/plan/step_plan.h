@@ -323,7 +323,7 @@ enum class Recompute : uint8_t { kNone, kSelective, kFull, kBudget };
 const char* Name(Recompute recompute);
 
 // The order of a stage's passes over micro-batches (pipeline/schedule.h).
-enum class PipelineSchedule : uint8_t { kOneForwardOneBackward, kZeroBubble };
+enum class PipelineSchedule : uint8_t { kOneForwardOneBackward, kZeroBubble, kInterleaved };
 const char* Name(PipelineSchedule schedule);
 
 // What the plan runs on: how much scratch ops need depends on it.
@@ -349,6 +349,9 @@ struct PlanOptions {
   int pipeline = 1;
   int stage = 0;
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  // kInterleaved: how many runs of blocks each stage has. Run c of stage s is number
+  // c * pipeline + s of all. Else 1.
+  int chunks = 1;
   int zero_stage = 0;  // 0 to 3
   // Hybrid sharding: what is sharded is so among this many neighbouring ranks, and replicated from
   // there on. Divides world; 0: all ranks.

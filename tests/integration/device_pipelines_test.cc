@@ -23,6 +23,7 @@ namespace {
 
 constexpr auto k1F1B = v1::PIPELINE_SCHEDULE_1F1B;
 constexpr auto kZeroBubble = v1::PIPELINE_SCHEDULE_ZERO_BUBBLE;
+constexpr auto kInterleaved = v1::PIPELINE_SCHEDULE_INTERLEAVED;  // of 2 chunks
 
 struct DeviceMesh {
   int data = 1;
@@ -30,6 +31,7 @@ struct DeviceMesh {
   int pipeline = 1;
   int stage = 0;
   v1::PipelineSchedule schedule = k1F1B;
+  int64_t layers = 3;
 };
 
 std::string NameOf(const DeviceMesh& mesh) {
@@ -43,7 +45,7 @@ TinyOptions On(const DeviceMesh& mesh, TinyOptions options) {
   options.pipeline = mesh.pipeline;
   options.schedule = mesh.schedule;
   options.stage = mesh.stage;
-  options.layers = 3;
+  options.layers = mesh.layers;
   options.steps = 3;  // op by op, and as a graph
   options.global_batch = 4;
   options.micro_batch = 1;
@@ -80,6 +82,29 @@ TEST(DevicePipelines, TrainAsOneRankOnTheCpu) {
         meshes.push_back({2, 2, 2, 1, k1F1B});
 #endif
       }
+      for (const DeviceMesh& mesh : meshes) {
+        SCOPED_TRACE(
+            absl::StrCat(family.name, " on ", NameOf(mesh), ", ", v1::Precision_Name(precision)));
+        const Trained device = Train(job.Spec(On(mesh, family.options)), Devices(mesh));
+        ExpectSame(device, cpu, precision == v1::PRECISION_FP32 ? kFp32Bar : kBf16Bar);
+      }
+    }
+  }
+}
+
+// Stages with two chunks of layers each hand on in a ring.
+TEST(DevicePipelines, InterleavedOnesTrainAsOneRankOnTheCpu) {
+  const TinyJob job;
+  const auto mesh_of = [](int data, int tensor, int pipeline, int stage) {
+    return DeviceMesh{data, tensor, pipeline, stage, kInterleaved, /*layers=*/6};
+  };
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    for (PipelineFamily& family : PipelineFamilies()) {
+      family.options.precision = precision;
+      const Trained cpu = Train(job.Spec(On({.layers = 6}, family.options)), OnCpu);
+      std::vector<DeviceMesh> meshes = {mesh_of(1, 1, 2, 0), mesh_of(1, 1, 3, 1)};
+      if (family.name == "gpt2") meshes.push_back(mesh_of(2, 1, 2, 3));
+      if (family.name == "bert") meshes.push_back(mesh_of(1, 2, 2, 1));
       for (const DeviceMesh& mesh : meshes) {
         SCOPED_TRACE(
             absl::StrCat(family.name, " on ", NameOf(mesh), ", ", v1::Precision_Name(precision)));
@@ -139,6 +164,11 @@ TEST(DevicePipelines, HaveTheSameBitsHoweverTheyRun) {
   EXPECT_EQ(Train(spec, Devices(mesh, 2, /*capture=*/false)).state.data, first.state.data);
   EXPECT_EQ(Train(spec, Devices(mesh, 3)).state.data, first.state.data);
   EXPECT_EQ(Train(job.Spec(On(other, options)), Devices(other, 4)).state.data, first.state.data);
+  const DeviceMesh ring{1, 1, 3, 1, kInterleaved, /*layers=*/6};
+  const v1::JobSpec interleaved = job.Spec(On(ring, options));
+  const Trained one = Train(interleaved, Devices(ring, 1, /*capture=*/false));
+  EXPECT_EQ(Train(interleaved, Devices(ring, 2, /*capture=*/false)).state.data, one.state.data);
+  EXPECT_EQ(Train(interleaved, Devices(ring, 3)).state.data, one.state.data);
 }
 
 // Every step is clipped, by a norm in which tied weights count once.
@@ -240,13 +270,17 @@ TEST(DevicePipelines, HaveTheMemoryThatIsPlanned) {
   TinyOptions options = On({2, 1, 2, 2}, {.dropout = 0.1, .bert = true, .documents = true});
   options.global_batch = 64;
   ExpectPlannedMemory(job.Spec(options));
+  TinyOptions ring = On({1, 1, 2, 1, kInterleaved, 4}, {.dropout = 0.1});
+  ring.global_batch = 16;
+  ExpectPlannedMemory(job.Spec(ring));
 }
 
 // What is planned is what is sent, by each of a rank's communicators.
 TEST(DevicePipelines, SendWhatIsPlanned) {
   const TinyJob job;
   for (const DeviceMesh& mesh :
-       {DeviceMesh{1, 1, 3, 0, k1F1B}, DeviceMesh{2, 1, 2, 1, kZeroBubble}}) {
+       {DeviceMesh{1, 1, 3, 0, k1F1B}, DeviceMesh{2, 1, 2, 1, kZeroBubble},
+        DeviceMesh{1, 1, 3, 1, kInterleaved, 6}, DeviceMesh{2, 1, 2, 1, kInterleaved, 6}}) {
     const v1::JobSpec spec = job.Spec(On(mesh, {.llama = true, .tied = true}));
     const int ranks = spec.resources().ranks();
     const auto devices = comm::MakeInProcessGroup(ranks);

@@ -236,35 +236,9 @@ TEST(PipelineParallel, SendsWhatIsPlanned) {
   const TinyJob job;
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
     for (const Mesh& mesh : {Mesh{1, 1, 4, 0, k1F1B}, Mesh{2, 1, 2, 1, kZeroBubble}}) {
-      const v1::JobSpec spec =
-          job.Spec(On(mesh, {.precision = precision, .llama = true, .tied = true}));
-      const auto ranks = static_cast<size_t>(spec.resources().ranks());
-      std::vector<std::unique_ptr<comm::Communicator>> groups[3];
-      for (auto& group : groups) group = comm::MakeInProcessGroup(spec.resources().ranks());
-      std::vector<std::thread> threads;
-      for (size_t rank = 0; rank < ranks; ++rank) {
-        threads.emplace_back([&, rank] {
-          SessionOptions options;
-          options.transfers = {groups[1][rank].get(), groups[2][rank].get()};
-          auto session = TrainingSession::Create(spec, options, groups[0][rank].get());
-          ASSERT_TRUE(session.ok()) << session.status();
-          ASSERT_TRUE((*session)->InitializeParameters().ok());
-          const auto sent = [&] {
-            int64_t bytes = 0;
-            for (auto& group : groups) bytes += group[rank]->stats().bytes_sent;
-            return bytes;
-          };
-          for (int i = 0; i < 3; ++i) {
-            const int64_t before = sent();
-            ASSERT_TRUE((*session)->Step(false).ok());
-            // A few bytes of scalars are sent whole, not as a ring would.
-            EXPECT_NEAR(static_cast<double>(sent() - before),
-                        (*session)->plan().wire_bytes_per_step, 300)
-                << NameOf(mesh) << ", rank " << rank;
-          }
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+      SCOPED_TRACE(NameOf(mesh));
+      ExpectSendsWhatIsPlanned(
+          job.Spec(On(mesh, {.precision = precision, .llama = true, .tied = true})));
     }
   }
 }

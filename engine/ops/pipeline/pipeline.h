@@ -4,9 +4,9 @@
 // kStageReceive: -> y: what the stage `peer_stage` sends
 // kStageSend:    x -> nothing: to the stage `peer_stage`, which receives as many bytes
 //
-// In the forward activations go to the next stage. In the backward the gradient of what was sent is
-// received, and that of what was received is sent. Ops of one direction and pair of stages come in
-// the same order on both.
+// In the forward activations go to the next stage; of an interleaved pipeline also from the last
+// one to the first. In the backward the gradient of what was sent is received, and that of what was
+// received is sent. Ops of one direction and pair of stages come in the same order on both.
 #ifndef MILEPOST_ENGINE_OPS_PIPELINE_PIPELINE_H_
 #define MILEPOST_ENGINE_OPS_PIPELINE_PIPELINE_H_
 

@@ -354,20 +354,31 @@ double MedianOf(std::vector<double> values) {
   return *middle;
 }
 
+// Of the options' stage: how many of its passes hand on activations (0) or gradients (1) at most.
+double SendingPasses(const StepCosts& step, int direction) {
+  const PlanOptions& o = step.options;
+  const bool ends = direction == 0 ? o.IsLastStage() : o.stage == 0;  // with one of its chunks
+  return static_cast<double>(o.accumulation) * std::max(1, o.chunks - (ends ? 1 : 0));
+}
+
 // Of a stage whose step takes `alone` without transfers, with ops that end at `ends`.
 StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile, double alone,
                             const std::vector<double>& ends) {
   const std::vector<Pass> passes = PassesOf(ShapeOf(step.options), step.options.stage);
   const std::vector<double> seconds = SecondsOfPasses(step, ends, passes.size());
-  std::array<std::vector<double>, 3> by_kind;
+  const auto chunks = static_cast<size_t>(step.options.chunks);
+  std::vector<std::array<std::vector<double>, 3>> of_chunk(chunks);  // by kind
   for (size_t i = 0; i < passes.size(); ++i) {
-    by_kind[static_cast<size_t>(passes[i].kind)].push_back(seconds[i]);
+    of_chunk[static_cast<size_t>(passes[i].chunk)][static_cast<size_t>(passes[i].kind)].push_back(
+        seconds[i]);
   }
-  StageSeconds stage = {.rest = alone};
+  StageSeconds stage = {.passes = std::vector<PassTimes>(chunks, PassTimes{}), .rest = alone};
   const auto micro_batches = static_cast<double>(step.options.accumulation);
-  for (size_t kind = 0; kind < by_kind.size(); ++kind) {
-    stage.passes[kind] = MedianOf(by_kind[kind]);
-    stage.rest -= micro_batches * stage.passes[kind];
+  for (size_t chunk = 0; chunk < chunks; ++chunk) {
+    for (size_t kind = 0; kind < of_chunk[chunk].size(); ++kind) {
+      stage.passes[chunk][kind] = MedianOf(of_chunk[chunk][kind]);
+      stage.rest -= micro_batches * stage.passes[chunk][kind];
+    }
   }
   stage.rest = std::max(0.0, stage.rest);
   double sent[2] = {0, 0};  // activations, gradients
@@ -375,7 +386,7 @@ StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile,
     if (op.kind != OpKind::kStageSend) continue;
     sent[op.stream == Stream::kStageGradients] += DurationOf(op, step.options, profile).Seconds();
   }
-  stage.transfer = std::max(sent[0], sent[1]) / micro_batches;
+  stage.transfer = std::max(sent[0] / SendingPasses(step, 0), sent[1] / SendingPasses(step, 1));
   return stage;
 }
 
@@ -413,15 +424,22 @@ StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile)
   return SecondsOfStage(step, profile, alone, ends);
 }
 
-double PipelineSeconds(const PipelineShape& shape, const std::vector<StageSeconds>& stages) {
+std::vector<PassTimes> TimesOfRuns(const std::vector<StageSeconds>& stages) {
   std::vector<PassTimes> times;
+  const size_t chunks = stages.empty() ? 0 : stages[0].passes.size();
+  for (size_t chunk = 0; chunk < chunks; ++chunk) {
+    for (const StageSeconds& stage : stages) times.push_back(stage.passes[chunk]);
+  }
+  return times;
+}
+
+double PipelineSeconds(const PipelineShape& shape, const std::vector<StageSeconds>& stages) {
   double passes = 0, transfer = 0, rest = 0;
   for (const StageSeconds& stage : stages) {
-    times.push_back(stage.passes);
     transfer = std::max(transfer, stage.transfer);
     rest = std::max(rest, stage.rest);
   }
-  for (const auto& of_stage : TimelineOf(shape, times, transfer)) {
+  for (const auto& of_stage : TimelineOf(shape, TimesOfRuns(stages), transfer)) {
     passes = std::max(passes, of_stage.back().end);
   }
   return passes + rest;

@@ -75,11 +75,16 @@ StepEstimate EstimateStep(const StepPlan& plan, const DeviceProfile& profile);
 
 // What a step of a pipeline's stage takes, but for waiting for the other stages.
 struct StageSeconds {
-  PassTimes passes = {};  // of a micro-batch, by kind, with what most of them wait for
-  double transfer = 0;    // of what it hands on of a micro-batch, in one direction
-  double rest = 0;        // all else: updates, and what the first pass waits for
+  // By chunk of the stage (PlanOptions::chunks): of a micro-batch, by kind, with what most of them
+  // wait for.
+  std::vector<PassTimes> passes = {PassTimes{}};
+  double transfer = 0;  // of what one run of blocks hands on of a micro-batch, in one direction
+  double rest = 0;      // all else: updates, and what the first pass waits for
 };
 StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile);
+
+// Of all stages, as TimelineOf() takes them.
+std::vector<PassTimes> TimesOfRuns(const std::vector<StageSeconds>& stages);
 
 // Of a step in which each stage takes what `stages` says of it: the slowest one counts.
 double PipelineSeconds(const PipelineShape& shape, const std::vector<StageSeconds>& stages);

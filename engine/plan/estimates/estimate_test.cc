@@ -178,8 +178,8 @@ TEST(Estimate, ShortSequencesAndNarrowHeadsSlowDownAGpusAttention) {
 // direction; 7 at the end of the slower one.
 TEST(Estimate, ThePipelineTakesAsLongAsItsStagesTogether) {
   const PipelineShape shape = {.stages = 2, .micro_batches = 1};
-  const std::vector<StageSeconds> stages = {{.passes = {3, 6, 0}, .transfer = 2, .rest = 1},
-                                            {.passes = {5, 10, 0}, .transfer = 1, .rest = 7}};
+  const std::vector<StageSeconds> stages = {{.passes = {{3, 6, 0}}, .transfer = 2, .rest = 1},
+                                            {.passes = {{5, 10, 0}}, .transfer = 1, .rest = 7}};
   EXPECT_DOUBLE_EQ(PipelineSeconds(shape, stages), 3 + 2 + 5 + 10 + 2 + 6 + 7);
   // With many micro-batches as long as the slower one computes, and a little more.
   const double many = PipelineSeconds({.stages = 2, .micro_batches = 100}, stages);

@@ -46,7 +46,7 @@ PassTimes LayerPasses::Seconds(const DeviceProfile& profile) const {
   const StageSeconds of_more = SecondsOfStage(more, profile);
   PassTimes passes = {};
   for (size_t kind = 0; kind < passes.size(); ++kind) {
-    passes[kind] = std::max(0.0, of_more.passes[kind] - of_few.passes[kind]) / layers;
+    passes[kind] = std::max(0.0, of_more.passes[0][kind] - of_few.passes[0][kind]) / layers;
   }
   return passes;
 }
@@ -68,6 +68,10 @@ absl::StatusOr<LayerPasses> DraftLayerPasses(const v1::JobSpec& spec, const Rank
   options.pipeline = kStages;
   options.stage = kStages / 2;
   options.accumulation = kMicroBatches;
+  if (options.chunks > 1) {  // a layer takes as long in any of them
+    options.schedule = PipelineSchedule::kOneForwardOneBackward;
+    options.chunks = 1;
+  }
   options.zero_stage = std::min(options.zero_stage, 1);
   options.shard_ranks = 0;
   MP_ASSIGN_OR_RETURN(MiddleStage few,

@@ -72,9 +72,9 @@ double LeastExchangeSeconds(const PlanOptions& o, const ScaledDraft& alike,
 constexpr double kExchangesWaitedFor = 1.5;
 
 // Whatever layers the stages have. A micro-batch goes through all of them. And the last stage but
-// one does all micro-batches, which come through those before it, and go back; in zero-bubble
-// steps gradients of weights may be made when nothing goes back any more. The last one may have
-// fewer layers for its head.
+// one does all micro-batches, which come through those before it (where these have several runs of
+// blocks, through one of them), and go back; in zero-bubble steps gradients of weights may be made
+// when nothing goes back any more. The last one may have fewer layers for its head.
 double LeastSecondsOfFew(const PlanOptions& o, int64_t layers, const PassTimes& passes,
                          double transfer) {
   const double stages = o.pipeline, before = stages - 2;
@@ -85,7 +85,7 @@ double LeastSecondsOfFew(const PlanOptions& o, int64_t layers, const PassTimes& 
                         static_cast<double>(layers);  // of the mean
   const bool splits = o.schedule == PipelineSchedule::kZeroBubble;
   const double there = splits ? of(PassKind::kForward) : back;
-  const double stage = before * (there + (splits ? 1 : 2) * transfer) +
+  const double stage = before * (there / o.chunks + (splits ? 1 : 2) * transfer) +
                        fewest * static_cast<double>(o.accumulation) * all;
   return std::max(stages * back + 2 * (stages - 1) * transfer, stage);
 }
@@ -106,7 +106,8 @@ double LeastBytesOf(const PlanOptions& o, const ScaledDraft& alike) {
 double LeastBytesOfStage(const PlanOptions& o, const ScaledDraft& alike,
                          const ScaledDraft& keeps_all, int64_t layers, int in_flight) {
   const double whole = LeastBytesOf(o, alike);
-  const double of_first = static_cast<double>(layers / o.pipeline) / static_cast<double>(layers);
+  const double of_first = o.chunks * static_cast<double>(layers / (o.pipeline * o.chunks)) /
+                          static_cast<double>(layers);
   const double of_tokens = 1.0 / o.context;
   const double last = of_tokens * (o.schedule == PipelineSchedule::kZeroBubble
                                        ? std::max(alike.layer_bytes, keeps_all.layer_bytes)
@@ -114,7 +115,8 @@ double LeastBytesOfStage(const PlanOptions& o, const ScaledDraft& alike,
   const double again = o.recompute == Recompute::kFull
                            ? of_tokens * keeps_all.layer_bytes / static_cast<double>(layers)
                            : 0;
-  const double kept = of_tokens * alike.layer_bytes * (in_flight - 1) + last;
+  const double micro_batches = static_cast<double>(in_flight) / o.chunks;
+  const double kept = of_tokens * alike.layer_bytes * (micro_batches - 1) + last;
   return std::max(of_first * (whole + kept), (whole + last) / o.pipeline) + again;
 }
 
@@ -139,7 +141,7 @@ double LeastSecondsOf(const PlanOptions& o, const ScaledDraft& alike, const Alik
 }
 
 double LeastSecondsOfPasses(const PlanOptions& o, int64_t layers, const PassTimes& layer,
-                            double transfer, const std::vector<std::vector<Pass>>& orders) {
+                            double transfer, const std::vector<StageOrder>& orders) {
   const double stages = o.pipeline, others = stages - 1;
   const auto micro_batches = static_cast<double>(o.accumulation);
   PassTimes passes = layer;
@@ -153,7 +155,8 @@ double LeastSecondsOfPasses(const PlanOptions& o, int64_t layers, const PassTime
     return (micro_batches + others) * of_micro_batch + 2 * others * transfer;
   }
   double step = 0;
-  const std::vector<PassTimes> times(orders.size(), passes);
+  for (double& pass : passes) pass /= o.chunks;
+  const std::vector<PassTimes> times(orders.size() * static_cast<size_t>(o.chunks), passes);
   for (const std::vector<TimedPass>& stage : TimelineOf(orders, times, transfer)) {
     step = std::max(step, stage.back().end);
   }

@@ -39,9 +39,9 @@ double LeastSecondsOf(const PlanOptions& o, const ScaledDraft& alike, const Alik
                       int64_t layers, double waiting, const DeviceProfile& profile);
 
 // What the passes of a pipeline with so many layers take, waiting for each other. `layer`,
-// `transfer`: LayerPasses'. `orders`: PassesOfStages(); not looked at for kOneForwardOneBackward.
+// `transfer`: LayerPasses'. `orders`: OrdersOf(); not looked at for kOneForwardOneBackward.
 double LeastSecondsOfPasses(const PlanOptions& o, int64_t layers, const PassTimes& layer,
-                            double transfer, const std::vector<std::vector<Pass>>& orders);
+                            double transfer, const std::vector<StageOrder>& orders);
 
 // Of a pipeline: closer, where `passes` is what those take at least.
 double LeastSecondsOfStages(const PlanOptions& o, const ScaledDraft& alike,

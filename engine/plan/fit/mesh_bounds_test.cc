@@ -72,7 +72,7 @@ void ExpectBoundsHold(const Setting& setting, const DeviceProfile& profile, doub
             whole);
   const double passes =
       LeastSecondsOfPasses(*options, kLayers, layer->Seconds(profile),
-                           layer->TransferSeconds(*options, profile), PassesOfStages(shape));
+                           layer->TransferSeconds(*options, profile), OrdersOf(shape));
   const double least = LeastSecondsOfStages(*options, alike, seconds, kLayers, passes, profile);
   EXPECT_LE(least, whole);
   EXPECT_GT(least, close * whole);

@@ -81,6 +81,7 @@ absl::StatusOr<const ScaledDraft*> MeshSearch::AlikeOf(const Setting& setting) {
   Setting alike = setting;
   alike.pipeline = alike.context = 1;
   alike.schedule = PipelineSchedule::kOneForwardOneBackward;
+  alike.chunks = 1;
   // Of no more micro-batches than any of them has.
   alike.accumulation =
       std::max<int64_t>(1, setting.accumulation / (setting.pipeline * setting.context));
@@ -95,6 +96,7 @@ PlanOptions MeshSearch::OptionsWith(const Setting& setting, const ScaledDraft& a
   options.pipeline = setting.pipeline;
   options.context = setting.context;
   options.schedule = setting.schedule;
+  options.chunks = setting.chunks;
   options.world = spec_.resources().ranks() / (setting.tensor * setting.pipeline);
   options.accumulation = setting.accumulation;
   options.zero_stage = setting.stage;
@@ -114,11 +116,11 @@ const MeshSearch::Passes& MeshSearch::PassesOf(const Setting& setting) {
   const auto [found, added] = passes_.try_emplace(PassesKeyOf(setting), Passes{});
   if (added && setting.pipeline > 1) {
     const PipelineShape shape = {setting.schedule, setting.pipeline,
-                                 static_cast<int>(setting.accumulation)};
+                                 static_cast<int>(setting.accumulation), setting.chunks};
     const PipelineTime time = TimeOf(shape);
     found->second = {time.step / time.busy, MostInFlight(shape).front()};
-    if (setting.schedule == PipelineSchedule::kZeroBubble) {
-      found->second.orders = PassesOfStages(shape);
+    if (setting.schedule != PipelineSchedule::kOneForwardOneBackward) {
+      found->second.orders = OrdersOf(shape);
     }
   }
   return found->second;

@@ -37,6 +37,7 @@ namespace milepost::plan {
 struct PipelineChoice {
   int stages = 1;
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  int chunks = 1;
 };
 
 // What may be chosen; a further axis is a field here, in Setting, in Candidates() and in the keys
@@ -105,8 +106,8 @@ class MeshSearch {
   // Of what computes a micro-batch alike, but for the part of it that a context rank has: tensor
   // ranks, recomputation, micro-batch.
   using ComputeKey = std::tuple<int, Recompute, int64_t>;
-  // Stages of a pipeline, and their schedule.
-  using PipelineKey = std::pair<int, PipelineSchedule>;
+  // Stages of a pipeline, their schedule and chunks.
+  using PipelineKey = std::tuple<int, PipelineSchedule, int>;
   // And context ranks, ZeRO's stage, group, offload.
   using Key = std::tuple<ComputeKey, PipelineKey, int, int, int, bool>;
 
@@ -118,9 +119,9 @@ class MeshSearch {
 
   // Of a pipeline whose stages are alike.
   struct Passes {
-    double waiting = 1;                     // how many times as long as it computes it takes
-    int in_flight = 1;                      // micro-batches that the first stage keeps
-    std::vector<std::vector<Pass>> orders;  // kZeroBubble: PassesOfStages()
+    double waiting = 1;              // how many times as long as it computes it takes
+    int in_flight = 1;               // forwards of which the first stage keeps something
+    std::vector<StageOrder> orders;  // OrdersOf(); none: kOneForwardOneBackward
   };
   using PassesKey = std::pair<PipelineKey, int64_t>;  // and micro-batches
 
@@ -138,7 +139,7 @@ class MeshSearch {
   };
 
   static ComputeKey ComputeKeyOf(const Setting& s) { return {s.tensor, s.recompute, s.micro}; }
-  static PipelineKey PipelineKeyOf(const Setting& s) { return {s.pipeline, s.schedule}; }
+  static PipelineKey PipelineKeyOf(const Setting& s) { return {s.pipeline, s.schedule, s.chunks}; }
   static PassesKey PassesKeyOf(const Setting& s) { return {PipelineKeyOf(s), s.accumulation}; }
   static LayerKey LayerKeyOf(const Setting& s) { return {ComputeKeyOf(s), s.context, s.schedule}; }
   static GrowingKey GrowingKeyOf(const Setting& s) {

@@ -91,7 +91,7 @@ bool MayOffload(const v1::JobSpec& spec, const RankPlace& place) {
 MeshSpace OpenSpace(const v1::JobSpec& spec) {
   const Setting given = SettingOf(spec);
   MeshSpace space = {.tensors = {given.tensor},
-                     .pipelines = {{given.pipeline, given.schedule}},
+                     .pipelines = {{given.pipeline, given.schedule, given.chunks}},
                      .stages = {given.stage},
                      .recomputes = {given.recompute},
                      .offloads = {given.offload},
@@ -190,6 +190,7 @@ std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
       setting.tensor = tensor;
       setting.pipeline = pipeline.stages;
       setting.schedule = pipeline.schedule;
+      setting.chunks = pipeline.chunks;
       std::vector<int> contexts = {setting.context};
       if (pipeline.stages == 1 ? space.contexts : space.stage_contexts) {
         contexts = ContextsFor(WithMesh(spec, tensor, pipeline.stages, 1), place);

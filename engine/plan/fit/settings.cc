@@ -42,6 +42,18 @@ Recompute PlanRecompute(v1::Recompute recompute) {
   return Recompute::kNone;
 }
 
+v1::PipelineSchedule SpecSchedule(PipelineSchedule schedule) {
+  switch (schedule) {
+    case PipelineSchedule::kOneForwardOneBackward:
+      return v1::PIPELINE_SCHEDULE_1F1B;
+    case PipelineSchedule::kZeroBubble:
+      return v1::PIPELINE_SCHEDULE_ZERO_BUBBLE;
+    case PipelineSchedule::kInterleaved:
+      return v1::PIPELINE_SCHEDULE_INTERLEAVED;
+  }
+  return v1::PIPELINE_SCHEDULE_1F1B;
+}
+
 // Sequences of one rank in a step.
 int64_t PerRank(const v1::JobSpec& spec) {
   return std::max<int64_t>(1, spec.train().batch().global() / DataRanks(spec.resources()));
@@ -162,9 +174,8 @@ Setting SettingOf(const v1::JobSpec& spec) {
   setting.tensor = TensorRanks(spec.resources());
   setting.pipeline = PipelineStages(spec.resources());
   setting.context = ContextRanks(spec.resources());
-  setting.schedule = spec.resources().mesh().schedule() == v1::PIPELINE_SCHEDULE_ZERO_BUBBLE
-                         ? PipelineSchedule::kZeroBubble
-                         : PipelineSchedule::kOneForwardOneBackward;
+  setting.schedule = ScheduleOf(spec.resources().mesh().schedule());
+  setting.chunks = PipelineChunks(spec.resources());
   setting.group = train.zero().group();
   setting.micro = MicroIsAuto(spec) ? 1 : train.batch().micro();
   setting.accumulation =
@@ -182,13 +193,13 @@ v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
     mesh->set_tensor(setting.tensor);
     mesh->clear_pipeline();
     mesh->clear_schedule();
+    mesh->clear_chunks();
     mesh->clear_context();
     if (setting.context > 1) mesh->set_context(setting.context);
     if (setting.pipeline > 1) {
       mesh->set_pipeline(setting.pipeline);
-      mesh->set_schedule(setting.schedule == PipelineSchedule::kZeroBubble
-                             ? v1::PIPELINE_SCHEDULE_ZERO_BUBBLE
-                             : v1::PIPELINE_SCHEDULE_1F1B);
+      mesh->set_schedule(SpecSchedule(setting.schedule));
+      if (setting.schedule == PipelineSchedule::kInterleaved) mesh->set_chunks(setting.chunks);
     }
   }
   v1::TrainSpec* train = spec.mutable_train();
@@ -264,6 +275,9 @@ std::string Difference(const Setting& before, const Setting& after) {
   }
   if (after.pipeline > 1 && after.schedule != before.schedule) {
     parts.push_back(absl::StrCat("resources.mesh.schedule: ", Name(after.schedule)));
+  }
+  if (after.chunks > 1 && after.chunks != before.chunks) {
+    parts.push_back(absl::StrCat("resources.mesh.chunks: ", after.chunks));
   }
   if (after.context != before.context) {
     parts.push_back(absl::StrCat("resources.mesh.context: ", after.context));

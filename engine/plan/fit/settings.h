@@ -39,6 +39,7 @@ struct Setting {
   int pipeline = 1;  // resources.mesh.pipeline
   int context = 1;   // resources.mesh.context
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  int chunks = 1;  // resources.mesh.chunks
   int64_t micro = 1;
   int64_t accumulation = 1;
   int stage = 0;

@@ -22,12 +22,17 @@ absl::StatusOr<std::vector<int>> DraftedStages(const v1::JobSpec& spec,
     for (int stage = 0; stage <= last; ++stage) drafted[stage] = stage;
     return drafted;
   }
-  MP_ASSIGN_OR_RETURN(const std::vector<std::vector<double>> costs, CostsOfStages(spec, options));
+  MP_ASSIGN_OR_RETURN(const std::vector<std::vector<double>> costs, CostsOfRuns(spec, options));
   const std::vector<int> in_flight = MostInFlight(ShapeOf(options));
+  using CostsOfStage = std::vector<std::vector<double>>;  // by chunk
   const auto key = [&](int stage) {
-    return std::pair(stage == 0 ? 0 : stage == last ? 2 : 1, costs[stage]);
+    CostsOfStage own;
+    for (int chunk = 0; chunk < options.chunks; ++chunk) {
+      own.push_back(costs[chunk * options.pipeline + stage]);
+    }
+    return std::pair(stage == 0 ? 0 : stage == last ? 2 : 1, std::move(own));
   };
-  std::map<std::pair<int, std::vector<double>>, int> most;
+  std::map<std::pair<int, CostsOfStage>, int> most;
   for (int stage = 0; stage <= last; ++stage) {
     const auto [found, added] = most.try_emplace(key(stage), stage);
     if (!added && in_flight[stage] > in_flight[found->second]) found->second = stage;

@@ -5,7 +5,8 @@
 //   PipelineSeconds(ShapeOf(options), draft.Seconds(profile));
 //
 // Of stages with the same blocks only the one that keeps the most micro-batches is drafted: the
-// others need no more, and compute as long. Pure.
+// others need no more, and compute as long. Stages of an interleaved pipeline, whose orders differ
+// in what they receive ahead of time, are compared alike. Pure.
 #ifndef MILEPOST_ENGINE_PLAN_FIT_STAGE_DRAFTS_H_
 #define MILEPOST_ENGINE_PLAN_FIT_STAGE_DRAFTS_H_
 

@@ -69,7 +69,7 @@ TEST(StageDrafts, KnowsWhatContextRanksAttendTo) {
   options.world = 4;
   options.context = 4;
   options.sequence = 512;
-  const auto costs = CostsOfStages(spec, options);
+  const auto costs = CostsOfRuns(spec, options);
   const auto draft = DraftPipeline(spec, options);
   ASSERT_TRUE(draft.ok() && costs.ok()) << draft.status() << costs.status();
   int64_t most = 0;
@@ -104,8 +104,8 @@ TEST(StageDrafts, SaysWhatEveryStageTakes) {
       ASSERT_TRUE(plan.ok()) << plan.status();
       const StageSeconds own = SecondsOfStage(CostsOf(*plan), profile);
       const StageSeconds& found = seconds[static_cast<size_t>(options.stage)];
-      for (size_t kind = 0; kind < own.passes.size(); ++kind) {
-        EXPECT_NEAR(found.passes[kind], own.passes[kind], 1e-9 * own.passes[0]);
+      for (size_t kind = 0; kind < own.passes[0].size(); ++kind) {
+        EXPECT_NEAR(found.passes[0][kind], own.passes[0][kind], 1e-9 * own.passes[0][0]);
       }
       EXPECT_NEAR(found.transfer, own.transfer, 1e-9 * own.transfer);
     }
@@ -128,7 +128,7 @@ TEST(StageDrafts, TheSlowestStageDecides) {
     estimates.push_back(EstimateStage(CostsOf(*plan), profile, stages).seconds);
     alike.push_back(EstimateStep(*plan, profile).seconds);
     const StageSeconds own = SecondsOfStage(CostsOf(*plan), profile);
-    longest = std::max(longest, 8 * (own.passes[0] + own.passes[1]));
+    longest = std::max(longest, 8 * (own.passes[0][0] + own.passes[0][1]));
   }
   EXPECT_THAT(estimates, Each(testing::DoubleNear(estimates[0], 1e-9 * estimates[0])));
   EXPECT_GT(estimates[0], longest);

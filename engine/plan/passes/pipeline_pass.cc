@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -21,16 +22,18 @@ using graph::ValueKind;
 
 class StageCutter {
  public:
-  StageCutter(graph::Graph& graph, const std::vector<int>& stage_of_block, int stage)
+  StageCutter(graph::Graph& graph, const std::vector<int>& run_of_block, int stages, int stage)
       : graph_(graph),
-        stage_of_block_(stage_of_block),
+        run_of_block_(run_of_block),
+        stages_(stages),
         stage_(stage),
         producer_(graph.values.size(), nullptr),
         anywhere_(graph.values.size(), false),
-        readers_(graph.values.size()) {
+        readers_(graph.values.size()),
+        here_(graph.values.size(), false) {
     for (const Op& op : graph.ops) {
       for (const ValueId input : op.inputs) {
-        if (input != kNoValue) readers_[input].Add(StageOf(op), stage);
+        if (input != kNoValue) readers_[input].Add(RunOf(op), stages, stage);
       }
       const bool anywhere = Anywhere(op);
       for (const graph::Output& output : op.outputs) {
@@ -43,35 +46,28 @@ class StageCutter {
 
   void Run() && {
     MarkParameters();
-    std::vector<Op> ops;
-    for (const ValueId value : Crossing(stage_ - 1)) {
-      ops.push_back(ops::StageReceiveOp(value, stage_ - 1));
-    }
-    const std::set<const Op*> again = MadeAgain();
-    for (const Op& op : graph_.ops) {
-      if (StageOf(op) == stage_ || again.contains(&op)) ops.push_back(op);
-    }
-    for (const ValueId value : Crossing(stage_)) {
-      ops.push_back(ops::StageSendOp(value, stage_ + 1));
-    }
-    graph_.ops = std::move(ops);
+    const int runs = run_of_block_.empty() ? 0 : run_of_block_.back() + 1;
+    for (int run = stage_; run < runs; run += stages_) AddRun(run);
+    graph_.ops = std::move(ops_);
   }
 
  private:
-  // Which stages read a value.
+  // Who reads a value.
   struct Readers {
-    void Add(int stage, int own) {
-      first = last < 0 ? stage : std::min(first, stage);
-      last = std::max(last, stage);
+    void Add(int run, int stages, int own) {
+      const int stage = run % stages;
+      several |= any_stage >= 0 && any_stage != stage;
+      any_stage = stage;
+      last_run = std::max(last_run, run);
       here |= stage == own;
     }
-    bool Several() const { return first != last; }
 
-    int first = -1, last = -1;
+    int any_stage = -1, last_run = -1;
+    bool several = false;  // stages
     bool here = false;
   };
 
-  int StageOf(const Op& op) const { return stage_of_block_[op.block]; }
+  int RunOf(const Op& op) const { return run_of_block_[op.block]; }
 
   // Whether it depends on inputs alone, so that any stage can make it.
   bool Anywhere(const Op& op) const {
@@ -81,13 +77,13 @@ class StageCutter {
     });
   }
 
-  // What goes from a stage to the next one, in the order of its making.
+  // What goes from a run of blocks to the next one, in the order of its making.
   std::vector<ValueId> Crossing(int from) const {
     std::vector<ValueId> crossing;
     for (const Op& op : graph_.ops) {
-      if (StageOf(op) > from || Anywhere(op)) continue;
+      if (RunOf(op) > from || Anywhere(op)) continue;
       for (const graph::Output& output : op.outputs) {
-        if (output.value != kNoValue && readers_[output.value].last > from) {
+        if (output.value != kNoValue && readers_[output.value].last_run > from) {
           crossing.push_back(output.value);
         }
       }
@@ -95,18 +91,66 @@ class StageCutter {
     return crossing;
   }
 
-  // Ops of earlier stages that this one makes too.
-  std::set<const Op*> MadeAgain() const {
+  // One of this stage's runs: what it receives, its ops, what it sends.
+  void AddRun(int run) {
+    const int chunk = run / stages_;
+    received_.clear();
+    for (const ValueId value : Crossing(run - 1)) {
+      AddOp(ops::StageReceiveOp(Received(value), (stage_ + stages_ - 1) % stages_), chunk);
+    }
+    const std::set<const Op*> again = MadeAgain(run);
+    for (const Op& op : graph_.ops) {
+      if (RunOf(op) != run && !again.contains(&op)) continue;
+      Op own = op;
+      for (ValueId& input : own.inputs) input = Own(input);
+      for (graph::Output& output : own.outputs) output.may_overwrite = Own(output.may_overwrite);
+      AddOp(std::move(own), chunk);
+    }
+    for (const ValueId value : Crossing(run)) {
+      AddOp(ops::StageSendOp(Own(value), (stage_ + 1) % stages_), chunk);
+    }
+  }
+
+  void AddOp(Op op, int chunk) {
+    op.attributes.chunk = chunk;
+    for (const graph::Output& output : op.outputs) {
+      if (output.value != kNoValue && IsOfModel(output.value)) here_[output.value] = true;
+    }
+    ops_.push_back(std::move(op));
+  }
+
+  // What a run receives that the stage has had before is a value of its own, and so is its
+  // gradient: the next stage sends that of this run alone.
+  ValueId Received(ValueId value) {
+    if (!here_[value]) return value;
+    const auto own = static_cast<ValueId>(graph_.values.size());
+    graph::Value copy = graph_.values[value];
+    copy.name = absl::StrCat(copy.name, ", received again");
+    graph_.values.push_back(std::move(copy));
+    received_[value] = own;
+    return own;
+  }
+
+  // As the run's ops know it.
+  ValueId Own(ValueId value) const {
+    const auto received = received_.find(value);
+    return received == received_.end() ? value : received->second;
+  }
+
+  bool IsOfModel(ValueId value) const { return static_cast<size_t>(value) < here_.size(); }
+
+  // Ops of other stages that this run makes too; those that an earlier run has made are there.
+  std::set<const Op*> MadeAgain(int run) const {
     std::set<const Op*> again;
     const auto add = [&](const auto& self, const Op& reader) -> void {
       for (const ValueId input : reader.inputs) {
         const Op* op = input == kNoValue ? nullptr : producer_[input];
-        if (op == nullptr || StageOf(*op) == stage_ || !Anywhere(*op)) continue;
+        if (op == nullptr || RunOf(*op) == run || !Anywhere(*op) || here_[input]) continue;
         if (again.insert(op).second) self(self, *op);
       }
     };
     for (const Op& op : graph_.ops) {
-      if (StageOf(op) == stage_) add(add, op);
+      if (RunOf(op) == run) add(add, op);
     }
     return again;
   }
@@ -115,44 +159,41 @@ class StageCutter {
     for (graph::Parameter& parameter : graph_.parameters) {
       const Readers& readers = readers_[parameter.value];
       parameter.elsewhere = !readers.here;
-      parameter.shared = readers.here && readers.Several();
+      parameter.shared = readers.here && readers.several;
     }
   }
 
   graph::Graph& graph_;
-  const std::vector<int>& stage_of_block_;
+  const std::vector<int>& run_of_block_;
+  const int stages_;
   const int stage_;
   // By value.
   std::vector<const Op*> producer_;
   std::vector<bool> anywhere_;  // made of inputs alone
   std::vector<Readers> readers_;
+  std::vector<bool> here_;               // a run before made or received it
+  std::map<ValueId, ValueId> received_;  // of this run: what it calls what was there before
+  std::vector<Op> ops_;
 };
 
 class Unroller {
  public:
-  Unroller(graph::Graph& graph, const std::vector<Pass>& passes)
-      : graph_(graph), passes_(passes), ops_(std::exchange(graph.ops, {})) {}
+  Unroller(graph::Graph& graph, const StageOrder& order)
+      : graph_(graph), order_(order), ops_(std::exchange(graph.ops, {})) {}
 
   void Run() && {
     FindShared();
     SortOps();
     AddInputs();
     for (const Op* op : once_) graph_.ops.push_back(*op);
-    for (size_t i = 0; i < passes_.size(); ++i) {
-      if (i == 0) Add(0, Part::kReceives);
-      if (i + 1 < passes_.size()) Add(i + 1, Part::kReceives);
-      Add(i, Part::kComputes);
-      Add(i, Part::kSends);
-    }
+    for (const StageStep& step : order_.steps) Add(step);
   }
 
  private:
-  enum class Part : uint8_t { kReceives, kComputes, kSends };
-
   // Also those that only other stages read: every rank is given all.
   void AddInputs() {
     const std::vector<ValueId> inputs = graph_.inputs;
-    for (const Pass& pass : passes_) {
+    for (const Pass& pass : order_.passes) {
       for (const ValueId input : inputs) Own(input, pass.micro_batch);
     }
   }
@@ -179,7 +220,8 @@ class Unroller {
   }
 
   void SortOps() {
-    const bool split = std::any_of(passes_.begin(), passes_.end(), [](const Pass& pass) {
+    const std::vector<Pass>& passes = order_.passes;
+    const bool split = std::any_of(passes.begin(), passes.end(), [](const Pass& pass) {
       return pass.kind == PassKind::kWeights;
     });
     const std::set<const Op*> awaited = split ? Awaited() : std::set<const Op*>();
@@ -188,7 +230,10 @@ class Unroller {
       const PassKind kind = op.phase == graph::Phase::kForward ? PassKind::kForward
                             : !split || awaited.contains(&op)  ? PassKind::kBackward
                                                                : PassKind::kWeights;
-      by_kind_[static_cast<int>(kind)].push_back(&op);
+      const auto chunk = static_cast<size_t>(op.attributes.chunk);
+      std::vector<std::vector<const Op*>>& by_chunk = by_kind_[static_cast<size_t>(kind)];
+      if (by_chunk.size() <= chunk) by_chunk.resize(chunk + 1);
+      by_chunk[chunk].push_back(&op);
     }
   }
 
@@ -237,13 +282,16 @@ class Unroller {
     });
   }
 
-  void Add(size_t index, Part part) {
-    const Pass& pass = passes_[index];
-    for (const Op* op : by_kind_[static_cast<int>(pass.kind)]) {
-      const Part own = op->kind == OpKind::kStageReceive ? Part::kReceives
-                       : op->kind == OpKind::kStageSend  ? Part::kSends
-                                                         : Part::kComputes;
-      if (own == part) AddOp(*op, static_cast<int>(index), pass.micro_batch);
+  void Add(const StageStep& step) {
+    const Pass& pass = order_.passes[static_cast<size_t>(step.pass)];
+    const auto& by_chunk = by_kind_[static_cast<size_t>(pass.kind)];
+    const auto chunk = static_cast<size_t>(pass.chunk);
+    if (chunk >= by_chunk.size()) return;
+    for (const Op* op : by_chunk[chunk]) {
+      const StageStep::Kind own = op->kind == OpKind::kStageReceive ? StageStep::kReceive
+                                  : op->kind == OpKind::kStageSend  ? StageStep::kSend
+                                                                    : StageStep::kCompute;
+      if (own == step.kind) AddOp(*op, step.pass, pass.micro_batch);
     }
   }
 
@@ -279,46 +327,45 @@ class Unroller {
   }
 
   graph::Graph& graph_;
-  const std::vector<Pass>& passes_;
+  const StageOrder& order_;
   const std::vector<Op> ops_;
-  std::vector<bool> shared_;               // by value
-  std::vector<const Op*> once_;            // made once for all micro-batches
-  std::vector<const Op*> by_kind_[3];      // of one micro-batch, by kind of pass
+  std::vector<bool> shared_;     // by value
+  std::vector<const Op*> once_;  // made once for all micro-batches
+  // Of one micro-batch, by kind of pass and chunk.
+  std::vector<std::vector<const Op*>> by_kind_[3];
   std::vector<std::vector<ValueId>> own_;  // by micro-batch and value
 };
 
 }  // namespace
 
-void CutStage(graph::Graph& graph, const std::vector<int>& stage_of_block, int stage) {
-  StageCutter(graph, stage_of_block, stage).Run();
+void CutStage(graph::Graph& graph, const std::vector<int>& run_of_block, int stages, int stage) {
+  StageCutter(graph, run_of_block, stages, stage).Run();
 }
 
-void UnrollPasses(graph::Graph& graph, const std::vector<Pass>& passes) {
-  Unroller(graph, passes).Run();
-}
+void UnrollPasses(graph::Graph& graph, const StageOrder& order) { Unroller(graph, order).Run(); }
 
 void LimitTransfers(Program& program) {
-  std::vector<int32_t> ends;   // by pass: its last op that computes
   std::vector<int32_t> sends;  // by pass: its last send
-  const auto at = [](std::vector<int32_t>& by_pass, int pass) -> int32_t& {
-    if (by_pass.size() <= static_cast<size_t>(pass)) by_pass.resize(pass + 1, -1);
-    return by_pass[pass];
+  const auto last_send = [&](int pass) -> int32_t& {
+    if (sends.size() <= static_cast<size_t>(pass)) sends.resize(static_cast<size_t>(pass) + 1, -1);
+    return sends[static_cast<size_t>(pass)];
   };
   int begun = -1;
+  int32_t computed = -1;  // the last op that computes
   for (size_t i = 0; i < program.ops.size(); ++i) {
     PlannedOp& planned = program.ops[i];
     const int pass = planned.op.attributes.pass;
     if (pass < 0 || planned.op.attributes.group >= 0) continue;
     if (planned.op.kind == OpKind::kStageReceive) {
-      if (pass >= kPassesReceivedAhead) planned.after = at(ends, pass - kPassesReceivedAhead);
+      planned.after = computed;
     } else if (planned.op.kind == OpKind::kStageSend) {
-      at(sends, pass) = static_cast<int32_t>(i);
+      last_send(pass) = static_cast<int32_t>(i);
     } else {
-      at(ends, pass) = static_cast<int32_t>(i);
+      computed = static_cast<int32_t>(i);
       // Beside another one that it has already, it comes to the pass's next op.
       if (begun < pass && planned.after < 0) {
         begun = pass;
-        if (pass >= kPassesUnsent) planned.after = at(sends, pass - kPassesUnsent);
+        if (pass >= kPassesUnsent) planned.after = last_send(pass - kPassesUnsent);
       }
     }
   }

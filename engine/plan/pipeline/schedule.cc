@@ -5,9 +5,9 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "engine/plan/pipeline/handover.h"
+#include "engine/plan/pipeline/interleaved.h"
 
 namespace milepost::plan {
 namespace {
@@ -109,167 +109,24 @@ class Timetable {
   std::vector<std::vector<int64_t>> ends_[3];
 };
 
-// Passes of stages that hand on to each other, with what the streams of each have still to do. They
-// begin as early as they can, whatever the order in which this takes them.
-class Handover {
- public:
-  explicit Handover(const std::vector<std::vector<Pass>>& passes, std::vector<PassTimes> times = {},
-                    double transfer = 0)
-      : times_(std::move(times)), transfer_(transfer), stages_(passes.size()) {
-    times_.resize(passes.size(), PassTimes{});
-    for (size_t s = 0; s < passes.size(); ++s) {
-      Stage& stage = stages_[s];
-      stage.passes = passes[s];
-      stage.received_at.resize(passes[s].size());
-      stage.sent_at.resize(passes[s].size());
-      stage.received.resize(passes[s].size());
-      stage.sent.resize(passes[s].size());
-      for (size_t i = 0; i < passes[s].size(); ++i) {
-        if (i == 0) AddReceive(s, 0);
-        if (i + 1 < passes[s].size()) AddReceive(s, i + 1);
-        AddSend(s, i);
-      }
-    }
+// What the next pass needs is received while a pass computes.
+StageOrder UsualOrder(std::vector<Pass> passes) {
+  StageOrder order = {.passes = std::move(passes)};
+  const auto count = static_cast<int>(order.passes.size());
+  for (int i = 0; i < count; ++i) {
+    if (i == 0) order.steps.push_back({StageStep::kReceive, 0});
+    if (i + 1 < count) order.steps.push_back({StageStep::kReceive, i + 1});
+    order.steps.push_back({StageStep::kCompute, i});
+    order.steps.push_back({StageStep::kSend, i});
   }
-
-  absl::Status Run() {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t s = 0; s < stages_.size(); ++s) {
-        while (Compute(s)) moved = true;
-        for (int stream = 0; stream < 2; ++stream) {
-          while (Transfer(s, stream)) moved = true;
-        }
-      }
-    }
-    std::vector<std::string> stuck;
-    for (size_t s = 0; s < stages_.size(); ++s) {
-      const Stage& stage = stages_[s];
-      const bool done = stage.computed == stage.passes.size() &&
-                        stage.at[0] == stage.streams[0].size() &&
-                        stage.at[1] == stage.streams[1].size();
-      if (done) continue;
-      stuck.push_back(absl::StrCat("stage ", s, " stops at pass ", stage.computed, " of ",
-                                   stage.passes.size()));
-    }
-    if (stuck.empty()) return absl::OkStatus();
-    return absl::InternalError(
-        absl::StrCat("pipeline stages wait for each other: ", absl::StrJoin(stuck, ", ")));
-  }
-
-  // Of a run that came to its end: by stage.
-  std::vector<std::vector<TimedPass>> Timeline() && {
-    std::vector<std::vector<TimedPass>> timeline;
-    for (Stage& stage : stages_) timeline.push_back(std::move(stage.timed));
-    return timeline;
-  }
-
- private:
-  static constexpr size_t kUnsent = kPassesUnsent;
-
-  struct Event {
-    bool send = false;
-    size_t pass = 0;
-  };
-  struct Stage {
-    std::vector<Pass> passes;
-    std::vector<Event> streams[2];  // activations, gradients
-    size_t at[2] = {0, 0};
-    size_t computed = 0;
-    std::vector<bool> received, sent;
-    std::vector<double> received_at, sent_at;
-    double stream_free[2] = {0, 0};
-    std::vector<TimedPass> timed;  // those that are computed
-  };
-
-  static int StreamOf(const Pass& pass) { return pass.kind == PassKind::kForward ? 0 : 1; }
-  bool Receives(size_t s, const Pass& pass) const {
-    if (pass.kind == PassKind::kWeights) return false;
-    return pass.kind == PassKind::kForward ? s > 0 : s + 1 < stages_.size();
-  }
-  bool Sends(size_t s, const Pass& pass) const {
-    if (pass.kind == PassKind::kWeights) return false;
-    return pass.kind == PassKind::kForward ? s + 1 < stages_.size() : s > 0;
-  }
-  void AddReceive(size_t s, size_t pass) {
-    Stage& stage = stages_[s];
-    stage.received[pass] = !Receives(s, stage.passes[pass]);
-    if (!stage.received[pass]) stage.streams[StreamOf(stage.passes[pass])].push_back({false, pass});
-  }
-  void AddSend(size_t s, size_t pass) {
-    Stage& stage = stages_[s];
-    stage.sent[pass] = !Sends(s, stage.passes[pass]);
-    if (!stage.sent[pass]) stage.streams[StreamOf(stage.passes[pass])].push_back({true, pass});
-  }
-
-  bool Compute(size_t s) {
-    Stage& stage = stages_[s];
-    const size_t i = stage.computed;
-    if (i == stage.passes.size() || !stage.received[i] ||
-        (i >= kUnsent && !stage.sent[i - kUnsent])) {
-      return false;
-    }
-    const Pass& pass = stage.passes[i];
-    double begin = std::max(EndOf(stage, i), stage.received_at[i]);
-    if (i >= kUnsent) begin = std::max(begin, stage.sent_at[i - kUnsent]);
-    stage.timed.push_back({pass, begin, begin + times_[s][static_cast<size_t>(pass.kind)]});
-    ++stage.computed;
-    return true;
-  }
-
-  // When the first `passes` are computed.
-  static double EndOf(const Stage& stage, size_t passes) {
-    return passes == 0 ? 0 : stage.timed[passes - 1].end;
-  }
-
-  // The event that a stream has come to, if it could take place now.
-  const Event* Ready(size_t s, int stream) const {
-    const Stage& stage = stages_[s];
-    if (stage.at[stream] == stage.streams[stream].size()) return nullptr;
-    const Event& event = stage.streams[stream][stage.at[stream]];
-    return stage.computed >= PassesBefore(event) ? &event : nullptr;
-  }
-
-  // How many passes have ended when it can take place.
-  static size_t PassesBefore(const Event& event) {
-    constexpr size_t kRunning = kPassesReceivedAhead - 1;
-    return event.send ? event.pass + 1 : event.pass - std::min(event.pass, kRunning);
-  }
-
-  bool Transfer(size_t s, int stream) {
-    const size_t to = stream == 0 ? s + 1 : s - 1;
-    if (to >= stages_.size()) return false;
-    const Event* send = Ready(s, stream);
-    const Event* receive = Ready(to, stream);
-    if (send == nullptr || !send->send || receive == nullptr || receive->send) return false;
-    if (stages_[s].passes[send->pass].micro_batch !=
-        stages_[to].passes[receive->pass].micro_batch) {
-      return false;
-    }
-    Stage& sender = stages_[s];
-    Stage& receiver = stages_[to];
-    const double there =
-        transfer_ +
-        std::max({sender.stream_free[stream], receiver.stream_free[stream],
-                  EndOf(sender, PassesBefore(*send)), EndOf(receiver, PassesBefore(*receive))});
-    sender.stream_free[stream] = receiver.stream_free[stream] = there;
-    sender.sent_at[send->pass] = receiver.received_at[receive->pass] = there;
-    sender.sent[send->pass] = true;
-    receiver.received[receive->pass] = true;
-    ++sender.at[stream];
-    ++receiver.at[stream];
-    return true;
-  }
-
-  std::vector<PassTimes> times_;  // by stage
-  const double transfer_;
-  std::vector<Stage> stages_;
-};
+  return order;
+}
 
 }  // namespace
 
 PipelineShape ShapeOf(const PlanOptions& options) {
-  return {options.schedule, options.pipeline, static_cast<int>(options.accumulation)};
+  return {options.schedule, options.pipeline, static_cast<int>(options.accumulation),
+          options.chunks};
 }
 
 std::vector<std::vector<Pass>> PassesOfStages(const PipelineShape& shape) {
@@ -280,15 +137,36 @@ std::vector<std::vector<Pass>> PassesOfStages(const PipelineShape& shape) {
     for (int stage = 0; stage < shape.stages; ++stage) passes.push_back(timetable.passes(stage));
     return passes;
   }
-  for (int stage = 0; stage < shape.stages; ++stage) {
-    passes.push_back(OneForwardOneBackward(shape, stage));
-  }
+  for (int stage = 0; stage < shape.stages; ++stage) passes.push_back(PassesOf(shape, stage));
   return passes;
 }
 
 std::vector<Pass> PassesOf(const PipelineShape& shape, int stage) {
-  if (shape.schedule == PipelineSchedule::kZeroBubble) return PassesOfStages(shape)[stage];
-  return OneForwardOneBackward(shape, stage);
+  switch (shape.schedule) {
+    case PipelineSchedule::kOneForwardOneBackward:
+      return OneForwardOneBackward(shape, stage);
+    case PipelineSchedule::kZeroBubble:
+      return PassesOfStages(shape)[static_cast<size_t>(stage)];
+    case PipelineSchedule::kInterleaved:
+      return InterleavedPasses(shape, stage);
+  }
+  return {};
+}
+
+StageOrder OrderOfStage(const PipelineShape& shape, int stage) {
+  if (shape.schedule == PipelineSchedule::kInterleaved) {
+    return std::move(InterleavedOrders(shape)[static_cast<size_t>(stage)]);
+  }
+  return UsualOrder(PassesOf(shape, stage));
+}
+
+std::vector<StageOrder> OrdersOf(const PipelineShape& shape) {
+  if (shape.schedule == PipelineSchedule::kInterleaved) return InterleavedOrders(shape);
+  std::vector<StageOrder> orders;
+  for (std::vector<Pass>& passes : PassesOfStages(shape)) {
+    orders.push_back(UsualOrder(std::move(passes)));
+  }
+  return orders;
 }
 
 std::vector<int> MostInFlight(const PipelineShape& shape) {
@@ -306,35 +184,32 @@ std::vector<int> MostInFlight(const PipelineShape& shape) {
   return most;
 }
 
-absl::Status CheckPasses(const std::vector<std::vector<Pass>>& passes) {
-  return Handover(passes).Run();
-}
+absl::Status CheckOrders(const std::vector<StageOrder>& orders) { return Handover(orders).Run(); }
 
-absl::Status CheckSchedule(const PipelineShape& shape) {
-  return CheckPasses(PassesOfStages(shape));
-}
+absl::Status CheckSchedule(const PipelineShape& shape) { return CheckOrders(OrdersOf(shape)); }
 
 std::vector<std::vector<TimedPass>> TimelineOf(const PipelineShape& shape,
                                                const std::vector<PassTimes>& times,
                                                double transfer) {
-  return TimelineOf(PassesOfStages(shape), times, transfer);
+  return TimelineOf(OrdersOf(shape), times, transfer);
 }
 
-std::vector<std::vector<TimedPass>> TimelineOf(const std::vector<std::vector<Pass>>& passes,
+std::vector<std::vector<TimedPass>> TimelineOf(const std::vector<StageOrder>& orders,
                                                const std::vector<PassTimes>& times,
                                                double transfer) {
-  Handover handover(passes, times, transfer);
+  Handover handover(orders, times, transfer);
   const absl::Status status = handover.Run();
   MP_CHECK(status.ok()) << status;
   return std::move(handover).Timeline();
 }
 
-PipelineTime TimeOf(const PipelineShape& shape) {
+PipelineTime TimeOf(const PipelineShape& shape, double transfer) {
   const bool split = shape.schedule == PipelineSchedule::kZeroBubble;
-  const PassTimes times = {1, split ? 1.0 : 2.0, 1};
+  const double part = 1.0 / shape.chunks;  // of a stage's blocks
+  const PassTimes times = {part, (split ? 1.0 : 2.0) * part, part};
+  const size_t runs = static_cast<size_t>(shape.stages) * static_cast<size_t>(shape.chunks);
   PipelineTime time = {.busy = 3.0 * shape.micro_batches};
-  for (const auto& stage :
-       TimelineOf(shape, std::vector<PassTimes>(static_cast<size_t>(shape.stages), times))) {
+  for (const auto& stage : TimelineOf(shape, std::vector<PassTimes>(runs, times), transfer)) {
     time.step = std::max(time.step, stage.back().end);
   }
   return time;

@@ -17,20 +17,22 @@ std::vector<double> BlockCosts(const graph::Graph& graph) {
   return costs;
 }
 
-absl::StatusOr<std::vector<int>> StagesOfBlocks(const graph::Graph& graph, int stages) {
-  if (graph.blocks.size() < static_cast<size_t>(stages)) {
-    return absl::InvalidArgumentError(absl::StrCat("resources.mesh.pipeline: ", stages,
-                                                   " stages, but the model has only ",
-                                                   graph.blocks.size(), " blocks"));
+absl::StatusOr<std::vector<int>> RunsOfBlocks(const graph::Graph& graph, int runs) {
+  if (graph.blocks.size() < static_cast<size_t>(runs)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.mesh.pipeline: ", runs,
+                     " stages (with resources.mesh.chunks, times these), but "
+                     "the model has only ",
+                     graph.blocks.size(), " blocks"));
   }
-  return CutEvenly(BlockCosts(graph), stages);
+  return CutEvenly(BlockCosts(graph), runs);
 }
 
-std::vector<int> CutEvenly(const std::vector<double>& costs, int stages) {
+std::vector<int> CutEvenly(const std::vector<double>& costs, int runs) {
   struct Cut {
-    double most = std::numeric_limits<double>::infinity();  // of a stage
+    double most = std::numeric_limits<double>::infinity();  // of a run
     double squares = std::numeric_limits<double>::infinity();
-    size_t begin = 0;  // of the last stage
+    size_t begin = 0;  // of the last run
     bool operator<(const Cut& other) const {
       return most != other.most ? most < other.most : squares < other.squares;
     }
@@ -38,10 +40,10 @@ std::vector<int> CutEvenly(const std::vector<double>& costs, int stages) {
   const size_t n = costs.size();
   std::vector<double> before(n + 1, 0);
   for (size_t i = 0; i < n; ++i) before[i + 1] = before[i] + costs[i];
-  // best[k][i]: the first i items in k + 1 stages.
-  std::vector<std::vector<Cut>> best(stages, std::vector<Cut>(n + 1));
+  // best[k][i]: the first i items in k + 1 runs.
+  std::vector<std::vector<Cut>> best(runs, std::vector<Cut>(n + 1));
   for (size_t i = 1; i <= n; ++i) best[0][i] = {before[i], before[i] * before[i], 0};
-  for (int k = 1; k < stages; ++k) {
+  for (int k = 1; k < runs; ++k) {
     for (size_t i = k + 1; i <= n; ++i) {
       for (size_t begin = k; begin < i; ++begin) {
         const double own = before[i] - before[begin];
@@ -51,15 +53,15 @@ std::vector<int> CutEvenly(const std::vector<double>& costs, int stages) {
       }
     }
   }
-  std::vector<int> stage_of(n, 0);
+  std::vector<int> run_of(n, 0);
   size_t end = n;
-  for (int k = stages - 1; k > 0; --k) {
+  for (int k = runs - 1; k > 0; --k) {
     const size_t begin = best[k][end].begin;
-    std::fill(stage_of.begin() + static_cast<ptrdiff_t>(begin),
-              stage_of.begin() + static_cast<ptrdiff_t>(end), k);
+    std::fill(run_of.begin() + static_cast<ptrdiff_t>(begin),
+              run_of.begin() + static_cast<ptrdiff_t>(end), k);
     end = begin;
   }
-  return stage_of;
+  return run_of;
 }
 
 }  // namespace milepost::plan

@@ -28,7 +28,7 @@ TEST(PipelineStages, EachHasABlock) {
 TEST(PipelineStages, MoreThanBlocksAreRefused) {
   graph::Graph graph;
   graph.blocks = {"a", "b"};
-  EXPECT_FALSE(StagesOfBlocks(graph, 3).ok());
+  EXPECT_FALSE(RunsOfBlocks(graph, 3).ok());
 }
 
 }  // namespace

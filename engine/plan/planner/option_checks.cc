@@ -65,6 +65,11 @@ absl::Status CheckOptions(const PlanOptions& options) {
                      options.accumulation,
                      ": take a larger train.batch.micro or more ranks (resources.min_ranks)"));
   }
+  MP_RETURN_IF_ERROR(at_least_one("resources.mesh.chunks", options.chunks));
+  if (options.chunks > 1 && options.schedule != PipelineSchedule::kInterleaved) {
+    return absl::InvalidArgumentError(
+        "resources.mesh.chunks: is for resources.mesh.schedule: interleaved");
+  }
   MP_RETURN_IF_ERROR(at_least_one("resources.mesh.context", options.context));
   if (options.world % options.context != 0 || options.sequence % options.context != 0) {
     return absl::InvalidArgumentError(absl::StrCat("resources.mesh.context: ", options.context,

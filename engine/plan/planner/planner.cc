@@ -224,7 +224,7 @@ StepPlan DraftOf(const PlanOptions& options, Parts parts, const std::vector<Reco
     plan.recompute_of_block[op.block] = by_block[op.block];
   }
   if (options.pipeline > 1)
-    UnrollPasses(plan.train.graph, PassesOf(ShapeOf(options), options.stage));
+    UnrollPasses(plan.train.graph, OrderOfStage(ShapeOf(options), options.stage));
   plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
   plan.parameter_groups = parts.updates.groups;
   plan.groups = MakeFlatGroups(plan.train.graph, parts.updates.by_parameter, options);
@@ -262,9 +262,10 @@ absl::Status CutStages(const PlanOptions& options, Parts& parts) {
   if (options.pipeline == 1) return absl::OkStatus();
   MP_RETURN_IF_ERROR(CheckSchedule(ShapeOf(options)));
   MP_ASSIGN_OR_RETURN(parts.flops_of_stages, FlopsOfStages(parts.train, options));
-  MP_ASSIGN_OR_RETURN(const std::vector<int> stages, StagesOfBlocks(parts.train, options.pipeline));
-  CutStage(parts.train, stages, options.stage);
-  CutStage(parts.evaluate, stages, options.stage);
+  MP_ASSIGN_OR_RETURN(const std::vector<int> runs,
+                      RunsOfBlocks(parts.train, options.pipeline * options.chunks));
+  CutStage(parts.train, runs, options.pipeline, options.stage);
+  CutStage(parts.evaluate, runs, options.pipeline, options.stage);
   return absl::OkStatus();
 }
 
@@ -318,6 +319,17 @@ absl::Status CheckFrozenExperts(const graph::Graph& graph, const ParameterUpdate
 
 }  // namespace
 
+PipelineSchedule ScheduleOf(v1::PipelineSchedule schedule) {
+  switch (schedule) {
+    case v1::PIPELINE_SCHEDULE_ZERO_BUBBLE:
+      return PipelineSchedule::kZeroBubble;
+    case v1::PIPELINE_SCHEDULE_INTERLEAVED:
+      return PipelineSchedule::kInterleaved;
+    default:
+      return PipelineSchedule::kOneForwardOneBackward;
+  }
+}
+
 absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads) {
   const v1::BatchSpec& batch = spec.train().batch();
   optim::BatchRequest request;
@@ -349,9 +361,8 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
       .context = context,
       .expert = ExpertRanks(spec.resources()),
       .pipeline = pipeline,
-      .schedule = spec.resources().mesh().schedule() == v1::PIPELINE_SCHEDULE_ZERO_BUBBLE
-                      ? PipelineSchedule::kZeroBubble
-                      : PipelineSchedule::kOneForwardOneBackward,
+      .schedule = ScheduleOf(spec.resources().mesh().schedule()),
+      .chunks = PipelineChunks(spec.resources()),
       .zero_stage = spec.train().zero().stage(),
       .shard_ranks = spec.train().zero().group(),
       .prefetch = spec.train().zero().prefetch(),
@@ -405,15 +416,16 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   return options;
 }
 
-absl::StatusOr<std::vector<std::vector<double>>> CostsOfStages(const v1::JobSpec& spec,
-                                                               const PlanOptions& options) {
+absl::StatusOr<std::vector<std::vector<double>>> CostsOfRuns(const v1::JobSpec& spec,
+                                                             const PlanOptions& options) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
   MP_ASSIGN_OR_RETURN(graph::Graph graph, Build(spec.model(), models::Mode::kTraining, options));
   MP_RETURN_IF_ERROR(DivideAmongRanks(options, graph));
-  MP_ASSIGN_OR_RETURN(const std::vector<int> stages, StagesOfBlocks(graph, options.pipeline));
+  const int count = options.pipeline * options.chunks;
+  MP_ASSIGN_OR_RETURN(const std::vector<int> runs, RunsOfBlocks(graph, count));
   const std::vector<double> blocks = BlockCosts(graph);
-  std::vector<std::vector<double>> costs(static_cast<size_t>(options.pipeline));
-  for (size_t i = 0; i < blocks.size(); ++i) costs[stages[i]].push_back(blocks[i]);
+  std::vector<std::vector<double>> costs(static_cast<size_t>(count));
+  for (size_t i = 0; i < blocks.size(); ++i) costs[runs[i]].push_back(blocks[i]);
   return costs;
 }
 

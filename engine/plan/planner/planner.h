@@ -16,6 +16,9 @@
 
 namespace milepost::plan {
 
+// kOneForwardOneBackward where the spec names none.
+PipelineSchedule ScheduleOf(v1::PipelineSchedule schedule);
+
 // `spec` must be normalised (common/spec/validate.h). Options that the spec decides: world, stage,
 // precision, micro batch, sequence, accumulation. `threads`: CPU threads of a rank, at least 1.
 // INVALID_ARGUMENT, naming the field, when the batch cannot be derived.
@@ -37,10 +40,11 @@ absl::StatusOr<StepPlan> MeasureTraining(const v1::JobSpec& spec, const PlanOpti
 absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
                                        Planning* planning = nullptr);
 
-// By stage of the options' pipeline: what its blocks multiply, in order. Stages with the same
-// entries have the same ops, but for their first and last transfers.
-absl::StatusOr<std::vector<std::vector<double>>> CostsOfStages(const v1::JobSpec& spec,
-                                                               const PlanOptions& options);
+// By run of blocks of the options' pipeline, which is by stage where there is one chunk: what its
+// blocks multiply, in order. Stages whose runs have the same entries have the same ops, but for
+// their first and last transfers.
+absl::StatusOr<std::vector<std::vector<double>>> CostsOfRuns(const v1::JobSpec& spec,
+                                                             const PlanOptions& options);
 
 // Inference alone: parameters, caches of keys and values for options.sequence positions of each of
 // options.texts texts, and the programs `prompt` (of PromptChunk tokens of one), `next` (of one

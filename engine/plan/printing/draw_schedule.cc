@@ -29,30 +29,49 @@ void AddText(double x, double y, const char* anchor, absl::string_view text, std
                         anchor, Escaped(text));
 }
 
-void AddBox(double x, double y, double width, double height, const char* fill, std::string& svg) {
+// `opacity`: 0 to 1.
+void AddBox(double x, double y, double width, double height, const char* fill, double opacity,
+            std::string& svg) {
   absl::StrAppendFormat(&svg,
-                        "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" "
-                        "fill=\"%s\" stroke=\"#ffffff\"/>\n",
-                        x, y, width, height, fill);
+                        "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"%s "
+                        "stroke=\"#ffffff\"/>\n",
+                        x, y, width, height, fill,
+                        opacity < 1 ? absl::StrFormat(" fill-opacity=\"%.2f\"", opacity) : "");
 }
 
-void AddStage(const std::vector<TimedPass>& passes, double y, double scale, std::string& svg) {
+// The first chunk is the darkest.
+double OpacityOf(int chunk, int chunks) { return 1 - 0.65 * chunk / std::max(1, chunks - 1); }
+
+void AddStage(const std::vector<TimedPass>& passes, double y, double scale, int chunks,
+              std::string& svg) {
   constexpr double kLegible = 14;  // width of a box that its number fits in
   for (const TimedPass& timed : passes) {
     const double x = kLeft + timed.begin * scale, width = (timed.end - timed.begin) * scale;
-    AddBox(x, y, width, kRow - 4, kLooks[static_cast<size_t>(timed.pass.kind)].fill, svg);
+    AddBox(x, y, width, kRow - 4, kLooks[static_cast<size_t>(timed.pass.kind)].fill,
+           OpacityOf(timed.pass.chunk, chunks), svg);
     if (width < kLegible) continue;
     AddText(x + width / 2, y + kRow / 2 + 2, "middle", absl::StrCat(timed.pass.micro_batch), svg);
   }
 }
 
-void AddLegend(double y, bool split, std::string& svg) {
+void AddLegend(double y, const PipelineShape& shape, std::string& svg) {
   double x = kLeft;
+  const bool split = shape.schedule == PipelineSchedule::kZeroBubble;
   for (size_t kind = 0; kind < (split ? 3 : 2); ++kind) {
-    AddBox(x, y - 11, 14, 14, kLooks[kind].fill, svg);
+    AddBox(x, y - 11, 14, 14, kLooks[kind].fill, 1, svg);
     AddText(x + 20, y, "start", kLooks[kind].name, svg);
     x += 110;
   }
+  for (int chunk = 0; shape.chunks > 1 && chunk < shape.chunks; ++chunk) {
+    AddBox(x, y - 11, 14, 14, kLooks[0].fill, OpacityOf(chunk, shape.chunks), svg);
+    AddText(x + 20, y, "start", absl::StrCat("chunk ", chunk), svg);
+    x += 80;
+  }
+}
+
+std::string ScheduleText(const PipelineShape& shape) {
+  return absl::StrCat(Name(shape.schedule),
+                      shape.chunks > 1 ? absl::StrCat(" with ", shape.chunks, " chunks") : "");
 }
 
 }  // namespace
@@ -77,15 +96,15 @@ std::string DrawSchedule(const PipelineShape& shape, const std::vector<PassTimes
   const double idle = end > 0 ? 1 - busy / (end * static_cast<double>(timeline.size())) : 0;
   AddText(kLeft, 24, "start",
           absl::StrFormat("%s: %d stages, %d micro-batches, %s: %s, stages wait %.0f%% of it",
-                          title, shape.stages, shape.micro_batches, Name(shape.schedule),
+                          title, shape.stages, shape.micro_batches, ScheduleText(shape),
                           HumanSeconds(end), 100 * idle),
           svg);
   for (size_t stage = 0; stage < timeline.size(); ++stage) {
     const double y = kTop + kRow * static_cast<double>(stage);
     AddText(kLeft - 8, y + kRow / 2 + 2, "end", absl::StrCat("stage ", stage), svg);
-    AddStage(timeline[stage], y, scale, svg);
+    AddStage(timeline[stage], y, scale, shape.chunks, svg);
   }
-  AddLegend(height - 16, shape.schedule == PipelineSchedule::kZeroBubble, svg);
+  AddLegend(height - 16, shape, svg);
   return svg + "</svg>\n";
 }
 

@@ -31,5 +31,16 @@ TEST(DrawSchedule, ShowsUnequalStages) {
   EXPECT_THAT(svg, HasSubstr("stages wait 3"));  // the second stage computes 18 of 19 or 20
 }
 
+// Each chunk in a shade of its own.
+TEST(DrawSchedule, ShowsChunks) {
+  const PipelineShape shape = {PipelineSchedule::kInterleaved, /*stages=*/2, /*micro_batches=*/2,
+                               /*chunks=*/2};
+  const std::string svg = DrawSchedule(shape, std::vector<PassTimes>(4, {1, 2, 0}), "x");
+  EXPECT_THAT(svg, HasSubstr("2 stages, 2 micro-batches, interleaved with 2 chunks"));
+  EXPECT_EQ(Count(svg, "<rect"), 1 + 2 * 2 * 2 * 2 + 2 + 2);
+  EXPECT_EQ(Count(svg, "fill-opacity"), 2 * 2 * 2 + 1);  // of the second chunk, and its legend
+  EXPECT_THAT(svg, HasSubstr("chunk 1"));
+}
+
 }  // namespace
 }  // namespace milepost::plan

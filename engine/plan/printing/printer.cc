@@ -270,6 +270,7 @@ void AddMesh(const StepPlan& plan, const PrintOptions& options, Json& json) {
                         {"schedule", Name(plan.options.schedule)},
                         {"stage", plan.options.stage},
                         {"idle_share", IdleShare(plan, options)}};
+    if (plan.options.chunks > 1) json["pipeline"]["chunks"] = plan.options.chunks;
   }
   if (plan.options.context > 1) {
     json["context"] = {{"ranks", plan.options.context},
@@ -310,10 +311,11 @@ std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
       Precision(plan), MicroBatchText(o, options.unit), o.accumulation, RecomputeText(plan));
   if (o.pipeline > 1) {
     absl::StrAppendFormat(&text,
-                          "pipeline       %s, idle %.0f%% of the time; stage %d of %d is shown, "
+                          "pipeline       %s%s, idle %.0f%% of the time; stage %d of %d is shown, "
                           "which needs the most memory\n",
-                          Name(o.schedule), 100 * IdleShare(plan, options), o.stage + 1,
-                          o.pipeline);
+                          Name(o.schedule),
+                          o.chunks > 1 ? absl::StrCat(" with ", o.chunks, " chunks") : "",
+                          100 * IdleShare(plan, options), o.stage + 1, o.pipeline);
   }
   if (o.context > 1) {
     const graph::Attributes of_rank = HeadsOfARank(plan);

@@ -32,7 +32,8 @@ struct PrintOptions {
 std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 
 // One JSON object: {"fits": bool?, "chosen": [{"field", "value", "reason"}]?, "world": all ranks,
-// "tensor", "pipeline": {"stages", "schedule", "stage": the one that is shown, "idle_share"}?,
+// "tensor", "pipeline": {"stages", "schedule", "stage": the one that is shown, "idle_share",
+// "chunks"?}?,
 // "zero_stage", "shards": of the data ranks, "precision", "state_dtype",
 // "grad_dtype", "master", "grad_reduce", "powersgd_rank"?, "micro_batch", "sequence",
 // "accumulation", "recompute", "recompute_budget": bytes?,

@@ -30,8 +30,9 @@ std::string Figure(double value) {
 
 // What differs from the choice alone.
 std::string SettingText(int ranks, const Setting& setting) {
+  const std::string chunks = setting.chunks > 1 ? absl::StrCat(" x ", setting.chunks) : "";
   const std::string schedule =
-      setting.pipeline > 1 ? absl::StrCat(" (", Name(setting.schedule), ")") : "";
+      setting.pipeline > 1 ? absl::StrCat(" (", Name(setting.schedule), chunks, ")") : "";
   return absl::StrCat(MeshText(ranks, setting), schedule, ", ZeRO stage ", setting.stage,
                       ", group ", GroupText(setting.group), ", recompute ", Name(setting.recompute),
                       ", micro-batch ", setting.micro, ", accumulation ", setting.accumulation,
@@ -44,6 +45,7 @@ Json SettingJson(int ranks, const Setting& setting) {
   if (setting.pipeline > 1) {
     json["pipeline"] = setting.pipeline;
     json["schedule"] = Name(setting.schedule);
+    if (setting.chunks > 1) json["chunks"] = setting.chunks;
   }
   json["tensor"] = setting.tensor;
   json["stage"] = setting.stage;
@@ -202,6 +204,7 @@ std::vector<std::string> OverridesFor(const SearchResult& result) {
   }
   if (s.pipeline > 1) {
     overrides.push_back(absl::StrCat("resources.mesh.schedule=", Name(s.schedule)));
+    if (s.chunks > 1) overrides.push_back(absl::StrCat("resources.mesh.chunks=", s.chunks));
   }
   if (s.context > 1 || result.had_context) {
     overrides.push_back(absl::StrCat("resources.mesh.context=", s.context));

@@ -35,6 +35,7 @@ struct TinyOptions {
   int context = 1;   // ranks that divide each sequence
   int expert = 1;    // ranks that share out the experts
   v1::PipelineSchedule schedule = v1::PIPELINE_SCHEDULE_UNSPECIFIED;
+  int chunks = 0;  // of an interleaved one; 0: the spec's default
   int stage = 1;
   int group = 0;  // ranks that share out shards; 0: all
   int prefetch = 1;
@@ -148,6 +149,9 @@ class TinyJob {
     if (options.pipeline > 1) {
       spec.mutable_resources()->mutable_mesh()->set_pipeline(options.pipeline);
       spec.mutable_resources()->mutable_mesh()->set_schedule(options.schedule);
+      if (options.chunks > 0) {
+        spec.mutable_resources()->mutable_mesh()->set_chunks(options.chunks);
+      }
     }
     if (options.context > 1) spec.mutable_resources()->mutable_mesh()->set_context(options.context);
     if (options.expert > 1) spec.mutable_resources()->mutable_mesh()->set_expert(options.expert);
@@ -312,20 +316,29 @@ inline void RunRanks(
   for (std::thread& thread : threads) thread.join();
 }
 
-// Of three steps: each rank sends what is planned. Then calls after(rank, session) on its thread.
+// Of three steps: each rank sends what is planned, by all of its communicators. Then calls
+// after(rank, session) on its thread.
 inline void ExpectSendsWhatIsPlanned(
     const v1::JobSpec& spec, const std::function<void(size_t, TrainingSession&)>& after = {}) {
-  auto group = comm::MakeInProcessGroup(spec.resources().ranks());
+  std::vector<std::unique_ptr<comm::Communicator>> groups[3];
+  for (auto& group : groups) group = comm::MakeInProcessGroup(spec.resources().ranks());
   std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < group.size(); ++rank) {
+  for (size_t rank = 0; rank < groups[0].size(); ++rank) {
     threads.emplace_back([&, rank] {
-      auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
+      SessionOptions options = {.threads = 1};
+      options.transfers = {groups[1][rank].get(), groups[2][rank].get()};
+      auto session = TrainingSession::Create(spec, options, groups[0][rank].get());
       ASSERT_TRUE(session.ok()) << session.status();
       ASSERT_TRUE((*session)->InitializeParameters().ok());
+      const auto all_sent = [&] {
+        int64_t bytes = 0;
+        for (auto& group : groups) bytes += group[rank]->stats().bytes_sent;
+        return bytes;
+      };
       for (int i = 0; i < 3; ++i) {
-        const int64_t before = group[rank]->stats().bytes_sent;
+        const int64_t before = all_sent();
         ASSERT_TRUE((*session)->Step(false).ok());
-        const auto sent = static_cast<double>(group[rank]->stats().bytes_sent - before);
+        const auto sent = static_cast<double>(all_sent() - before);
         // A few bytes of scalars are sent whole, not as a ring would.
         EXPECT_NEAR(sent, (*session)->plan().wire_bytes_per_step, 300) << "rank " << rank;
       }

@@ -255,6 +255,11 @@ def _take(given: Any, parts: Sequence[str], spec: Any) -> None:
 
 def _drop_derived(paths: Sequence[str], spec: Any) -> None:
     """A number that follows from others would contradict new ones."""
+    mesh = spec.resources.mesh
+    if "resources.mesh.schedule" in paths and "resources.mesh.chunks" not in paths:
+        kind = mesh.DESCRIPTOR.fields_by_name["schedule"].enum_type
+        if schema.enum_name(kind, mesh.schedule) != "interleaved":
+            mesh.ClearField("chunks")
     batch = spec.train.batch if spec.HasField("train") and spec.train.HasField("batch") else None
     if batch is None or not (batch.HasField("global") and batch.HasField("micro")):
         return

@@ -188,6 +188,15 @@ class SetTest(unittest.TestCase):
         self.assertFalse(batch.HasField("global"))
         self.assertEqual(batch.accumulation, 8)
 
+    def test_chunks_are_of_a_schedule(self):
+        given = dict(self.SPEC, resources={"mesh": {"pipeline": 2, "schedule": "interleaved",
+                                                    "chunks": 4}})
+        self.assertEqual(spec.load(given).resources.mesh.chunks, 4)
+        mesh = spec.load(given, {"resources.mesh.schedule": "zero_bubble"}).resources.mesh
+        self.assertFalse(mesh.HasField("chunks"))
+        mesh = spec.load(given, {"resources.mesh.schedule": "interleaved"}).resources.mesh
+        self.assertEqual(mesh.chunks, 4)
+
     def test_what_is_refused(self):
         for path, value, problem in (("trai.steps", 3, "trai: unknown field"),
                                      ("train.steps", "x", "expected a whole number, got 'x'"),

@@ -79,10 +79,13 @@ absl::Status DeviceCommunicators::ConnectStages(const plan::StepPlan& plan, int 
                                   kind == Collective::Kind::kSend ? "send)" : "receive)"),
              .accesses = {{byte, byte + 1, kind == Collective::Kind::kReceive}}});
   };
+  const bool ring = options.chunks > 1;  // the last run of a round hands on to the first stage
   for (const Stream stream : kStreamsOfStages) {
     const int step = stream == Stream::kStageActivations ? 1 : -1;
-    for (const bool sends : {false, true}) {
-      const int peer = options.stage + (sends ? step : -step);
+    const bool begins = options.stage == (step > 0 ? 0 : options.pipeline - 1);
+    for (const bool sends : {begins, !begins}) {
+      int peer = options.stage + (sends ? step : -step);
+      if (ring) peer = (peer + options.pipeline) % options.pipeline;
       if (peer < 0 || peer >= options.pipeline) continue;
       const auto kind = sends ? Collective::Kind::kSend : Collective::Kind::kReceive;
       MP_RETURN_IF_ERROR(enqueue(kind, stream, peer));

@@ -45,7 +45,8 @@ class DeviceCommunicators {
   bool capturable() const;
   // DeviceCommunicator::Register of each; what it says.
   std::vector<std::string> Register(char* memory, int64_t bytes);
-  // Sends a byte to each neighbour in the pipeline, in the order of the stages: the first call
+  // Sends a byte to each neighbour in the pipeline, in the order of the stages (of an interleaved
+  // one from the last stage to the first at the end): the first call
   // between two ranks may hold up a host until the other one comes to it, which in a step could be
   // a ring of hosts. Collective, and blocks. The arena's first bytes become zeros.
   absl::Status ConnectStages(const plan::StepPlan& plan, int rank, char* arena, Device* device,

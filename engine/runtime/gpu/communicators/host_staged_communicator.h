@@ -17,7 +17,8 @@
 // - No deadlock. Let every rank put the same calls on its stream in the same order. (Of what
 //   pipeline stages hand on in one direction: let it do the calls between two ranks in the order of
 //   both, as the plan has them; what follows holds for each call and the ranks that take part in
-//   it, as activations go to later stages alone, and gradients to earlier ones.) Take the
+//   it, as activations go to later stages alone, and gradients to earlier ones, or as all stages
+//   have their calls in one order of all of them: plan/pipeline/interleaved.h.) Take the
 //   smallest n that some rank has not finished: on every rank the thread and the stream are done
 //   with all before n, so the copy of call n waits only for work that was put on the device before
 //   it, which waits for no call from n on, since no stream waits for a stream that waits for a

@@ -215,7 +215,7 @@ TEST(RanksOnGpus, AllTakeTheAlgorithmsOfRankZero) {
 
 // Three micro-batches through stages of a layer each. The embedding is tied: both ends have it.
 v1::JobSpec PipelineSpec(const TinyJob& job, TinyOptions tiny) {
-  tiny.layers = tiny.pipeline;
+  tiny.layers = tiny.pipeline * std::max(1, tiny.chunks);
   tiny.steps = 3;
   tiny.micro_batch = 1;
   tiny.global_batch = 3 * (tiny.ranks / tiny.pipeline / tiny.tensor);
@@ -227,6 +227,19 @@ TEST(RanksOnGpus, TrainAlikeInStagesOfTensorRanks) {
   for (const auto schedule : {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
     ExpectAlike(PipelineSpec(job, {.ranks = 4, .tensor = 2, .pipeline = 2, .schedule = schedule}),
                 1e-5);
+  }
+}
+
+// Two ranks are each other's next one and the one before; three are a ring.
+TEST(RanksOnGpus, TrainAlikeInInterleavedStages) {
+  const TinyJob job;
+  for (const TinyOptions& options :
+       {TinyOptions{.ranks = 4, .tensor = 2, .pipeline = 2}, TinyOptions{.ranks = 3, .pipeline = 3},
+        TinyOptions{.ranks = 4, .pipeline = 2, .stage = 3}}) {
+    TinyOptions tiny = options;
+    tiny.schedule = v1::PIPELINE_SCHEDULE_INTERLEAVED;
+    tiny.chunks = 2;
+    ExpectAlike(PipelineSpec(job, tiny), 1e-5);
   }
 }
 

@@ -331,13 +331,14 @@ class NoWork : public Backend {
 TEST(DeviceExecutor, ReceivesAreEnqueuedWhereTheyAreAwaited) {
   const TinyJob job;
   for (const int micro : {1, 2, 12}) {
-    for (const auto schedule : {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
+    for (const auto schedule : {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE,
+                                v1::PIPELINE_SCHEDULE_INTERLEAVED}) {
       const v1::JobSpec spec = job.Spec({.ranks = 3,
                                          .pipeline = 3,
                                          .schedule = schedule,
                                          .stage = 0,
                                          .micro_batch = micro,
-                                         .layers = 3});
+                                         .layers = 6});
       for (int stage = 0; stage < 3; ++stage) {
         plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
         options.stage = stage;
