@@ -88,7 +88,7 @@ TEST(MeshTest, TensorRanksShareHeadsOfKeys) {
   }
   EXPECT_THAT(ValidateJobSpec(spec(4, 6)).message(),
               HasSubstr("must divide model.llama.kv_heads (4) or be a multiple of it, got 6; "
-                        "nearest: 3"));
+                        "nearest: 2"));
   // More than a host's ranks are for --set alone.
   EXPECT_THAT(PossibleTensors(spec(2, 12)), ElementsAre(1, 2, 4, 6));
   EXPECT_THAT(PossibleTensors(spec(12, 12)), ElementsAre(1, 2, 3, 4, 6, 12));

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "common/spec/validate.h"
 #include "engine/models/model.h"
 #include "engine/plan/testing/plan_fixture.h"
 #include "engine/plan/verification/verify.h"
