@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bench/cost_model/published.h"
+#include "common/spec/sizes.h"
 #include "engine/plan/estimates/estimate.h"
 #include "engine/plan/planner/planner.h"
 #include "nlohmann/json.hpp"
@@ -20,8 +21,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Tokens per second of a rank; 0: it cannot be planned.
-double Expected(const PublishedRun& run) {
+// Of a step; 0: it cannot be planned.
+double StepSeconds(const PublishedRun& run) {
   const v1::JobSpec spec = SpecOf(run);
   const auto options = plan::OptionsFromSpec(spec, 1);
   if (!options.ok()) return 0;
@@ -33,7 +34,25 @@ double Expected(const PublishedRun& run) {
   }
   plan::DeviceProfile profile = plan::OnHosts(*plan::BuiltInProfile(run.device), 0, run.network);
   profile.memory_bandwidth *= run.memory_part;
-  return plan::EstimateStep(*plan, profile).tokens_per_second / run.ranks;
+  return plan::EstimateStep(*plan, profile).seconds;
+}
+
+// Tokens per second of a rank; 0: it cannot be planned. A pipeline takes as much longer for each
+// micro-batch beyond those that a plan may have.
+double Expected(PublishedRun run) {
+  const auto tokens = static_cast<double>(run.micro * run.accumulation * run.sequence) /
+                      (run.tensor * run.pipeline * run.context);
+  const int64_t further = run.accumulation - kMaxMicroBatches;
+  if (run.pipeline == 1 || further <= 0) {
+    const double seconds = StepSeconds(run);
+    return seconds > 0 ? tokens / seconds : 0;
+  }
+  run.accumulation = kMaxMicroBatches;
+  const double most = StepSeconds(run);
+  run.accumulation = kMaxMicroBatches / 2;
+  const double half = StepSeconds(run);
+  if (most <= 0 || half <= 0) return 0;
+  return tokens / (most + static_cast<double>(further) * (most - half) / run.accumulation);
 }
 
 double Median(std::vector<double> values) {
@@ -69,6 +88,8 @@ bool Compare(const char* title, const std::vector<PublishedRun>& runs, Json* jso
                     {"sequence", run.sequence},
                     {"ranks", run.ranks},
                     {"tensor", run.tensor},
+                    {"pipeline", run.pipeline},
+                    {"chunks", run.chunks},
                     {"stage", run.stage},
                     {"group", run.group},
                     {"recompute", recompute},
