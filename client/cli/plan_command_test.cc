@@ -108,7 +108,7 @@ TEST_F(PlanCommandTest, SearchesTheFastestSettings) {
 // Those that docs/use/parallelism.md shows. Where they are to change, copy them from the file that
 // is named.
 TEST_F(PlanCommandTest, DrawsThePicturesOfTheDocs) {
-  for (const char* schedule : {"1f1b", "zero_bubble"}) {
+  for (const char* schedule : {"1f1b", "zero_bubble", "interleaved"}) {
     const std::string drawn = absl::StrCat(folder_, "/", schedule, ".svg");
     const Outcome outcome = RunCli(absl::StrCat(
         "plan examples/llama3-8b.yaml --device h200 --set resources.ranks=4 "

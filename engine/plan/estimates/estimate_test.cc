@@ -187,6 +187,16 @@ TEST(Estimate, ThePipelineTakesAsLongAsItsStagesTogether) {
   EXPECT_LT(many, 100 * 15 + 30);
 }
 
+// Runs of blocks that take 1, 2, 3 and 4 forward and as long again backward, one after the other:
+// those of stage 0 are the first and the third.
+TEST(Estimate, AnInterleavedStepHasEveryRunOfBlocks) {
+  const std::vector<StageSeconds> stages = {{.passes = {{1, 1, 0}, {3, 3, 0}}, .transfer = 0.5},
+                                            {.passes = {{2, 2, 0}, {4, 4, 0}}, .rest = 7}};
+  const PipelineShape shape = {PipelineSchedule::kInterleaved, /*stages=*/2, /*micro_batches=*/1,
+                               /*chunks=*/2};
+  EXPECT_DOUBLE_EQ(PipelineSeconds(shape, stages), 2 * (1 + 2 + 3 + 4) + 6 * 0.5 + 7);
+}
+
 // What rounds gradients stands on the communication stream, and takes the memory's time.
 TEST(Estimate, WhatFollowsACollectiveTakesItsBytes) {
   StepPlan plan = PlanOf({{.flops = 1},

@@ -22,7 +22,8 @@ double GatheringPart(const PlanOptions& o, int64_t layers) {
 // How many elements a rank gathers in a step, of a stage's `elements`, of which `of_layers` are the
 // layers'.
 double LeastGathered(const PlanOptions& o, double elements, double of_layers, int64_t layers) {
-  if (!o.ShardsParameters()) return elements;
+  // Where few layers are a run of blocks, all passes that go through it at a time share a gather.
+  if (!o.ShardsParameters() || o.chunks > 1) return elements;
   const auto micro_batches = static_cast<double>(o.accumulation);
   if (o.pipeline == 1) return micro_batches * elements;
   // A stage's forward and backward of a micro-batch are far apart: each gathers. Not so the

@@ -45,6 +45,7 @@ RankPlace PlaceWith(const DeviceProfile& profile) {
 ScaledDraft AlikeOf(Setting setting, Recompute recompute, const RankPlace& place) {
   setting.pipeline = setting.context = 1;
   setting.schedule = PipelineSchedule::kOneForwardOneBackward;
+  setting.chunks = 1;
   setting.recompute = recompute;
   setting.stage = 1;
   setting.accumulation = std::max<int64_t>(1, 64 * setting.tensor / (32 * setting.micro));
@@ -115,6 +116,34 @@ TEST(MeshBounds, OfPipelinesAreNoMoreThanWhatDraftsFind) {
               // stages send each other does not leave a host.
               ExpectBoundsHold(setting, profile, stage == 1 && gbits > 1000 ? 0.65 : 0);
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+// With whole rounds of micro-batches, with one and a half, and with few.
+TEST(MeshBounds, OfInterleavedPipelinesAreNoMoreThanWhatDraftsFind) {
+  for (const double gbits : {100.0, 3200.0}) {
+    const DeviceProfile profile = OnHosts(*BuiltInProfile("h100"), 8, gbits);
+    for (const auto& [stages, chunks] : {std::pair(2, 2), {4, 2}, {4, 3}, {8, 2}}) {
+      for (const auto& [tensor, context] : {std::pair(1, 1), {2, 1}, {1, 2}}) {
+        for (const int64_t micro : {1, 2, 4}) {
+          for (const int stage : {1, 3}) {
+            const Setting setting = {.tensor = tensor,
+                                     .pipeline = stages,
+                                     .context = context,
+                                     .schedule = PipelineSchedule::kInterleaved,
+                                     .chunks = chunks,
+                                     .micro = micro,
+                                     .accumulation = 2 * tensor * stages * context / micro,
+                                     .stage = stage};
+            if (setting.accumulation < 1) continue;
+            SCOPED_TRACE(absl::StrCat(stages, " stages x ", chunks, ", ", tensor, " tensor, ",
+                                      context, " context, stage ", stage, ", micro ", micro, ", ",
+                                      gbits));
+            ExpectBoundsHold(setting, profile, 0);
           }
         }
       }

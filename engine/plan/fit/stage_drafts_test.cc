@@ -62,6 +62,52 @@ TEST(StageDrafts, FindsTheLargestStageOfAll) {
   }
 }
 
+// Of several runs of blocks each.
+TEST(StageDrafts, FindsTheLargestInterleavedStage) {
+  for (const auto& [stages, chunks] : {std::pair(2, 2), {2, 4}, {3, 2}, {4, 2}}) {
+    for (const int64_t vocabulary : {96, 4096}) {
+      for (const int64_t micro_batches : {1, 3, 12}) {
+        SCOPED_TRACE(absl::StrCat(stages, " stages x ", chunks, ", ", micro_batches,
+                                  " micro-batches, ", vocabulary, " words"));
+        const v1::JobSpec spec = SpecOfLayers(10, vocabulary);
+        PlanOptions options =
+            PipelineOptions(stages, micro_batches, PipelineSchedule::kInterleaved);
+        options.chunks = chunks;
+        const auto draft = DraftPipeline(spec, options);
+        ASSERT_TRUE(draft.ok()) << draft.status();
+        int64_t most = 0;
+        for (options.stage = 0; options.stage < stages; ++options.stage) {
+          const auto plan = DraftTraining(spec, options);
+          ASSERT_TRUE(plan.ok()) << plan.status();
+          most = std::max(most, RequiredBytes(*plan, LeastBytes(*plan), true));
+        }
+        EXPECT_EQ(draft->bytes, most);
+        const auto seconds = draft->Seconds(*BuiltInProfile("cpu"));
+        ASSERT_EQ(seconds.size(), static_cast<size_t>(stages));
+        EXPECT_EQ(seconds[0].passes.size(), static_cast<size_t>(chunks));
+        EXPECT_EQ(TimesOfRuns(seconds).size(), static_cast<size_t>(stages * chunks));
+      }
+    }
+  }
+}
+
+// A step is shorter than by 1F1B, by what stages wait less; and longer than what they compute.
+TEST(StageDrafts, InterleavedStagesWaitLess) {
+  const v1::JobSpec spec = SpecOfLayers(16, 96);
+  const DeviceProfile profile = *BuiltInProfile("cpu");
+  const auto seconds = [&](PipelineSchedule schedule, int chunks) {
+    PlanOptions options = PipelineOptions(4, 8, schedule);
+    options.chunks = chunks;
+    const auto draft = DraftPipeline(spec, options);
+    EXPECT_TRUE(draft.ok()) << draft.status();
+    return PipelineSeconds(ShapeOf(options), draft->Seconds(profile));
+  };
+  const double plain = seconds(PipelineSchedule::kOneForwardOneBackward, 1);
+  const double two = seconds(PipelineSchedule::kInterleaved, 2);
+  EXPECT_LT(two, 0.93 * plain);
+  EXPECT_GT(two, 0.75 * plain);
+}
+
 // With a rank's own tokens alone attention would seem to cost a quarter.
 TEST(StageDrafts, KnowsWhatContextRanksAttendTo) {
   const v1::JobSpec spec = SpecOf({.layers = 7, .context = 512, .vocabulary = 2048});
