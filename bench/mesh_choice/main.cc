@@ -61,7 +61,7 @@ constexpr Model kModels[] = {
     {"llama 2x256", true, 2, 256, 4, 4, 768, 64, 16},
     {"llama 6x192, long", true, 6, 192, 6, 2, 512, 256, 4},
 };
-constexpr double kLinks[] = {1e7, 3e7, 1e8, 3e8, 1e9};  // bytes a second
+constexpr double kLinks[] = {3e7, 1e8, 3e8, 1e9, 3e9};  // bytes a second
 constexpr double kLatency = 1e-4;
 constexpr int kModelCount = std::size(kModels);
 constexpr int kCaseCount = kModelCount * static_cast<int>(std::size(kLinks));
@@ -189,7 +189,7 @@ absl::StatusOr<std::vector<Tried>> TryAll(const v1::JobSpec& open, const plan::M
   double fastest = 0;
   for (const plan::Setting& setting : plan::Candidates(open, space, place)) {
     Tried one = {.setting = setting, .spec = plan::WithSetting(open, setting)};
-    MP_ASSIGN_OR_RETURN(one.once, StepSeconds(one.spec, link, 2));
+    MP_ASSIGN_OR_RETURN(one.once, StepSeconds(one.spec, link, 1));
     fastest = tried.empty() ? one.once : std::min(fastest, one.once);
     tried.push_back(std::move(one));
   }

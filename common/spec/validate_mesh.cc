@@ -31,7 +31,7 @@ struct Divided {
   bool By(int tensor) const { return size % tensor == 0 || (shared && tensor % size == 0); }
 };
 
-// With fewer heads of keys than tensor ranks, more of these than a host has are never faster.
+// What `auto` and a search look at, where ranks share heads of keys: as many as hosts mostly have.
 constexpr int kMostSharingTensors = 8;
 
 // Of the model, what is cut into equal parts.

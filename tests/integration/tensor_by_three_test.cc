@@ -95,7 +95,6 @@ TEST(TensorByThree, WithRecomputation) {
 TEST(TensorByThree, WithStagesAndContextRanks) {
   const TinyJob job;
   for (TinyFamily family : Families()) {
-    if (family.options.llama) family.options.kv_heads = 6;
     for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
       family.options.precision = precision;
       const double tolerance = precision == v1::PRECISION_FP32 ? 1e-5 : 2e-3;

@@ -321,6 +321,44 @@ TEST(Fit, RanksOfAMeshSaveTheWholeModelTogether) {
   EXPECT_NEAR(2.0 * mesh->flops_per_step * 2, alone->flops_per_step, 1e-6 * alone->flops_per_step);
 }
 
+// Of heads of keys that neighbours share as well: with stages too, and made once more or not.
+TEST(Fit, RanksThatShareHeadsTellOfTheModelsWorkOnce) {
+  v1::JobSpec spec = Spec(1);
+  v1::LlamaSpec& model = *spec.mutable_model()->mutable_llama();
+  model.set_layers(2);
+  model.set_width(64);
+  model.set_heads(4);
+  model.set_kv_heads(1);
+  model.set_hidden(96);
+  model.set_context(32);
+  model.set_vocabulary(96);
+  spec.mutable_data()->set_sequence_length(32);
+  spec.mutable_train()->mutable_batch()->set_micro(6);
+  spec.mutable_train()->mutable_batch()->set_accumulation(2);
+  NormalizeJobSpec(&spec);
+  for (const v1::Recompute recompute : {v1::RECOMPUTE_NONE, v1::RECOMPUTE_FULL}) {
+    spec.mutable_train()->set_recompute(recompute);
+    const auto alone = PlanTraining(spec, *OptionsFromSpec(spec, 1));
+    ASSERT_TRUE(alone.ok()) << alone.status();
+    for (const int pipeline : {1, 2}) {
+      v1::JobSpec on = spec;
+      on.mutable_resources()->set_ranks(4 * pipeline);
+      on.mutable_resources()->mutable_mesh()->set_tensor(4);
+      on.mutable_resources()->mutable_mesh()->set_pipeline(pipeline);
+      NormalizeJobSpec(&on);
+      const auto mesh = PlanTraining(on, *OptionsFromSpec(on, 1));
+      ASSERT_TRUE(mesh.ok()) << mesh.status();
+      EXPECT_NEAR(4.0 * pipeline * mesh->flops_per_step, alone->flops_per_step,
+                  1e-6 * alone->flops_per_step);
+      if (pipeline > 1) continue;
+      EXPECT_NEAR(4.0 * mesh->recompute_flops_per_step, alone->recompute_flops_per_step,
+                  1e-6 * alone->flops_per_step);
+      const double whole = static_cast<double>(SnapshotBytes(*alone));
+      EXPECT_NEAR(4.0 * static_cast<double>(SnapshotBytes(*mesh)), whole, 0.06 * whole);
+    }
+  }
+}
+
 TEST(Fit, WhatDoesNotFitOnAMeshIsToldWhatHelps) {
   v1::JobSpec spec = Spec(4);
   spec.mutable_resources()->mutable_mesh()->set_tensor(2);

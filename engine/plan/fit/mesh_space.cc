@@ -105,9 +105,13 @@ MeshSpace OpenSpace(const v1::JobSpec& spec) {
 MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place) {
   v1::JobSpec without = spec;
   if (MayOffload(spec, place)) without.mutable_train()->clear_offload();
-  // With a sequence for every group of ranks, data ranks send less.
-  const int64_t groups = spec.resources().ranks() / PossibleTensors(without).back();
-  MeshSpace space = {.tensors = PossibleTensors(without),
+  const std::vector<int> tensors = PossibleTensors(without);
+  // With a sequence for every group of the most ranks that divide all heads, data ranks send less.
+  const int64_t keys = spec.model().has_llama() ? spec.model().llama().kv_heads() : 0;
+  const auto most = std::find_if(tensors.rbegin(), tensors.rend(),
+                                 [&](int tensor) { return keys % tensor == 0; });
+  const int64_t groups = spec.resources().ranks() / *most;  // one rank does
+  MeshSpace space = {.tensors = tensors,
                      .pipelines = EveryPipeline(spec),
                      .contexts = spec.train().batch().global() < groups,
                      .stage_contexts = true,

@@ -64,6 +64,7 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
     group.name = absl::StrCat(graph.blocks[group.block], group.divided ? " (divided)" : "",
                               group.partial ? " (parts)" : "", group.shared ? " (shared)" : "",
                               group.of_experts ? " (experts)" : "",
+                              group.sharers > 1 ? absl::StrCat(" (of ", group.sharers, ")") : "",
                               group.Packed()  ? " (base, nf4)"
                               : group.base    ? " (base)"
                               : update.frozen ? " (frozen)"
@@ -74,7 +75,7 @@ std::vector<FlatGroup> EmptyGroups(const graph::Graph& graph, Optimizer main, Up
   std::stable_sort(groups.begin(), groups.end(), [main](const FlatGroup& a, const FlatGroup& b) {
     const auto rank = [main](const FlatGroup& g) {
       return std::tuple(g.block, g.frozen, g.base, g.Packed(), g.optimizer != main, !g.divided,
-                        g.partial, g.shared, g.of_experts);
+                        g.partial, g.shared, g.of_experts, g.sharers);
     };
     return rank(a) < rank(b);
   });

@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 #include "common/status_macros.h"
 #include "engine/ops/tensor_parallel/tensor_parallel.h"
 #include "engine/plan/passes/vocabulary_pass.h"
@@ -281,6 +282,7 @@ class LayerDivider {
     parameter.undivided.assign(shape.begin(), shape.end());
     int64_t inner = 1;
     for (size_t i = static_cast<size_t>(axis) + 1; i < shape.size(); ++i) inner *= shape[i];
+    MP_CHECK(sharers == 1 || axis == 0) << "shared columns";  // they would lie in several runs
     const int64_t among = ranks_ / sharers;
     int64_t piece = shape[axis] / pieces;
     MP_RETURN_IF_ERROR(DivideDimension(op, piece, among));

@@ -20,10 +20,8 @@ std::vector<double> BlockCosts(const graph::Graph& graph) {
 absl::StatusOr<std::vector<int>> RunsOfBlocks(const graph::Graph& graph, int runs) {
   if (graph.blocks.size() < static_cast<size_t>(runs)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("resources.mesh.pipeline: ", runs,
-                     " stages (with resources.mesh.chunks, times these), but "
-                     "the model has only ",
-                     graph.blocks.size(), " blocks"));
+        absl::StrCat("resources.mesh.pipeline: times resources.mesh.chunks (if there are some) is ",
+                     runs, ", but the model has only ", graph.blocks.size(), " blocks"));
   }
   return CutEvenly(BlockCosts(graph), runs);
 }

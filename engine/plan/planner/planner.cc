@@ -121,6 +121,38 @@ int64_t WorkOf(const graph::Graph& graph) {
   return work;
 }
 
+// What tensor ranks multiply alike of the heads of keys that they share, beyond what one of them
+// would: the model does it once.
+class SharedHeads {
+ public:
+  explicit SharedHeads(const graph::Graph& graph) : graph_(graph), sharers_(graph.values.size()) {
+    for (const graph::Parameter& parameter : graph.parameters) {
+      if (graph.values[parameter.value].shape.size() != 2) continue;
+      for (const graph::ValueId value : {parameter.value, parameter.gradient}) {
+        if (value != graph::kNoValue) sharers_[value] = parameter.division.sharers;
+      }
+    }
+  }
+
+  // By its weights, or their gradients.
+  double FlopsOf(const graph::Op& op) const {
+    double all = 0, again = 0;
+    const auto add = [&](graph::ValueId value) {
+      if (value == graph::kNoValue || sharers_[value] == 0) return;
+      const auto elements = static_cast<double>(graph::Elements(graph_.values[value].shape));
+      all += elements;
+      again += elements * (1 - 1.0 / static_cast<double>(sharers_[value]));
+    };
+    for (const graph::ValueId input : op.inputs) add(input);
+    for (const graph::Output& output : op.outputs) add(output.value);
+    return again > 0 ? ops::OpCost(graph_, op).flops * again / all : 0;
+  }
+
+ private:
+  const graph::Graph& graph_;
+  std::vector<int64_t> sharers_;  // by value; 0: no matrix of the model's, nor its gradient
+};
+
 void CompileProgram(StepPlan& plan, Program& program) {
   AddGathers(program, plan.groups, plan.options);
   LimitInFlight(program);
@@ -154,6 +186,15 @@ void Tally(StepPlan& plan) {
     const bool copy = op.stream == Stream::kToHost || op.stream == Stream::kToDevice;
     if (copy) plan.offload_bytes_per_step += runs * op.bytes / 2;
     if (IsDisk(op.stream)) plan.disk_bytes_per_step += runs * op.bytes;
+  }
+  const SharedHeads shared(plan.train.graph);
+  for (const graph::Op& op : plan.train.graph.ops) {
+    const double flops = static_cast<double>(plan.options.MicroSteps()) * shared.FlopsOf(op);
+    if (op.phase == graph::Phase::kRecompute) {
+      plan.recompute_flops_per_step -= flops;
+    } else if (plan.options.pipeline == 1) {
+      plan.flops_per_step -= flops;
+    }
   }
 }
 
@@ -239,10 +280,11 @@ StepPlan DraftOf(const PlanOptions& options, Parts parts, const std::vector<Reco
 absl::StatusOr<double> FlopsOfStages(graph::Graph graph, const PlanOptions& options) {
   MP_RETURN_IF_ERROR(ops::AddBackward(graph));
   double flops = 0;
+  const SharedHeads shared(graph);
   for (const graph::Op& op : graph.ops) {
     const ops::Cost cost = ops::OpCost(graph, op);
     const double share = op.attributes.divided ? 1 : 1.0 / options.tensor;
-    flops += share * (cost.flops - cost.repeated_flops);
+    flops += share * (cost.flops - cost.repeated_flops) - shared.FlopsOf(op);
   }
   return flops * static_cast<double>(options.accumulation) / options.pipeline;
 }

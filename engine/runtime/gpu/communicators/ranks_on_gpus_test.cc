@@ -225,8 +225,15 @@ v1::JobSpec PipelineSpec(const TinyJob& job, TinyOptions tiny) {
 TEST(RanksOnGpus, TrainAlikeInStagesOfTensorRanks) {
   const TinyJob job;
   for (const auto schedule : {v1::PIPELINE_SCHEDULE_1F1B, v1::PIPELINE_SCHEDULE_ZERO_BUBBLE}) {
-    ExpectAlike(PipelineSpec(job, {.ranks = 4, .tensor = 2, .pipeline = 2, .schedule = schedule}),
-                1e-5);
+    for (const bool llama : {false, true}) {  // whose tensor ranks share a head of keys
+      ExpectAlike(PipelineSpec(job, {.ranks = 4,
+                                     .tensor = 2,
+                                     .pipeline = 2,
+                                     .schedule = schedule,
+                                     .llama = llama,
+                                     .kv_heads = 1}),
+                  1e-5);
+    }
   }
 }
 
