@@ -3,10 +3,10 @@
 // one core each; their links are as slow as the case says. Prints a line of JSON for each case, and
 // a summary.
 //
-//   build/release/bench/mesh_choice --cases 30
+//   build/release/bench/mesh_choice --steps 3 --rounds 3 --again 1.15
 //
 // Times are what the machine gives: nothing else should run. All settings are run once; those that
-// were within a fifth of the fastest, and the choice, then run again by turns, and the medians of
+// were nearly as fast as the fastest, and the choice, then run again by turns, and the medians of
 // these count.
 #include <unistd.h>
 
