@@ -46,7 +46,8 @@ constexpr char kBridge[] =
 constexpr char kNemo[] = "docs.nvidia.com/nemo-framework user guide 24.12, performance benchmarks";
 constexpr char kLlmc[] = "github.com/karpathy/llm.c discussion 677";
 constexpr char kHere[] = "bench/results/gpu_step_vs_torch_*.json";
-// The times of both papers agree with the MFU that they give.
+// These and Llama 3's are quoted without the papers at hand. The times of these two agree with the
+// MFU that they give.
 constexpr char kKorthikanti[] = "Korthikanti et al. 2022, arXiv 2205.05198, table 5";
 constexpr char kMegaScale[] = "Jiang et al. 2024, MegaScale, arXiv 2402.15627, table 2";
 constexpr char kLlama3[] = "Grattafiori et al. 2024, The Llama 3 Herd of Models, table 4";

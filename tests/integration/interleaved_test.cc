@@ -99,8 +99,8 @@ TEST(Interleaved, WithRecomputation) {
   }
 }
 
-// In so few bits what tensor ranks sum parts losses of this many layers; HasTheBitsOfOtherSchedules
-// has them.
+// Without tensor ranks: over 8 layers their sums are rounded to other losses than one rank's.
+// HasTheBitsOfOtherSchedules has tensor ranks in bf16.
 TEST(Interleaved, InBf16) {
   const TinyJob job;
   for (TinyFamily family : Families()) {
