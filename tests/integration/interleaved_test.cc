@@ -2,9 +2,8 @@
 // other way to share out the work, and their state goes on at any other mesh.
 #include <gtest/gtest.h>
 
-#include <memory>
+#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/runtime/testing/mesh_runs.h"
@@ -276,29 +275,7 @@ TEST(Interleaved, SendsWhatIsPlanned) {
 // Every rank of a ring whose peer goes comes back with an error, wherever it waits.
 TEST(Interleaved, APeerThatGoesFailsAll) {
   const TinyJob job;
-  const v1::JobSpec spec = job.Spec(On({1, 1, 3, 2}, {}));
-  for (int failing = 0; failing < 3; ++failing) {
-    std::vector<std::unique_ptr<comm::Communicator>> groups[3];
-    for (auto& group : groups) group = comm::MakeInProcessGroup(3);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < 3; ++rank) {
-      threads.emplace_back([&, rank] {
-        SessionOptions options;
-        options.transfers = {groups[1][rank].get(), groups[2][rank].get()};
-        auto session = TrainingSession::Create(spec, options, groups[0][rank].get());
-        ASSERT_TRUE(session.ok()) << session.status();
-        ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
-        ASSERT_TRUE((*session)->Step(false).ok());
-        if (rank == failing) {
-          for (auto& group : groups) group[rank].reset();
-          return;
-        }
-        const auto report = (*session)->Step(false);
-        EXPECT_TRUE(comm::IsPeerLost(report.status())) << report.status();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
+  ExpectAPeerThatGoesFailsAll(job.Spec(On({1, 1, 3, 2}, {})));
 }
 
 TEST(Interleaved, WithAnAverageAndOtherOptimizers) {

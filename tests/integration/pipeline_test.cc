@@ -5,10 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/runtime/testing/mesh_runs.h"
@@ -263,29 +260,7 @@ TEST(PipelineParallel, SkipsAStepOnAllRanks) {
 // Every rank of a pipeline whose peer goes comes back with an error, wherever it waits.
 TEST(PipelineParallel, APeerThatGoesFailsAll) {
   const TinyJob job;
-  const v1::JobSpec spec = job.Spec(On({1, 1, 4, 1}, {}));
-  for (int failing = 0; failing < 4; ++failing) {
-    std::vector<std::unique_ptr<comm::Communicator>> groups[3];
-    for (auto& group : groups) group = comm::MakeInProcessGroup(4);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < 4; ++rank) {
-      threads.emplace_back([&, rank] {
-        SessionOptions options;
-        options.transfers = {groups[1][rank].get(), groups[2][rank].get()};
-        auto session = TrainingSession::Create(spec, options, groups[0][rank].get());
-        ASSERT_TRUE(session.ok()) << session.status();
-        ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
-        ASSERT_TRUE((*session)->Step(false).ok());
-        if (rank == failing) {
-          for (auto& group : groups) group[rank].reset();
-          return;
-        }
-        const auto report = (*session)->Step(false);
-        EXPECT_TRUE(comm::IsPeerLost(report.status())) << report.status();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-  }
+  ExpectAPeerThatGoesFailsAll(job.Spec(On({1, 1, 4, 1}, {})));
 }
 
 TEST(PipelineParallel, OtherOptimizers) {

@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -121,6 +123,33 @@ inline void ExpectSameStep(const Snapshot& start, const Snapshot& alone, const S
     }
     EXPECT_GT(largest, 0);
     EXPECT_LE(difference, 1e-4 * largest + 1e-7);
+  }
+}
+
+// Every rank whose peer goes comes back with an error, wherever it waits. Of stages: all of them.
+inline void ExpectAPeerThatGoesFailsAll(const v1::JobSpec& spec) {
+  const int ranks = spec.resources().ranks();
+  for (int failing = 0; failing < ranks; ++failing) {
+    std::vector<std::unique_ptr<comm::Communicator>> groups[3];
+    for (auto& group : groups) group = comm::MakeInProcessGroup(ranks);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        SessionOptions options;
+        options.transfers = {groups[1][rank].get(), groups[2][rank].get()};
+        auto session = TrainingSession::Create(spec, options, groups[0][rank].get());
+        ASSERT_TRUE(session.ok()) << session.status();
+        ASSERT_EQ((*session)->InitializeParameters(), absl::OkStatus());
+        ASSERT_TRUE((*session)->Step(false).ok());
+        if (rank == failing) {
+          for (auto& group : groups) group[rank].reset();
+          return;
+        }
+        const auto report = (*session)->Step(false);
+        EXPECT_TRUE(comm::IsPeerLost(report.status())) << report.status();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
   }
 }
 
