@@ -62,7 +62,7 @@ double Median(std::vector<double> values) {
 }
 
 // Appends the runs to `json`; false: one of them cannot be planned.
-bool Compare(const char* title, const std::vector<PublishedRun>& runs, Json* json) {
+bool Compare(const char* title, absl::Span<const PublishedRun> runs, Json* json) {
   std::printf("%s\n%-16s %-5s %-15s %6s %5s %3s %5s %5s %-9s %6s %9s %9s %7s\n", title, "system",
               "gpu", "model", "tokens", "ranks", "tp", "stage", "group", "recompute", "batch",
               "theirs", "expected", "error");

@@ -3,8 +3,8 @@
 #define MILEPOST_BENCH_COST_MODEL_PUBLISHED_H_
 
 #include <cstdint>
-#include <vector>
 
+#include "absl/types/span.h"
 #include "milepost/v1/job_spec.pb.h"
 
 namespace milepost {
@@ -44,9 +44,9 @@ struct PublishedRun {
   int context = 1;
 };
 
-const std::vector<PublishedRun>& PublishedRuns();
+absl::Span<const PublishedRun> PublishedRuns();
 // One GPU, by bench/gpu_step_vs_torch: Milepost itself.
-const std::vector<PublishedRun>& RunsHere();
+absl::Span<const PublishedRun> RunsHere();
 
 v1::JobSpec SpecOf(const PublishedRun& run);
 

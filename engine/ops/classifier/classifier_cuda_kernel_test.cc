@@ -104,77 +104,117 @@ TYPED_TEST(ClassifierKernels, LossAloneCountsWhatIsRight) {
 
 // Two ranks' columns, of which the second has padding: as the CPU's.
 template <typename T>
+class PartsTest {
+ public:
+  PartsTest(int64_t vocabulary, bool numbered)
+      : each_((vocabulary + 1) / 2 + 5),
+        stride_((each_ + 7) / 8 * 8),
+        targets_(Targets(vocabulary)),
+        numbers_(numbered ? Numbers() : std::vector<int32_t>{}),
+        device_targets_(targets_),
+        device_numbers_(Numbers()) {
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      logits_.push_back(RandomVector<T>(kRows * stride_, 3 + rank, 3));
+      if (targets_[6] / each_ == rank) {
+        logits_[rank][6 * stride_ + targets_[6] % each_] = FromFloat<T>(40.0f);  // right
+      }
+      const int64_t real = std::clamp<int64_t>(vocabulary - rank * each_, 0, each_);
+      columns_[rank] = {rank * each_, each_, real, stride_};
+    }
+  }
+
+  void MakeParts() {
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      ClassifierParts(logits_[rank].data(), CpuRows(), columns_[rank], &want_[rank * kRows]);
+      HostArray<T> x(logits_[rank]);
+      const absl::Status ran =
+          RunParts(x.data(), Rows(), columns_[rank], parts_.data() + rank * kRows, kRunClassifier);
+      ASSERT_TRUE(ran.ok()) << ran;
+    }
+    const std::vector<LogitsPart> got = parts_.values();
+    for (size_t i = 0; i < want_.size(); ++i) {
+      EXPECT_EQ(got[i].max, want_[i].max) << i;
+      EXPECT_NEAR(got[i].sum, want_[i].sum, 1e-5 * want_[i].sum) << i;
+      EXPECT_EQ(got[i].target, want_[i].target) << i;
+      EXPECT_EQ(got[i].first, want_[i].first) << i;
+    }
+  }
+
+  // The losses' rows are all, in order.
+  void TestLoss() {
+    std::vector<int32_t> all = targets_;
+    for (size_t row = 0; row < numbers_.size(); ++row) all[numbers_[row]] = targets_[row];
+    LossSum loss;
+    ClassifierPartsLoss(all.data(), {want_.data(), kRanks, kRows, each_}, true, &loss);
+    EXPECT_GE(loss.correct, 1);
+    HostArray<int32_t> of_all(all);
+    HostArray<double> sums(std::vector<double>{1, 2, 3});
+    RunKernel(PartsLossKernel{of_all.data(), Gathered(), true, /*accumulate=*/true, sums.data()});
+    EXPECT_NEAR(sums.values()[0], 1 + loss.loss, 1e-5 * loss.loss);
+    EXPECT_EQ(sums.values()[1], 2 + static_cast<double>(loss.targets));
+    EXPECT_EQ(sums.values()[2], 3 + static_cast<double>(loss.correct));
+  }
+
+  void TestGradient() {
+    HostArray<float> scale(std::vector<float>{kScale});
+    for (int64_t rank = 0; rank < kRanks; ++rank) {
+      std::vector<T> expected = logits_[rank];
+      ClassifierPartsGradient<T>(expected.data(), CpuRows(), columns_[rank],
+                                 {want_.data(), kRanks, kRows, each_}, kScale, expected.data());
+      HostArray<T> x(logits_[rank]), gradient(logits_[rank]);
+      for (HostArray<T>* to : {&gradient, &x}) {  // apart, then in place
+        RunKernel(PartsGradientKernel<T>{x.data(), Rows(), columns_[rank], Gathered(), scale.data(),
+                                         to->data()});
+        ExpectNear(to->values(), expected, sizeof(T) == 4 ? 2e-5 : kTolerance<T>,
+                   sizeof(T) == 4 ? 1e-7 : 1e-4, "gradient");
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kRows = 9, kRanks = 2;
+  static constexpr float kScale = 0.25f;
+
+  static std::vector<int32_t> Targets(int64_t vocabulary) {
+    std::vector<int32_t> targets;
+    for (int64_t row = 0; row < kRows; ++row) {
+      targets.push_back(row == 2 ? -1 : static_cast<int32_t>(row * 17 % vocabulary));
+    }
+    targets[6] = static_cast<int32_t>(vocabulary - 1);
+    return targets;
+  }
+  static std::vector<int32_t> Numbers() {
+    std::vector<int32_t> numbers;
+    for (int64_t row = 0; row < kRows; ++row) {
+      numbers.push_back(static_cast<int32_t>((row * 4 + 3) % kRows));
+    }
+    return numbers;
+  }
+  kernels::LogitsRows CpuRows() const {
+    return {targets_.data(), kRows, numbers_.empty() ? nullptr : numbers_.data()};
+  }
+  LogitsRows Rows() {
+    return {device_targets_.data(), kRows, numbers_.empty() ? nullptr : device_numbers_.data()};
+  }
+  GatheredParts Gathered() { return {parts_.data(), kRanks, kRows, each_}; }
+
+  const int64_t each_, stride_;  // columns of a rank, and how far apart its rows lie
+  const std::vector<int32_t> targets_, numbers_;
+  HostArray<int32_t> device_targets_, device_numbers_;
+  std::vector<std::vector<T>> logits_;  // of each rank
+  LogitsColumns columns_[kRanks];
+  std::vector<LogitsPart> want_ = std::vector<LogitsPart>(kRanks * kRows);
+  HostArray<LogitsPart> parts_{kRanks * kRows};
+};
+
+template <typename T>
 void TestParts(int64_t vocabulary, bool numbered) {
   SCOPED_TRACE(testing::Message() << vocabulary << (numbered ? " numbered" : ""));
-  constexpr int64_t kRows = 9, kRanks = 2;
-  constexpr float kScale = 0.25f;
-  const int64_t each = (vocabulary + 1) / 2 + 5, stride = (each + 7) / 8 * 8;
-  std::vector<int32_t> targets, numbers;
-  for (int64_t row = 0; row < kRows; ++row) {
-    targets.push_back(row == 2 ? -1 : static_cast<int32_t>(row * 17 % vocabulary));
-    numbers.push_back(static_cast<int32_t>((row * 4 + 3) % kRows));
-  }
-  targets[6] = static_cast<int32_t>(vocabulary - 1);
-  std::vector<std::vector<T>> logits;
-  std::vector<LogitsPart> want(kRanks * kRows);
-  HostArray<int32_t> t(targets), n(numbers);
-  HostArray<LogitsPart> parts(kRanks * kRows);
-  LogitsColumns columns[kRanks];
-  for (int64_t rank = 0; rank < kRanks; ++rank) {
-    logits.push_back(RandomVector<T>(kRows * stride, 3 + rank, 3));
-    if (targets[6] / each == rank) {
-      logits[rank][6 * stride + targets[6] % each] = FromFloat<T>(40.0f);  // right
-    }
-    columns[rank] = {rank * each, each, std::clamp<int64_t>(vocabulary - rank * each, 0, each),
-                     stride};
-    ClassifierParts(logits[rank].data(),
-                    kernels::LogitsRows{targets.data(), kRows, numbered ? numbers.data() : nullptr},
-                    columns[rank], &want[rank * kRows]);
-    HostArray<T> x(logits[rank]);
-    const LogitsRows rows = {t.data(), kRows, numbered ? n.data() : nullptr};
-    const absl::Status ran =
-        RunParts(x.data(), rows, columns[rank], parts.data() + rank * kRows, kRunClassifier);
-    ASSERT_TRUE(ran.ok()) << ran;
-  }
-  const std::vector<LogitsPart> got = parts.values();
-  for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(got[i].max, want[i].max) << i;
-    EXPECT_NEAR(got[i].sum, want[i].sum, 1e-5 * want[i].sum) << i;
-    EXPECT_EQ(got[i].target, want[i].target) << i;
-    EXPECT_EQ(got[i].first, want[i].first) << i;
-  }
-  if (numbered) {  // the losses' rows are not
-    std::vector<int32_t> all(kRows);
-    for (int64_t row = 0; row < kRows; ++row) all[numbers[row]] = targets[row];
-    targets = all;
-  }
-  LossSum loss;
-  ClassifierPartsLoss(targets.data(), {want.data(), kRanks, kRows, each}, true, &loss);
-  EXPECT_GE(loss.correct, 1);
-  const GatheredParts gathered = {parts.data(), kRanks, kRows, each};
-  HostArray<int32_t> of_all(targets);
-  HostArray<double> sums(std::vector<double>{1, 2, 3});
-  RunKernel(PartsLossKernel{of_all.data(), gathered, true, /*accumulate=*/true, sums.data()});
-  EXPECT_NEAR(sums.values()[0], 1 + loss.loss, 1e-5 * loss.loss);
-  EXPECT_EQ(sums.values()[1], 2 + static_cast<double>(loss.targets));
-  EXPECT_EQ(sums.values()[2], 3 + static_cast<double>(loss.correct));
-  HostArray<float> scale(std::vector<float>{kScale});
-  for (int64_t rank = 0; rank < kRanks; ++rank) {
-    std::vector<T> expected = logits[rank];
-    const std::vector<int32_t> own = t.values();
-    ClassifierPartsGradient<T>(
-        expected.data(),
-        kernels::LogitsRows{own.data(), kRows, numbered ? numbers.data() : nullptr}, columns[rank],
-        {want.data(), kRanks, kRows, each}, kScale, expected.data());
-    HostArray<T> x(logits[rank]), gradient(logits[rank]);
-    const LogitsRows rows = {t.data(), kRows, numbered ? n.data() : nullptr};
-    for (HostArray<T>* to : {&gradient, &x}) {  // apart, then in place
-      RunKernel(PartsGradientKernel<T>{x.data(), rows, columns[rank], gathered, scale.data(),
-                                       to->data()});
-      ExpectNear(to->values(), expected, sizeof(T) == 4 ? 2e-5 : kTolerance<T>,
-                 sizeof(T) == 4 ? 1e-7 : 1e-4, "gradient");
-    }
-  }
+  PartsTest<T> test(vocabulary, numbered);
+  test.MakeParts();
+  if (testing::Test::HasFatalFailure()) return;
+  test.TestLoss();
+  test.TestGradient();
 }
 
 TYPED_TEST(ClassifierKernels, PartsAreTheCpus) {

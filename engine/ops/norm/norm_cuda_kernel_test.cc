@@ -99,81 +99,112 @@ void TestForward(const NormCase& test, bool fused) {
   ExpectNear(rstds.values(), rstd, 1e-5, 0, "rstd");
 }
 
+template <typename T>
+struct BackwardInputs {
+  explicit BackwardInputs(const NormCase& test)
+      : x(RandomVector<T>(test.rows * test.width, 1)),
+        dy(RandomVector<T>(test.rows * test.width, 2)),
+        up(RandomVector<T>(test.rows * test.width, 3)),
+        gamma(RandomVector<T>(test.width, 4)),
+        mean(RandomVector<float>(test.rows, 5, 0.1f)),
+        rstd(test.rows, 1.25f) {}
+  std::vector<T> x, dy, up, gamma;
+  std::vector<float> mean, rstd;
+};
+
+template <typename T>
+struct BackwardOutputs {
+  std::vector<T> dx, d_delta;
+  std::vector<float> dgamma, dbeta;
+};
+
+// What gradients of gamma and beta are added to.
+constexpr float kGammaBefore = 2, kBetaBefore = 3;
+
+// The CPU's sums over rows are as far off as the GPU's: these are in fp64.
+template <typename T, bool kLayer>
+void SumOverRows(const NormCase& test, bool fused, const BackwardInputs<T>& in,
+                 BackwardOutputs<T>* out) {
+  for (int64_t i = 0; i < test.width; ++i) {
+    double gamma_sum = fused ? kGammaBefore : 0, beta_sum = fused ? kBetaBefore : 0;
+    for (int64_t r = 0; r < test.rows; ++r) {
+      const double gradient = ToFloat(in.dy[r * test.width + i]);
+      const double x = ToFloat(in.x[r * test.width + i]);
+      gamma_sum += gradient * (x - (kLayer ? double{in.mean[r]} : 0.0)) * in.rstd[r];
+      beta_sum += gradient;
+    }
+    out->dgamma[i] = static_cast<float>(gamma_sum);
+    out->dbeta[i] = static_cast<float>(beta_sum);
+  }
+}
+
+template <typename T, bool kLayer>
+BackwardOutputs<T> BackwardOnCpu(const NormCase& test, bool fused, const BackwardInputs<T>& in,
+                                 const DropoutParams& dropout) {
+  const int64_t n = test.rows * test.width;
+  BackwardOutputs<T> out = {std::vector<T>(n), std::vector<T>(n), std::vector<float>(test.width),
+                            std::vector<float>(test.width)};
+  AlignedBuffer workspace(LayerNormBackwardWorkspaceBytes(test.rows, test.width));
+  if constexpr (kLayer) {
+    LayerNormBackwardArgs<T> args = {.dy = in.dy.data(),
+                                     .x = in.x.data(),
+                                     .gamma = in.gamma.data(),
+                                     .mean = in.mean.data(),
+                                     .rstd = in.rstd.data(),
+                                     .dx_upstream = fused ? in.up.data() : nullptr,
+                                     .dx = out.dx.data(),
+                                     .d_delta = fused ? out.d_delta.data() : nullptr,
+                                     .dropout = dropout,
+                                     .dgamma = out.dgamma.data(),
+                                     .dbeta = out.dbeta.data()};
+    LayerNormBackward(args, test.rows, test.width, workspace.data());
+  } else {
+    RmsNormBackwardArgs<T> args = {.x = in.x.data(),
+                                   .gamma = in.gamma.data(),
+                                   .rstd = in.rstd.data(),
+                                   .dy = in.dy.data(),
+                                   .dx_upstream = fused ? in.up.data() : nullptr,
+                                   .dx = out.dx.data(),
+                                   .dgamma = out.dgamma.data()};
+    RmsNormBackward(RmsShape(test), args, workspace.data());
+  }
+  SumOverRows<T, kLayer>(test, fused, in, &out);
+  return out;
+}
+
 template <typename T, bool kLayer>
 void TestBackward(const NormCase& test, bool fused) {
   SCOPED_TRACE(testing::Message() << test.rows << " x " << test.width << " fused " << fused);
-  const int64_t n = test.rows * test.width;
-  const auto x = RandomVector<T>(n, 1), dy = RandomVector<T>(n, 2), up = RandomVector<T>(n, 3);
-  const auto gamma = RandomVector<T>(test.width, 4);
-  const auto mean = RandomVector<float>(test.rows, 5, 0.1f);
-  std::vector<float> rstd(test.rows, 1.25f);
+  const BackwardInputs<T> in(test);
   Randomness random(test);
-  std::vector<T> dx(n), d_delta(n);
-  std::vector<float> dgamma(test.width, 2.0f), dbeta(test.width, 3.0f);
-  if constexpr (kLayer) {
-    LayerNormBackwardArgs<T> cpu = {.dy = dy.data(),
-                                    .x = x.data(),
+  if (!kLayer) random.args.p = random.cpu.p = 0;  // the CPU has no dropout there
+  const BackwardOutputs<T> want = BackwardOnCpu<T, kLayer>(test, fused, in, random.cpu);
+  HostArray<T> x(in.x), dy(in.dy), up(in.up), gamma(in.gamma), d_delta(in.x.size());
+  HostArray<float> mean(in.mean), rstd(in.rstd);
+  HostArray<float> dgamma(std::vector<float>(test.width, kGammaBefore)),
+      dbeta(std::vector<float>(test.width, kBetaBefore));
+  HostArray<float> workspace(2 * test.rows * test.width);
+  const NormBackwardArgs<T> args = {.x = x.data(),
                                     .gamma = gamma.data(),
+                                    .gamma_offset = kLayer ? 0 : kGammaOffset,
                                     .mean = mean.data(),
                                     .rstd = rstd.data(),
+                                    .dy = dy.data(),
                                     .dx_upstream = fused ? up.data() : nullptr,
-                                    .dx = dx.data(),
-                                    .d_delta = fused ? d_delta.data() : nullptr,
-                                    .dropout = random.cpu,
+                                    .dx = fused ? up.data() : dy.data(),  // in place
+                                    .d_delta = fused && kLayer ? d_delta.data() : nullptr,
                                     .dgamma = dgamma.data(),
-                                    .dbeta = dbeta.data(),
-                                    .accumulate = fused};
-    AlignedBuffer workspace(LayerNormBackwardWorkspaceBytes(test.rows, test.width));
-    LayerNormBackward(cpu, test.rows, test.width, workspace.data());
-  } else {
-    RmsNormBackwardArgs<T> cpu = {.x = x.data(),
-                                  .gamma = gamma.data(),
-                                  .rstd = rstd.data(),
-                                  .dy = dy.data(),
-                                  .dx_upstream = fused ? up.data() : nullptr,
-                                  .dx = dx.data(),
-                                  .dgamma = dgamma.data(),
-                                  .accumulate = fused};
-    AlignedBuffer workspace(RmsNormBackwardWorkspaceBytes(test.rows, test.width));
-    RmsNormBackward(RmsShape(test), cpu, workspace.data());
-  }
-  HostArray<T> xs(x), dys(dy), ups(up), gammas(gamma), d_deltas(n);
-  HostArray<float> means(mean), rstds(rstd), dgammas(std::vector<float>(test.width, 2.0f)),
-      dbetas(std::vector<float>(test.width, 3.0f));
-  HostArray<float> workspace(2 * test.rows * test.width);
-  const NormBackwardArgs<T> args = {.x = xs.data(),
-                                    .gamma = gammas.data(),
-                                    .gamma_offset = kLayer ? 0 : kGammaOffset,
-                                    .mean = means.data(),
-                                    .rstd = rstds.data(),
-                                    .dy = dys.data(),
-                                    .dx_upstream = fused ? ups.data() : nullptr,
-                                    .dx = fused ? ups.data() : dys.data(),  // in place
-                                    .d_delta = fused && kLayer ? d_deltas.data() : nullptr,
-                                    .dgamma = dgammas.data(),
-                                    .dbeta = kLayer ? dbetas.data() : nullptr,
+                                    .dbeta = kLayer ? dbeta.data() : nullptr,
                                     .accumulate = fused,
                                     .rows = test.rows,
                                     .width = test.width,
                                     .dropout = random.args};
   const absl::Status ran = RunNormBackward<kLayer>(args, workspace.data(), kRunNorm);
   ASSERT_TRUE(ran.ok()) << ran;
-  ExpectNear((fused ? ups : dys).values(), dx, kRelative<T>, 2e-5, "dx");
-  // The CPU's sums are as far off as these are: fp64.
-  for (int64_t i = 0; i < test.width; ++i) {
-    double gamma_sum = fused ? 2 : 0, beta_sum = fused ? 3 : 0;
-    for (int64_t r = 0; r < test.rows; ++r) {
-      const double gradient = ToFloat(dy[r * test.width + i]);
-      const double centred = ToFloat(x[r * test.width + i]) - (kLayer ? double{mean[r]} : 0.0);
-      gamma_sum += gradient * centred * rstd[r];
-      beta_sum += gradient;
-    }
-    dgamma[i] = static_cast<float>(gamma_sum);
-    dbeta[i] = static_cast<float>(beta_sum);
-  }
-  ExpectNear(dgammas.values(), dgamma, 1e-5, 2e-5, "dgamma");
-  if (kLayer) ExpectNear(dbetas.values(), dbeta, 1e-5, 2e-5, "dbeta");
-  if (fused && kLayer) ExpectNear(d_deltas.values(), d_delta, kRelative<T>, 2e-5, "ddelta");
+  ExpectNear((fused ? up : dy).values(), want.dx, kRelative<T>, 2e-5, "dx");
+  ExpectNear(dgamma.values(), want.dgamma, 1e-5, 2e-5, "dgamma");
+  if (kLayer) ExpectNear(dbeta.values(), want.dbeta, 1e-5, 2e-5, "dbeta");
+  if (fused && kLayer) ExpectNear(d_delta.values(), want.d_delta, kRelative<T>, 2e-5, "ddelta");
 }
 
 template <typename T>

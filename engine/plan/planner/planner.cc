@@ -359,6 +359,92 @@ absl::Status CheckFrozenExperts(const graph::Graph& graph, const ParameterUpdate
   return absl::OkStatus();
 }
 
+optim::BatchRequest RequestOf(const v1::BatchSpec& batch) {
+  optim::BatchRequest request;
+  if (batch.has_global()) request.global = batch.global();
+  if (batch.has_micro()) request.micro = batch.micro();
+  if (batch.has_accumulation()) request.accumulation = batch.accumulation();
+  return request;
+}
+
+absl::Status SetMesh(const v1::ResourceSpec& resources, PlanOptions& options) {
+  const int ranks = resources.ranks();
+  if (ranks < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("resources.ranks: ", ranks, " is not at least 1"));
+  }
+  options.device =
+      resources.device() == v1::DEVICE_KIND_CUDA ? DeviceKind::kCuda : DeviceKind::kCpu;
+  options.tensor = TensorRanks(resources);
+  options.context = ContextRanks(resources);
+  options.expert = ExpertRanks(resources);
+  options.pipeline = PipelineStages(resources);
+  options.schedule = ScheduleOf(resources.mesh().schedule());
+  options.chunks = PipelineChunks(resources);
+  const int of_model = options.tensor * options.pipeline * options.context;
+  if (options.tensor < 1 || options.pipeline < 1 || ranks % of_model != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "resources.mesh: ", of_model, " ranks of a model do not divide ", ranks, " ranks"));
+  }
+  options.world = ranks / (options.tensor * options.pipeline);
+  return absl::OkStatus();
+}
+
+DType Bf16If(bool bf16) { return bf16 ? DType::kBf16 : DType::kF32; }
+
+void SetTypes(const v1::JobSpec& spec, PlanOptions& options) {
+  const v1::TrainSpec& train = spec.train();
+  const v1::OptimizerSpec& optimizer = train.optimizer();
+  options.compute_dtype = ComputeDType(train.precision());
+  options.fp8 = train.precision() == v1::PRECISION_FP8;
+  options.nf4_base = spec.model().lora().quantize_base() == v1::BASE_QUANTIZATION_NF4;
+  options.grad_reduce = Bf16If(train.grad_reduce() == v1::GRAD_REDUCE_BF16);
+  options.grad_dtype = Bf16If(train.grad_dtype() == v1::GRAD_DTYPE_BF16);
+  options.state_dtype = Bf16If(optimizer.state_dtype() == v1::STATE_DTYPE_BF16);
+  options.orthogonalization = Bf16If(optimizer.orthogonalization() == v1::ORTHOGONALIZATION_BF16);
+  options.masters = optimizer.master() != v1::MASTER_DTYPE_NONE;
+  options.frozen_masters = !spec.model().has_lora();
+}
+
+void SetTraining(const v1::JobSpec& spec, PlanOptions& options) {
+  const v1::TrainSpec& train = spec.train();
+  options.zero_stage = train.zero().stage();
+  options.shard_ranks = train.zero().group();
+  options.prefetch = train.zero().prefetch();
+  options.recompute = RecomputeOf(train.recompute());
+  options.recompute_budget = train.recompute_budget();
+  options.fuse_gelu = options.device == DeviceKind::kCuda;
+  options.exact = train.determinism() != v1::DETERMINISM_FAST;
+  options.powersgd_rank = train.powersgd().rank();
+  options.powersgd_start = train.powersgd().start_step();
+  options.powersgd_warm = train.powersgd().warm_start();
+  options.averages = train.has_ema();
+  options.sequence = spec.data().sequence_length();
+  options.documents = spec.data().has_document_separator() || spec.data().has_padding();
+  options.segments = spec.data().has_segment_separator();
+  options.dpo_beta = train.has_dpo() ? train.dpo().beta() : 0;
+  options.dpo_label_smoothing = train.dpo().label_smoothing();
+  options.offload_optimizer = train.offload().optimizer() > v1::OFFLOAD_TARGET_NONE;
+  options.offload_disk = train.offload().optimizer() == v1::OFFLOAD_TARGET_NVME;
+  options.offload_activations = train.offload().activations();
+  if (spec.checkpoint().redundancy() > 0) {
+    // Two of its own, by turns, and two of another rank's; after a restart one more of each, of
+    // the attempt before.
+    options.state_copies = options.world > 1 ? 6 : 3;
+  }
+}
+
+void SetMatmulReserve(const ModelSizes& model, PlanOptions& options) {
+  const int64_t rows = options.micro_batch * options.OwnSequence();
+  const int64_t chunk_rows =
+      LmHeadChunkRows(rows, model.vocabulary, options.compute_dtype, options.LmHeadChunkBytes());
+  // Tensor ranks divide the vocabulary: each has fewer columns of more rows at once.
+  options.min_matmul_workspace_bytes = MatmulWorkspaceReserve(
+      options.threads, options.compute_dtype, std::min(chunk_rows * options.tensor, rows),
+      model.width,
+      options.tensor == 1 ? model.vocabulary : VocabularyRows(model.vocabulary, options.tensor));
+}
+
 }  // namespace
 
 PipelineSchedule ScheduleOf(v1::PipelineSchedule schedule) {
@@ -373,88 +459,18 @@ PipelineSchedule ScheduleOf(v1::PipelineSchedule schedule) {
 }
 
 absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads) {
-  const v1::BatchSpec& batch = spec.train().batch();
-  optim::BatchRequest request;
-  if (batch.has_global()) request.global = batch.global();
-  if (batch.has_micro()) request.micro = batch.micro();
-  if (batch.has_accumulation()) request.accumulation = batch.accumulation();
-  const int ranks = spec.resources().ranks();
-  if (ranks < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("resources.ranks: ", ranks, " is not at least 1"));
-  }
-  const int tensor = TensorRanks(spec.resources());
-  const int pipeline = PipelineStages(spec.resources());
-  const int context = ContextRanks(spec.resources());
-  if (tensor < 1 || pipeline < 1 || ranks % (tensor * pipeline * context) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("resources.mesh: ", tensor * pipeline * context,
-                                                   " ranks of a model do not divide ", ranks,
-                                                   " ranks"));
-  }
-  const int world = ranks / (tensor * pipeline);
-  MP_ASSIGN_OR_RETURN(const optim::BatchTriple triple,
-                      optim::DeriveBatch(request, world / context));
-  MP_ASSIGN_OR_RETURN(const Optimizer optimizer, OptimizerOf(spec.train().optimizer().type()));
-  PlanOptions options{
-      .device =
-          spec.resources().device() == v1::DEVICE_KIND_CUDA ? DeviceKind::kCuda : DeviceKind::kCpu,
-      .world = world,
-      .tensor = tensor,
-      .context = context,
-      .expert = ExpertRanks(spec.resources()),
-      .pipeline = pipeline,
-      .schedule = ScheduleOf(spec.resources().mesh().schedule()),
-      .chunks = PipelineChunks(spec.resources()),
-      .zero_stage = spec.train().zero().stage(),
-      .shard_ranks = spec.train().zero().group(),
-      .prefetch = spec.train().zero().prefetch(),
-      .recompute = RecomputeOf(spec.train().recompute()),
-      .recompute_budget = spec.train().recompute_budget(),
-      .optimizer = optimizer,
-      .compute_dtype = ComputeDType(spec.train().precision()),
-      .fp8 = spec.train().precision() == v1::PRECISION_FP8,
-      .nf4_base = spec.model().lora().quantize_base() == v1::BASE_QUANTIZATION_NF4,
-      .fuse_gelu = spec.resources().device() == v1::DEVICE_KIND_CUDA,
-      .exact = spec.train().determinism() != v1::DETERMINISM_FAST,
-      .grad_reduce =
-          spec.train().grad_reduce() == v1::GRAD_REDUCE_BF16 ? DType::kBf16 : DType::kF32,
-      .powersgd_rank = spec.train().powersgd().rank(),
-      .powersgd_start = spec.train().powersgd().start_step(),
-      .powersgd_warm = spec.train().powersgd().warm_start(),
-      .state_dtype = spec.train().optimizer().state_dtype() == v1::STATE_DTYPE_BF16 ? DType::kBf16
-                                                                                    : DType::kF32,
-      .grad_dtype = spec.train().grad_dtype() == v1::GRAD_DTYPE_BF16 ? DType::kBf16 : DType::kF32,
-      .masters = spec.train().optimizer().master() != v1::MASTER_DTYPE_NONE,
-      .frozen_masters = !spec.model().has_lora(),
-      .orthogonalization =
-          spec.train().optimizer().orthogonalization() == v1::ORTHOGONALIZATION_BF16 ? DType::kBf16
-                                                                                     : DType::kF32,
-      .averages = spec.train().has_ema(),
-      .micro_batch = triple.micro,
-      .sequence = spec.data().sequence_length(),
-      .accumulation = triple.accumulation,
-      .documents = spec.data().has_document_separator() || spec.data().has_padding(),
-      .segments = spec.data().has_segment_separator(),
-      .dpo_beta = spec.train().has_dpo() ? spec.train().dpo().beta() : 0,
-      .dpo_label_smoothing = spec.train().dpo().label_smoothing(),
-      .offload_optimizer = spec.train().offload().optimizer() > v1::OFFLOAD_TARGET_NONE,
-      .offload_disk = spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NVME,
-      .offload_activations = spec.train().offload().activations(),
-      // Two of its own, by turns, and two of another rank's; after a restart one more of each, of
-      // the attempt before.
-      .state_copies = spec.checkpoint().redundancy() == 0 ? 0
-                      : world > 1                         ? 6
-                                                          : 3,
-      .threads = threads,
-  };
-  const ModelSizes model = SizesOf(spec.model());
-  const int64_t rows = options.micro_batch * options.OwnSequence();
-  const int64_t chunk_rows =
-      LmHeadChunkRows(rows, model.vocabulary, options.compute_dtype, options.LmHeadChunkBytes());
-  // Tensor ranks divide the vocabulary: each has fewer columns of more rows at once.
-  options.min_matmul_workspace_bytes = MatmulWorkspaceReserve(
-      threads, options.compute_dtype, std::min(chunk_rows * tensor, rows), model.width,
-      tensor == 1 ? model.vocabulary : VocabularyRows(model.vocabulary, tensor));
+  PlanOptions options;
+  MP_RETURN_IF_ERROR(SetMesh(spec.resources(), options));
+  MP_ASSIGN_OR_RETURN(
+      const optim::BatchTriple triple,
+      optim::DeriveBatch(RequestOf(spec.train().batch()), options.world / options.context));
+  MP_ASSIGN_OR_RETURN(options.optimizer, OptimizerOf(spec.train().optimizer().type()));
+  options.micro_batch = triple.micro;
+  options.accumulation = triple.accumulation;
+  SetTypes(spec, options);
+  SetTraining(spec, options);
+  options.threads = threads;
+  SetMatmulReserve(SizesOf(spec.model()), options);
   return options;
 }
 

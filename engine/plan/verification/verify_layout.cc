@@ -10,6 +10,7 @@
 #include "common/status_macros.h"
 #include "engine/plan/scalings.h"
 #include "engine/plan/statistics.h"
+#include "engine/plan/verification/group_sizes.h"
 #include "engine/plan/verification/verify.h"
 
 namespace milepost::plan {
@@ -218,28 +219,6 @@ absl::Status VerifyAverage(const StepPlan& plan, const FlatGroup& group) {
   return Violation("group ", group.name, " has an average, but none is kept");
 }
 
-// Whether a gradient travels as factors, and how large these are. By the paper's sizes, and not as
-// the passes lay them out.
-struct FactorSizes {
-  int64_t left = 0;
-  int64_t right = 0;
-  int64_t whole = 0;
-};
-FactorSizes FactorsOf(const StepPlan& plan, const FlatGroup& group) {
-  FactorSizes sizes;
-  for (const GroupParameter& p : group.parameters) {
-    const int64_t rows = p.shape.empty() ? 1 : p.shape[0], cols = p.elements / rows;
-    const int64_t rank = std::min({rows, cols, plan.options.powersgd_rank});
-    if (rank > 0 && 2 * rank * (rows + cols) < p.elements) {
-      sizes.left += rank * rows;
-      sizes.right += rank * cols;
-    } else {
-      sizes.whole += p.elements;
-    }
-  }
-  return sizes;
-}
-
 absl::Status VerifyFactors(const StepPlan& plan, const FlatGroup& group) {
   const FactorSizes sizes = FactorsOf(plan, group);
   if (sizes.left == 0) {
@@ -321,14 +300,6 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   return VerifyStates(plan, group, group.state_buffers, "state", state);
 }
 
-// Data ranks that have the group: of experts, those with the same ones.
-int RanksOf(const FlatGroup& group, const PlanOptions& options) {
-  return group.of_experts ? options.world / options.expert : options.world;
-}
-int ShardsOf(const FlatGroup& group, const PlanOptions& options) {
-  return options.Shards() == 1 || !group.of_experts ? options.Shards() : RanksOf(group, options);
-}
-
 absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
                          std::vector<int>& appearances) {
   const PlanOptions& options = plan.options;
@@ -358,110 +329,6 @@ absl::Status VerifyGroup(const StepPlan& plan, const FlatGroup& group,
   }
   if (end > group.padded_elements) return Violation("group ", group.name, " is too small");
   return VerifyGroupBuffers(plan, group);
-}
-
-// What a ring sends, from the paper's formulas and not from how the pass counted it: a reduction
-// or a gather moves each byte once past every rank, an all-reduce twice.
-double WireBytes(const StepPlan& plan, const PlannedOp& planned) {
-  const PlanOptions& options = plan.options;
-  const double others = 1 - 1.0 / options.Shards();
-  if (planned.op.kind == graph::OpKind::kReduceScalars) {
-    return 2 * (1 - 1.0 / options.Ranks()) * 8 * plan.ReducedScalars();
-  }
-  if (planned.op.kind == graph::OpKind::kTensorReduce) {  // sums of activations, in their own type
-    const graph::Value& sums = plan.train.graph.values[planned.op.outputs[0].value];
-    const auto elements = static_cast<double>(graph::Elements(sums.shape));
-    return 2 * (1 - 1.0 / options.tensor) * static_cast<double>(ByteSize(sums.dtype)) * elements;
-  }
-  if (planned.op.kind == graph::OpKind::kStageSend) {  // as it is
-    const graph::Value& sent = plan.train.graph.values[planned.op.inputs[0]];
-    return static_cast<double>(graph::Elements(sent.shape) * ByteSize(sent.dtype));
-  }
-  if (planned.op.kind == graph::OpKind::kReduceShared) {  // an all-reduce among two, in f32
-    return 4 * static_cast<double>(plan.groups[planned.op.attributes.group].padded_elements);
-  }
-  if (planned.op.kind == graph::OpKind::kReduceParts) {  // an all-reduce in f32
-    const FlatGroup& group = plan.groups[planned.op.attributes.group];
-    const double ranks = group.sharers > 1 ? group.sharers : options.tensor;
-    return 2 * (1 - 1 / ranks) * 4 * static_cast<double>(group.padded_elements);
-  }
-  if (planned.op.kind == graph::OpKind::kTensorScatter) {  // every other rank's rows of its part
-    const graph::Value& own = plan.train.graph.values[planned.op.outputs[0].value];
-    return (options.tensor - 1) * static_cast<double>(graph::Elements(own.shape)) *
-           static_cast<double>(ByteSize(own.dtype));
-  }
-  if (planned.op.kind == graph::OpKind::kTensorGather) {  // every other rank's, passed on in a ring
-    const graph::Value& all = plan.train.graph.values[planned.op.outputs[0].value];
-    const auto others =
-        static_cast<double>(graph::Elements(all.shape)) * (1 - 1.0 / options.tensor);
-    return others * static_cast<double>(ByteSize(all.dtype));
-  }
-  if (planned.op.kind == graph::OpKind::kTokensToHeads ||
-      planned.op.kind == graph::OpKind::kHeadsToTokens) {  // all but the own part of rows by heads
-    const bool to_heads = planned.op.kind == graph::OpKind::kTokensToHeads;
-    const graph::ValueId rows = to_heads ? planned.op.outputs[0].value : planned.op.inputs[0];
-    const graph::Value& own = plan.train.graph.values[rows];
-    const int64_t bytes = graph::Elements(own.shape) * ByteSize(own.dtype);
-    return static_cast<double>(bytes - bytes / options.context);
-  }
-  if (planned.op.kind == graph::OpKind::kRowsToExperts ||
-      planned.op.kind == graph::OpKind::kRowsFromExperts) {  // every row but those for own experts
-    const bool back = planned.op.kind == graph::OpKind::kRowsFromExperts;
-    const graph::ValueId rows = back ? planned.op.outputs[0].value : planned.op.inputs[0];
-    const graph::Value& own = plan.train.graph.values[rows];
-    double bytes = static_cast<double>(graph::Elements(own.shape) * ByteSize(own.dtype));
-    if (!back && planned.op.inputs.size() == 2) {  // and how many rows each expert gets
-      const graph::Value& offsets = plan.train.graph.values[planned.op.inputs[1]];
-      bytes += static_cast<double>(4 * (offsets.shape[0] - 1));
-    }
-    return (1 - 1.0 / options.expert) * bytes;
-  }
-  if (options.world == 1) return 0;
-  if (planned.op.kind == graph::OpKind::kReduceUpdateNorms) {  // a pair of f64 per tensor
-    return 2 * others * static_cast<double>(plan.buffers[plan.update_norms].bytes);
-  }
-  if (planned.op.kind == graph::OpKind::kReduceStatistics) {
-    const graph::Value& sums = plan.train.graph.values[planned.op.outputs[0].value];
-    return 2 * (1 - 1.0 / options.world) * 8 * static_cast<double>(graph::Elements(sums.shape));
-  }
-  if (planned.op.kind == graph::OpKind::kGatherAmaxes) {  // an f32 of each tensor and rank
-    const auto tensors = static_cast<double>(plan.train.graph.scalings.size());
-    return (1 - 1.0 / options.world) * (4 * tensors * options.world);
-  }
-  if (planned.op.kind == graph::OpKind::kAverageStatistics) {
-    double elements = 0;
-    for (const graph::Statistic& statistic : plan.train.graph.statistics) {
-      const graph::Value& value = plan.train.graph.values[statistic.value];
-      if (value.dtype == DType::kF32) elements += static_cast<double>(graph::Elements(value.shape));
-    }
-    return 2 * (1 - 1.0 / options.world) * 4 * elements;
-  }
-  const int32_t index = planned.op.attributes.group;
-  if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return 0;
-  const auto elements = static_cast<double>(plan.groups[index].padded_elements);
-  const double gradient = options.grad_reduce == DType::kBf16 ? 2 : 4;
-  const double of_group = 1 - 1.0 / ShardsOf(plan.groups[index], options);
-  if (planned.op.kind == graph::OpKind::kReduceGradients) {
-    const double all = 2 * (1 - 1.0 / RanksOf(plan.groups[index], options));
-    return (options.Shards() == 1 ? all : of_group) * gradient * elements;
-  }
-  if (planned.op.kind == graph::OpKind::kReduceLeftFactors) {  // and what travels whole
-    const FactorSizes sizes = FactorsOf(plan, plan.groups[index]);
-    return 2 * (1 - 1.0 / options.world) * (4 * static_cast<double>(sizes.left + sizes.whole));
-  }
-  if (planned.op.kind == graph::OpKind::kReduceRightFactors) {
-    const FactorSizes sizes = FactorsOf(plan, plan.groups[index]);
-    return 2 * (1 - 1.0 / options.world) * (4 * static_cast<double>(sizes.right));
-  }
-  if (planned.op.kind == graph::OpKind::kGatherUpdates) return others * 4 * elements;
-  if (planned.op.kind == graph::OpKind::kScatterUpdates) {
-    return (options.Shards() == 1 ? 2 * (1 - 1.0 / options.world) : others) * 4 * elements;
-  }
-  if (planned.op.kind == graph::OpKind::kReduceReplicas) {
-    return 2 * (1 - 1.0 / options.Replicas()) * gradient * (elements / options.Shards());
-  }
-  if (planned.op.kind != graph::OpKind::kGatherParameters) return 0;
-  return of_group * static_cast<double>(ByteSize(plan.groups[index].parameter_dtype)) * elements;
 }
 
 // Both programs have the same statistics, in a buffer that outlives the steps.
@@ -555,22 +422,6 @@ absl::Status VerifyGroups(const StepPlan& plan) {
 }
 
 }  // namespace
-
-absl::Status VerifyWire(const StepPlan& plan) {
-  double sum = 0;
-  for (const PlannedOp& planned : plan.train.ops) {
-    const bool repeated = planned.when == When::kEveryMicroStep;
-    const double bytes = WireBytes(plan, planned);
-    // Thirds are no binary fractions.
-    if (std::abs(planned.wire_bytes - bytes) > 1e-9 * bytes) {
-      return Violation(graph::Name(planned.op.kind), " sends ", planned.wire_bytes,
-                       " bytes, expected ", bytes);
-    }
-    sum += bytes * (repeated ? static_cast<double>(plan.options.MicroSteps()) : 1);
-  }
-  if (std::abs(sum - plan.wire_bytes_per_step) <= 1e-9 * sum) return absl::OkStatus();
-  return Violation("a step sends ", sum, " bytes, the plan says ", plan.wire_bytes_per_step);
-}
 
 absl::Status VerifyLayout(const StepPlan& plan) {
   MP_RETURN_IF_ERROR(VerifyBuffers(plan));

@@ -28,84 +28,16 @@ class CollectiveMaker {
         rank_of_job_(rank) {}
 
   absl::StatusOr<std::optional<Collective>> Make() const {
-    std::optional<Collective> call;
-    switch (planned_.op.kind) {
-      case OpKind::kReduceGradients:
-        call = ReduceGradients();
-        break;
-      case OpKind::kReduceLeftFactors:
-        call = OnFactors(Group().left_buffer);
-        break;
-      case OpKind::kReduceRightFactors:
-        call = OnFactors(Group().right_buffer);
-        break;
-      case OpKind::kReduceShared:
-        call = GradientAmong(OuterStages(plan_.options, rank_, tensor_rank_));
-        break;
-      case OpKind::kReduceParts:
-        call = GradientAmong(AlikeRanks());
-        break;
-      case OpKind::kReduceReplicas:
-        call = ReduceReplicas();
-        break;
-      case OpKind::kReduceScalars:
-        call = OnBuffer(Kind::kAllReduce, plan_.scalars, plan_.ReducedScalars(), DType::kF64);
-        call->among = {0, plan_.options.Ranks(), 1};
-        break;
-      case OpKind::kTensorReduce:
-        call = AmongTensorRanks(Kind::kAllReduce, planned_.op.outputs[0].value);
-        break;
-      case OpKind::kTensorScatter:
-        call = AmongTensorRanks(Kind::kReduceScatter, planned_.op.inputs[0]);
-        break;
-      case OpKind::kTensorGather:
-        call = AmongTensorRanks(Kind::kAllGather, planned_.op.outputs[0].value);
-        break;
-      case OpKind::kStageReceive:
-        call = Handed(Kind::kReceive, planned_.op.outputs[0].value);
-        break;
-      case OpKind::kStageSend:
-        call = Handed(Kind::kSend, planned_.op.inputs[0]);
-        break;
-      case OpKind::kTokensToHeads:
-      case OpKind::kHeadsToTokens:
-        call = ExchangeHeads();
-        break;
-      case OpKind::kRowsToExperts:
-        call = ExchangeRows(planned_.op.outputs[0].value);
-        break;
-      case OpKind::kRowsFromExperts:
-        call = ExchangeRows(planned_.op.inputs[0]);
-        break;
-      case OpKind::kGatherParameters:
-        call = GatherParameters();
-        break;
-      case OpKind::kReduceUpdateNorms:
-        call = OfUpdate(OnBuffer(Kind::kAllReduce, plan_.update_norms,
-                                 plan_.buffers[plan_.update_norms].bytes / 8, DType::kF64));
-        call->among = Shards();
-        break;
-      case OpKind::kGatherUpdates:
-      case OpKind::kScatterUpdates:
-        call = OfUpdate(OnUpdates());
-        break;
-      case OpKind::kReduceStatistics:
-        call = ReduceStatistics();
-        break;
-      case OpKind::kAverageStatistics:
-        call = OnBuffer(Kind::kAllReduce, plan_.statistics,
-                        plan::LayOutStatistics(program_.graph).f32_elements, DType::kF32);
-        break;
-      case OpKind::kGatherAmaxes:
-        call = OnBuffer(Kind::kAllGather, plan_.gathered_amaxes,
-                        plan_.buffers[plan_.gathered_amaxes].bytes / 4, DType::kF32);
-        break;
-      case OpKind::kRoundGradients:  // this rank's own, behind the reduction
-        return std::nullopt;
-      default:
-        if (planned_.stream != plan::Stream::kCommunication) return std::nullopt;
-        return absl::InternalError(absl::StrCat(graph::Name(planned_.op.kind),
-                                                " is planned as communication: it has no call"));
+    std::optional<Collective> call = OfGradients();
+    if (!call.has_value()) call = OfActivations();
+    if (!call.has_value()) call = OfParameters();
+    if (!call.has_value()) call = OfStatistics();
+    if (!call.has_value()) {
+      const bool sends = planned_.stream == plan::Stream::kCommunication &&
+                         planned_.op.kind != OpKind::kRoundGradients;  // this rank's own
+      if (!sends) return std::nullopt;
+      return absl::InternalError(absl::StrCat(graph::Name(planned_.op.kind),
+                                              " is planned as communication: it has no call"));
     }
     if (call->among.count == 0) call->among = AmongRanks({0, plan_.options.world, 1});
     if (call->among.count == 1 || call->elements == 0) return std::nullopt;
@@ -113,6 +45,81 @@ class CollectiveMaker {
   }
 
  private:
+  // The next four: nullopt where the op is no such one.
+  std::optional<Collective> OfGradients() const {
+    switch (planned_.op.kind) {
+      case OpKind::kReduceGradients:
+        return ReduceGradients();
+      case OpKind::kReduceLeftFactors:
+        return OnFactors(Group().left_buffer);
+      case OpKind::kReduceRightFactors:
+        return OnFactors(Group().right_buffer);
+      case OpKind::kReduceShared:
+        return GradientAmong(OuterStages(plan_.options, rank_, tensor_rank_));
+      case OpKind::kReduceParts:
+        return GradientAmong(AlikeRanks());
+      case OpKind::kReduceReplicas:
+        return ReduceReplicas();
+      default:
+        return std::nullopt;
+    }
+  }
+
+  std::optional<Collective> OfActivations() const {
+    switch (planned_.op.kind) {
+      case OpKind::kTensorReduce:
+        return AmongTensorRanks(Kind::kAllReduce, planned_.op.outputs[0].value);
+      case OpKind::kTensorScatter:
+        return AmongTensorRanks(Kind::kReduceScatter, planned_.op.inputs[0]);
+      case OpKind::kTensorGather:
+        return AmongTensorRanks(Kind::kAllGather, planned_.op.outputs[0].value);
+      case OpKind::kStageReceive:
+        return Handed(Kind::kReceive, planned_.op.outputs[0].value);
+      case OpKind::kStageSend:
+        return Handed(Kind::kSend, planned_.op.inputs[0]);
+      case OpKind::kTokensToHeads:
+      case OpKind::kHeadsToTokens:
+        return ExchangeHeads();
+      case OpKind::kRowsToExperts:
+        return ExchangeRows(planned_.op.outputs[0].value);
+      case OpKind::kRowsFromExperts:
+        return ExchangeRows(planned_.op.inputs[0]);
+      default:
+        return std::nullopt;
+    }
+  }
+
+  std::optional<Collective> OfParameters() const {
+    switch (planned_.op.kind) {
+      case OpKind::kGatherParameters:
+        return GatherParameters();
+      case OpKind::kReduceUpdateNorms:
+        return ReduceUpdateNorms();
+      case OpKind::kGatherUpdates:
+      case OpKind::kScatterUpdates:
+        return OfUpdate(OnUpdates());
+      default:
+        return std::nullopt;
+    }
+  }
+
+  std::optional<Collective> OfStatistics() const {
+    switch (planned_.op.kind) {
+      case OpKind::kReduceScalars:
+        return ReduceScalars();
+      case OpKind::kReduceStatistics:
+        return ReduceStatistics();
+      case OpKind::kAverageStatistics:
+        return OnBuffer(Kind::kAllReduce, plan_.statistics,
+                        plan::LayOutStatistics(program_.graph).f32_elements, DType::kF32);
+      case OpKind::kGatherAmaxes:
+        return OnBuffer(Kind::kAllGather, plan_.gathered_amaxes,
+                        plan_.buffers[plan_.gathered_amaxes].bytes / 4, DType::kF32);
+      default:
+        return std::nullopt;
+    }
+  }
+
   const plan::FlatGroup& Group() const { return plan_.groups[planned_.op.attributes.group]; }
   // Of data ranks: those with this tensor rank.
   comm::RankSet AmongRanks(const comm::RankSet& data_ranks) const {
@@ -203,6 +210,20 @@ class CollectiveMaker {
     if (planned_.op.kind == OpKind::kScatterUpdates) {
       call.kind = plan_.options.Shards() > 1 ? Kind::kReduceScatter : Kind::kAllReduce;
     }
+    return call;
+  }
+
+  Collective ReduceUpdateNorms() const {
+    Collective call = OfUpdate(OnBuffer(Kind::kAllReduce, plan_.update_norms,
+                                        plan_.buffers[plan_.update_norms].bytes / 8, DType::kF64));
+    call.among = Shards();
+    return call;
+  }
+
+  Collective ReduceScalars() const {
+    Collective call =
+        OnBuffer(Kind::kAllReduce, plan_.scalars, plan_.ReducedScalars(), DType::kF64);
+    call.among = {0, plan_.options.Ranks(), 1};
     return call;
   }
 
