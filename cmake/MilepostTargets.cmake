@@ -35,6 +35,13 @@ if(MILEPOST_TIDY)
   set(CMAKE_CXX_CLANG_TIDY ${CLANG_TIDY})
 endif()
 
+# What is not measured compiles in two thirds of the time with these: tests, whose code is more than
+# half of all, and generated messages. What tests test keeps the preset's options.
+set(milepost_quick_options)
+if(CMAKE_CXX_FLAGS MATCHES "-O2")
+  set(milepost_quick_options $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+endif()
+
 option(MILEPOST_UNITY "Compile the files of a target several at a time" ON)
 set(milepost_unity_most 8)
 
@@ -164,6 +171,7 @@ function(milepost_test)
   add_executable(${ARG_NAME} ${sources})
   target_link_libraries(${ARG_NAME} PRIVATE milepost_options ${ARG_DEPS} GTest::gmock
     GTest::gtest_main)
+  target_compile_options(${ARG_NAME} PRIVATE ${milepost_quick_options})
   set_target_properties(${ARG_NAME} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
   milepost_discover(${ARG_NAME} ${ARG_NAME} "${ARG_FILTER}" ${ARG_TIMEOUT})
