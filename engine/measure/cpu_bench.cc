@@ -42,6 +42,12 @@ absl::StatusOr<double> LeastSeconds(int repeats, const Fn& fn) {
   return std::max(least, 1e-9);
 }
 
+// Three digits: the rest is noise.
+double Rounded(double value) {
+  double rounded = value;
+  return absl::SimpleAtod(absl::StrFormat("%.3g", value), &rounded) ? rounded : value;
+}
+
 // Small numbers: zeros would flatter, NaNs slow down.
 template <typename T>
 void Fill(T* values, int64_t count) {
@@ -106,6 +112,16 @@ absl::StatusOr<double> AttentionRate(const DeviceBenchOptions& options) {
   return 7 * product / seconds;
 }
 
+// UNIMPLEMENTED: this CPU has no products of the type.
+template <typename T>
+absl::StatusOr<plan::MatmulRate> RatesOf(const DeviceBenchOptions& options) {
+  MP_ASSIGN_OR_RETURN(const double product, ProductRate<T>(options));
+  MP_ASSIGN_OR_RETURN(const double attention, AttentionRate<T>(options));
+  return plan::MatmulRate{.achieved = Rounded(product),
+                          .peak = Rounded(product),
+                          .attention = std::clamp(Rounded(attention / product), 1e-3, 1.0)};
+}
+
 absl::StatusOr<double> CopyBandwidth(const DeviceBenchOptions& options) {
   MP_ASSIGN_OR_RETURN(Arena from, Arena::Allocate(options.copy_bytes));
   MP_ASSIGN_OR_RETURN(Arena to, Arena::Allocate(options.copy_bytes));
@@ -165,12 +181,6 @@ absl::StatusOr<LinkSpeed> LoopbackSpeed(const DeviceBenchOptions& options) {
   return speed;
 }
 
-// Three digits: the rest is noise.
-double Rounded(double value) {
-  double rounded = value;
-  return absl::SimpleAtod(absl::StrFormat("%.3g", value), &rounded) ? rounded : value;
-}
-
 }  // namespace
 
 absl::StatusOr<plan::DeviceProfile> MeasureCpu(const DeviceBenchOptions& options) {
@@ -181,18 +191,14 @@ absl::StatusOr<plan::DeviceProfile> MeasureCpu(const DeviceBenchOptions& options
   profile.source = absl::StrFormat("milepost bench device, %d threads", options.threads);
   profile.overlap = 0;  // the cores that compute move the bytes
   profile.network_bandwidth = kNetworkBytesPerSecond;
-  MP_ASSIGN_OR_RETURN(double product, ProductRate<float>(options));
-  MP_ASSIGN_OR_RETURN(double attention, AttentionRate<float>(options));
-  profile.matmul["F32"] = {Rounded(product), Rounded(product)};
-  const auto half = ProductRate<bf16>(options);
+  MP_ASSIGN_OR_RETURN(profile.matmul["F32"], RatesOf<float>(options));
+  profile.attention_fraction = profile.matmul["F32"].attention;  // also of types not measured
+  const auto half = RatesOf<bf16>(options);
   if (half.ok()) {
-    product = *half;
-    MP_ASSIGN_OR_RETURN(attention, AttentionRate<bf16>(options));
-    profile.matmul["BF16"] = {Rounded(product), Rounded(product)};
+    profile.matmul["BF16"] = *half;
   } else if (!absl::IsUnimplemented(half.status())) {
     return half.status();
   }
-  profile.attention_fraction = std::clamp(Rounded(attention / product), 1e-3, 1.0);
   MP_ASSIGN_OR_RETURN(const double copy, CopyBandwidth(options));
   profile.memory_bandwidth = Rounded(copy);
   profile.op_seconds = Rounded(ForkSeconds());

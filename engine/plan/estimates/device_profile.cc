@@ -198,7 +198,10 @@ class Reader {
       const auto achieved = InRange(field + ".achieved", rate["achieved"], 1, 1e21);
       const auto peak =
           rate.contains("peak") ? InRange(field + ".peak", rate["peak"], 1, 1e21) : achieved;
-      if (achieved && peak) profile->matmul[dtype] = {*achieved, *peak};
+      const auto attention = rate.contains("attention")
+                                 ? InRange(field + ".attention", rate["attention"], 1e-3, 1)
+                                 : std::optional<double>(0);
+      if (achieved && peak && attention) profile->matmul[dtype] = {*achieved, *peak, *attention};
     }
   }
 
@@ -243,6 +246,7 @@ std::string ProfileJson(const DeviceProfile& profile) {
   Json matmul = Json::object();
   for (const auto& [dtype, rate] : profile.matmul) {
     matmul[dtype] = {{"achieved", rate.achieved}, {"peak", rate.peak}};
+    if (rate.attention > 0) matmul[dtype]["attention"] = rate.attention;
   }
   const Json json = {{"name", profile.name},
                      {"source", profile.source},
@@ -267,7 +271,10 @@ std::string ProfileJson(const DeviceProfile& profile) {
 DeviceProfile ForThreads(DeviceProfile profile, int threads) {
   if (profile.threads == 0 || threads < 1) return profile;
   const double factor = static_cast<double>(threads) / profile.threads;
-  for (auto& [dtype, rate] : profile.matmul) rate = {rate.achieved * factor, rate.peak * factor};
+  for (auto& [dtype, rate] : profile.matmul) {
+    rate.achieved *= factor;
+    rate.peak *= factor;
+  }
   profile.memory_bandwidth *= factor;
   profile.threads = threads;
   return profile;

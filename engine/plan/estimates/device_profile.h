@@ -23,6 +23,8 @@ namespace milepost::plan {
 struct MatmulRate {
   double achieved = 0;  // FLOP/s of the dense products of a step, together
   double peak = 0;      // FLOP/s on paper: what MFU is a fraction of
+  // The part of `achieved` that attention reaches; 0: DeviceProfile::attention_fraction.
+  double attention = 0;
 };
 
 // What all products of a GPU's step reach together, of what the fastest one alone does: they are
@@ -70,8 +72,9 @@ const std::vector<std::string>& BuiltInProfileNames();
 absl::StatusOr<DeviceProfile> BuiltInProfile(absl::string_view name);
 
 // The JSON form: an object with exactly the fields of DeviceProfile, "matmul" as
-// {"BF16": {"achieved": 7.9e14, "peak": 9.894e14}, ...}; `name`, `matmul` and `memory_bandwidth`
-// are required. INVALID_ARGUMENT with `filename` and the field.
+// {"BF16": {"achieved": 7.9e14, "peak": 9.894e14, "attention": 0.6}, ...}; `name`, `matmul` and
+// `memory_bandwidth` are required, and of a type `achieved`. INVALID_ARGUMENT with `filename` and
+// the field.
 absl::StatusOr<DeviceProfile> ParseProfile(absl::string_view json, absl::string_view filename);
 std::string ProfileJson(const DeviceProfile& profile);  // indented, ends in a newline
 

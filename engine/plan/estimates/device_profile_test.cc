@@ -9,7 +9,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr char kJson[] = R"({"name": "box", "matmul": {"F32": {"achieved": 1e11}},
+constexpr char kJson[] = R"({"name": "box", "matmul": {"F32": {"achieved": 1e11, "attention": 0.3}},
   "memory_bandwidth": 2e10, "threads": 2})";
 
 TEST(DeviceProfile, BuiltInOnesAreWhole) {
@@ -56,6 +56,7 @@ TEST(DeviceProfile, ReadsTheLeastAndScalesWithThreads) {
   const DeviceProfile one = ForThreads(*profile, 1);
   EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).achieved, 5e10);
   EXPECT_DOUBLE_EQ(RateOf(one, DType::kBf16).achieved, 5e10);  // not said: that of F32
+  EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).attention, 0.3);
   EXPECT_DOUBLE_EQ(one.memory_bandwidth, 1e10);
   const DeviceProfile h200 = *BuiltInProfile("h200");
   EXPECT_EQ(ProfileJson(ForThreads(h200, 7)), ProfileJson(h200));
@@ -86,6 +87,8 @@ TEST(DeviceProfile, BadJsonNamesFileAndField) {
               HasSubstr("matmul: expected"));
   EXPECT_THAT(error(R"({"name": "x", "matmul": {"F32": {"achieved": -1}}})"),
               HasSubstr("matmul.F32.achieved: expected a number from 1"));
+  EXPECT_THAT(error(R"({"name": "x", "matmul": {"F32": {"achieved": 1, "attention": 2}}})"),
+              HasSubstr("matmul.F32.attention: expected a number from 0.001 to 1"));
   EXPECT_THAT(error(R"({"name": "x", "matmul": {"F32": {"achieved": 1}}})"),
               HasSubstr("memory_bandwidth: required"));
   EXPECT_THAT(

@@ -73,11 +73,15 @@ Duration DurationOf(const OpCosts& op, const PlanOptions& options, const DeviceP
     if (op.wire_bytes <= 0) duration.memory = op.bytes / profile.memory_bandwidth;
     return duration;
   }
-  const double part = IsAttention(op.kind) ? profile.attention_fraction * op.attention_part : 1;
   const DType operands = op.fp8                              ? DType::kE4M3
                          : op.kind == OpKind::kOrthogonalize ? options.orthogonalization
                                                              : options.compute_dtype;
-  duration.flops = op.flops / (part * RateOf(profile, operands).achieved);
+  const MatmulRate rate = RateOf(profile, operands);
+  double part = 1;
+  if (IsAttention(op.kind)) {
+    part = op.attention_part * (rate.attention > 0 ? rate.attention : profile.attention_fraction);
+  }
+  duration.flops = op.flops / (part * rate.achieved);
   duration.memory = op.bytes / profile.memory_bandwidth;
   return duration;
 }

@@ -174,6 +174,17 @@ TEST(Estimate, ShortSequencesAndNarrowHeadsSlowDownAGpusAttention) {
   EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 6 / (0.5 * 3000 / 3500));
 }
 
+TEST(Estimate, AttentionHasAPartOfEachTypesRate) {
+  StepPlan plan = PlanOf({{.flops = 3}});
+  plan.train.ops[0].op.kind = OpKind::kAttention;
+  DeviceProfile profile = Unit();
+  profile.attention_fraction = 0.5;
+  profile.matmul["BF16"] = {.achieved = 6, .peak = 6, .attention = 0.25};
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 6);
+  plan.options.compute_dtype = DType::kBf16;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 2);
+}
+
 // Two stages of one micro-batch: 3 and 5 forwards, 6 and 10 backwards, 2 on the way in each
 // direction; 7 at the end of the slower one.
 TEST(Estimate, ThePipelineTakesAsLongAsItsStagesTogether) {
