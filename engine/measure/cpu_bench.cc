@@ -56,14 +56,14 @@ void Fill(T* values, int64_t count) {
   }
 }
 
+// FLOP/s of C[m,n] = A[m,n] B[n,n].
 template <typename T>
-absl::StatusOr<double> ProductRate(const DeviceBenchOptions& options) {
-  const int64_t n = options.product;
+absl::StatusOr<double> ProductRate(int64_t m, int64_t n, const DeviceBenchOptions& options) {
   const DType type = kDTypeOf<T>;
-  const kernels::MatmulSpec spec = {.m = n, .n = n, .k = n, .a = type, .b = type, .c = type};
+  const kernels::MatmulSpec spec = {.m = m, .n = n, .k = n, .a = type, .b = type, .c = type};
   kernels::MatmulCache cache;
   MP_ASSIGN_OR_RETURN(const size_t scratch, cache.WorkspaceBytes(spec));
-  const int64_t matrix = n * n * static_cast<int64_t>(sizeof(T));
+  const int64_t matrix = std::max(m, n) * n * static_cast<int64_t>(sizeof(T));
   MP_ASSIGN_OR_RETURN(Arena a, Arena::Allocate(matrix));
   MP_ASSIGN_OR_RETURN(Arena b, Arena::Allocate(matrix));
   MP_ASSIGN_OR_RETURN(Arena c, Arena::Allocate(matrix));
@@ -74,15 +74,14 @@ absl::StatusOr<double> ProductRate(const DeviceBenchOptions& options) {
                         return cache.Execute(spec, a.data(), b.data(), nullptr, c.data(),
                                              workspace.data());
                       }));
-  const auto side = static_cast<double>(n);
-  return 2 * side * side * side / seconds;
+  return 2 * static_cast<double>(m) * static_cast<double>(n * n) / seconds;
 }
 
 // FLOP/s of attention, forward and backward, the causal half counted.
 template <typename T>
-absl::StatusOr<double> AttentionRate(const DeviceBenchOptions& options) {
+absl::StatusOr<double> AttentionRate(int64_t sequence, const DeviceBenchOptions& options) {
   const kernels::AttentionShape shape = {
-      .batch = 1, .sequence = options.sequence, .heads = 12, .head_dim = 64};
+      .batch = 1, .sequence = sequence, .heads = 12, .head_dim = 64};
   MP_RETURN_IF_ERROR(kernels::CheckAttentionShape(shape));
   const DType type = kDTypeOf<T>;
   const int threads = kernels::MaxThreads();
@@ -112,14 +111,46 @@ absl::StatusOr<double> AttentionRate(const DeviceBenchOptions& options) {
   return 7 * product / seconds;
 }
 
+struct MeasuredRate {
+  double size = 0;
+  double rate = 0;
+};
+// rate(size) = best size / (size + half), by two of them.
+struct RateBySize {
+  double best = 0;
+  double half = 0;
+};
+RateBySize Fitted(const MeasuredRate& small, const MeasuredRate& large) {
+  // Something else ran: nothing takes longer than what is larger.
+  const double slope = small.rate * large.size - large.rate * small.size;
+  if (slope <= 0 || small.rate >= large.rate) return {.best = large.rate};
+  const double half = small.size * large.size * (large.rate - small.rate) / slope;
+  const double bounded = std::min(half, large.size / 2);
+  return {.best = large.rate * (large.size + bounded) / large.size, .half = bounded};
+}
+
 // UNIMPLEMENTED: this CPU has no products of the type.
 template <typename T>
 absl::StatusOr<plan::MatmulRate> RatesOf(const DeviceBenchOptions& options) {
-  MP_ASSIGN_OR_RETURN(const double product, ProductRate<T>(options));
-  MP_ASSIGN_OR_RETURN(const double attention, AttentionRate<T>(options));
-  return plan::MatmulRate{.achieved = Rounded(product),
-                          .peak = Rounded(product),
-                          .attention = std::clamp(Rounded(attention / product), 1e-3, 1.0)};
+  const auto size = [](int64_t n) { return static_cast<double>(n); };
+  // One that the outer caches hold, one that they do not, and one of few rows.
+  const int64_t side = options.product / 2, rows = std::min<int64_t>(16, side / 2);
+  MP_ASSIGN_OR_RETURN(const double near, ProductRate<T>(side, side, options));
+  MP_ASSIGN_OR_RETURN(const double far, ProductRate<T>(2 * side, 2 * side, options));
+  MP_ASSIGN_OR_RETURN(const double few_rows, ProductRate<T>(rows, side / 2, options));
+  const RateBySize product =
+      Fitted({size(rows), few_rows}, {size(far > near ? 2 * side : side), std::max(near, far)});
+  const int64_t positions = options.sequence / 8;
+  MP_ASSIGN_OR_RETURN(const double long_rate, AttentionRate<T>(options.sequence, options));
+  MP_ASSIGN_OR_RETURN(const double short_rate, AttentionRate<T>(positions, options));
+  const RateBySize attention =
+      Fitted({size(positions), short_rate}, {size(options.sequence), long_rate});
+  return plan::MatmulRate{
+      .achieved = Rounded(product.best),
+      .peak = Rounded(product.best),
+      .attention = std::clamp(Rounded(attention.best / product.best), 1e-3, 1.0),
+      .product_half = Rounded(product.half),
+      .attention_half = Rounded(attention.half)};
 }
 
 absl::StatusOr<double> CopyBandwidth(const DeviceBenchOptions& options) {

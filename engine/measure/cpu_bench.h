@@ -17,7 +17,7 @@ namespace milepost::runtime {
 struct DeviceBenchOptions {
   std::string name = "host";
   int threads = 1;
-  // Sizes: large enough that caches do not hold them. Tests use small ones.
+  // Sizes of the largest: no cache holds them. Smaller ones are measured too. Tests use small ones.
   int64_t product = 1536;           // of square matrices
   int64_t sequence = 512;           // of attention
   int64_t copy_bytes = 256 << 20;   // of memory
@@ -25,8 +25,9 @@ struct DeviceBenchOptions {
   int repeats = 8;                  // the fastest counts
 };
 
-// Products in fp32 and, where this CPU has it, bf16; attention; a copy by all threads; an
-// all-reduce between two ranks over loopback. Blocks for about a second; nothing else should run.
+// Products and attention in fp32 and, where this CPU has it, bf16, at large and at small sizes; a
+// copy by all threads; an all-reduce between two ranks over loopback. Blocks for a few seconds;
+// nothing else should run.
 // RESOURCE_EXHAUSTED when there is too little memory; errors of the kernels and of the sockets.
 absl::StatusOr<plan::DeviceProfile> MeasureCpu(const DeviceBenchOptions& options);
 

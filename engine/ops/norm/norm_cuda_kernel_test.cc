@@ -121,7 +121,7 @@ struct BackwardOutputs {
 // What gradients of gamma and beta are added to.
 constexpr float kGammaBefore = 2, kBetaBefore = 3;
 
-// The CPU's sums over rows are as far off as the GPU's: these are in fp64.
+// In fp64: the CPU's sums over rows are as far off as the GPU's.
 template <typename T, bool kLayer>
 void SumOverRows(const NormCase& test, bool fused, const BackwardInputs<T>& in,
                  BackwardOutputs<T>* out) {
@@ -144,7 +144,8 @@ BackwardOutputs<T> BackwardOnCpu(const NormCase& test, bool fused, const Backwar
   const int64_t n = test.rows * test.width;
   BackwardOutputs<T> out = {std::vector<T>(n), std::vector<T>(n), std::vector<float>(test.width),
                             std::vector<float>(test.width)};
-  AlignedBuffer workspace(LayerNormBackwardWorkspaceBytes(test.rows, test.width));
+  AlignedBuffer workspace(kLayer ? LayerNormBackwardWorkspaceBytes(test.rows, test.width)
+                                 : RmsNormBackwardWorkspaceBytes(test.rows, test.width));
   if constexpr (kLayer) {
     LayerNormBackwardArgs<T> args = {.dy = in.dy.data(),
                                      .x = in.x.data(),
@@ -177,7 +178,6 @@ void TestBackward(const NormCase& test, bool fused) {
   SCOPED_TRACE(testing::Message() << test.rows << " x " << test.width << " fused " << fused);
   const BackwardInputs<T> in(test);
   Randomness random(test);
-  if (!kLayer) random.args.p = random.cpu.p = 0;  // the CPU has no dropout there
   const BackwardOutputs<T> want = BackwardOnCpu<T, kLayer>(test, fused, in, random.cpu);
   HostArray<T> x(in.x), dy(in.dy), up(in.up), gamma(in.gamma), d_delta(in.x.size());
   HostArray<float> mean(in.mean), rstd(in.rstd);

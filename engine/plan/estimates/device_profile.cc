@@ -195,13 +195,17 @@ class Reader {
       if (!rate.is_object() || !rate.contains("achieved")) {
         return Problem(field, "expected {\"achieved\": FLOP/s, \"peak\": FLOP/s}");
       }
-      const auto achieved = InRange(field + ".achieved", rate["achieved"], 1, 1e21);
-      const auto peak =
-          rate.contains("peak") ? InRange(field + ".peak", rate["peak"], 1, 1e21) : achieved;
-      const auto attention = rate.contains("attention")
-                                 ? InRange(field + ".attention", rate["attention"], 1e-3, 1)
-                                 : std::optional<double>(0);
-      if (achieved && peak && attention) profile->matmul[dtype] = {*achieved, *peak, *attention};
+      const auto number = [&](const char* name, double low, double high, double missing) {
+        return rate.contains(name) ? InRange(absl::StrCat(field, ".", name), rate[name], low, high)
+                                   : std::optional<double>(missing);
+      };
+      const auto achieved = number("achieved", 1, 1e21, 0);
+      const auto peak = number("peak", 1, 1e21, achieved.value_or(0));
+      const auto attention = number("attention", 1e-3, 1, 0);
+      const auto product_half = number("product_half", 0, 1e6, 0);
+      const auto attention_half = number("attention_half", 0, 1e6, 0);
+      if (!status_.ok()) return;
+      profile->matmul[dtype] = {*achieved, *peak, *attention, *product_half, *attention_half};
     }
   }
 
@@ -246,7 +250,12 @@ std::string ProfileJson(const DeviceProfile& profile) {
   Json matmul = Json::object();
   for (const auto& [dtype, rate] : profile.matmul) {
     matmul[dtype] = {{"achieved", rate.achieved}, {"peak", rate.peak}};
-    if (rate.attention > 0) matmul[dtype]["attention"] = rate.attention;
+    const std::pair<const char*, double> known[] = {{"attention", rate.attention},
+                                                    {"product_half", rate.product_half},
+                                                    {"attention_half", rate.attention_half}};
+    for (const auto& [name, value] : known) {
+      if (value > 0) matmul[dtype][name] = value;
+    }
   }
   const Json json = {{"name", profile.name},
                      {"source", profile.source},

@@ -22,9 +22,16 @@ namespace milepost::plan {
 
 struct MatmulRate {
   double achieved = 0;  // FLOP/s of the dense products of a step, together
-  double peak = 0;      // FLOP/s on paper: what MFU is a fraction of
+  double peak = 0;      // FLOP/s on paper, or the most measured: what MFU is a fraction of
   // The part of `achieved` that attention reaches; 0: DeviceProfile::attention_fraction.
   double attention = 0;
+  // On a CPU small products and short attention reach less: at a size so large they reach half, and
+  // at three times that three quarters. `achieved` is then that of the largest. Sizes are the least
+  // of a product's rows, columns and inner size, and the positions that one sees: causal attention
+  // counts the whole sequence, other attention twice that. 0: sizes make no difference, or (a GPU's
+  // attention) are reckoned otherwise.
+  double product_half = 0;
+  double attention_half = 0;
 };
 
 // What all products of a GPU's step reach together, of what the fastest one alone does: they are
@@ -72,9 +79,9 @@ const std::vector<std::string>& BuiltInProfileNames();
 absl::StatusOr<DeviceProfile> BuiltInProfile(absl::string_view name);
 
 // The JSON form: an object with exactly the fields of DeviceProfile, "matmul" as
-// {"BF16": {"achieved": 7.9e14, "peak": 9.894e14, "attention": 0.6}, ...}; `name`, `matmul` and
-// `memory_bandwidth` are required, and of a type `achieved`. INVALID_ARGUMENT with `filename` and
-// the field.
+// {"BF16": {"achieved": 7.9e14, "peak": 9.894e14, "attention": 0.6, "product_half": 20,
+// "attention_half": 90}, ...}; `name`, `matmul` and `memory_bandwidth` are required, and of a type
+// `achieved`. INVALID_ARGUMENT with `filename` and the field.
 absl::StatusOr<DeviceProfile> ParseProfile(absl::string_view json, absl::string_view filename);
 std::string ProfileJson(const DeviceProfile& profile);  // indented, ends in a newline
 

@@ -9,7 +9,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr char kJson[] = R"({"name": "box", "matmul": {"F32": {"achieved": 1e11, "attention": 0.3}},
+constexpr char kJson[] = R"({"name": "box", "matmul": {"F32": {"achieved": 1e11, "attention": 0.3,
+  "product_half": 20, "attention_half": 90}},
   "memory_bandwidth": 2e10, "threads": 2})";
 
 TEST(DeviceProfile, BuiltInOnesAreWhole) {
@@ -57,6 +58,9 @@ TEST(DeviceProfile, ReadsTheLeastAndScalesWithThreads) {
   EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).achieved, 5e10);
   EXPECT_DOUBLE_EQ(RateOf(one, DType::kBf16).achieved, 5e10);  // not said: that of F32
   EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).attention, 0.3);
+  EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).product_half, 20);
+  EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).attention_half, 90);
+  EXPECT_EQ(ProfileJson(*ParseProfile(ProfileJson(*profile), "f.json")), ProfileJson(*profile));
   EXPECT_DOUBLE_EQ(one.memory_bandwidth, 1e10);
   const DeviceProfile h200 = *BuiltInProfile("h200");
   EXPECT_EQ(ProfileJson(ForThreads(h200, 7)), ProfileJson(h200));

@@ -25,7 +25,11 @@ struct Duration {
   double flops = 0;
   double memory = 0;
   double wire = 0;
-  double Seconds() const { return start + std::max(flops, memory) + wire; }
+  // A GPU computes while it loads; a core mostly waits for what its inner caches do not hold.
+  bool overlaps = true;
+  double Seconds() const {
+    return start + (overlaps ? std::max(flops, memory) : flops + memory) + wire;
+  }
 };
 
 bool IsAttention(OpKind kind) {
@@ -57,8 +61,19 @@ double OffloadSeconds(const OpCosts& op, const DeviceProfile& profile) {
   return op.bytes / (host ? 1 : 2) / (known > 0 ? known : kUnknown);
 }
 
+// Of `rate` that the op reaches.
+double PartOf(const OpCosts& op, const MatmulRate& rate, const DeviceProfile& profile) {
+  const auto part_at = [](double size, double half) { return size > 0 ? size / (size + half) : 1; };
+  if (!IsAttention(op.kind)) {
+    return part_at(static_cast<double>(op.product_least), rate.product_half);
+  }
+  const double best = rate.attention > 0 ? rate.attention : profile.attention_fraction;
+  return best * op.attention_part * part_at(op.attention_seen, rate.attention_half);
+}
+
 Duration DurationOf(const OpCosts& op, const PlanOptions& options, const DeviceProfile& profile) {
-  Duration duration = {.start = profile.op_seconds};
+  Duration duration = {.start = profile.op_seconds,
+                       .overlaps = options.device == DeviceKind::kCuda};
   if (IsDisk(op.stream)) {
     duration.memory = DiskSeconds(op, profile);
     return duration;
@@ -77,11 +92,7 @@ Duration DurationOf(const OpCosts& op, const PlanOptions& options, const DeviceP
                          : op.kind == OpKind::kOrthogonalize ? options.orthogonalization
                                                              : options.compute_dtype;
   const MatmulRate rate = RateOf(profile, operands);
-  double part = 1;
-  if (IsAttention(op.kind)) {
-    part = op.attention_part * (rate.attention > 0 ? rate.attention : profile.attention_fraction);
-  }
-  duration.flops = op.flops / (part * rate.achieved);
+  duration.flops = op.flops / (PartOf(op, rate, profile) * rate.achieved);
   duration.memory = op.bytes / profile.memory_bandwidth;
   return duration;
 }
@@ -246,11 +257,15 @@ const char* Name(Bound bound) {
 
 namespace {
 
+double SeenOf(const graph::Attributes& a) {
+  const int64_t reach = a.window > 0 ? std::min(a.window, a.sequence) : a.sequence;
+  return static_cast<double>(reach) * (a.causal ? 1 : 2);
+}
+
 // On a GPU heads of fewer than 128 use the tensor cores less well, and short sequences leave parts
 // of tiles empty, the more where a position sees only half of them. Within a percent of what
 // forward and backward took together on an H200 with 8192 positions and heads of 128, with 4096 and
-// 64, and with 1024 and 64 (bench/results/gpu_step_vs_torch_h200.json). Times of a CPU are measured
-// at one length, and do not tell.
+// 64, and with 1024 and 64 (bench/results/gpu_step_vs_torch_h200.json).
 double AttentionPartOf(const StepPlan& plan, const graph::Op& op) {
   if (!IsAttention(op.kind) || plan.options.device != DeviceKind::kCuda) return 1;
   const graph::Attributes& a = op.attributes;
@@ -258,9 +273,31 @@ double AttentionPartOf(const StepPlan& plan, const graph::Op& op) {
   const graph::ValueId out = forward ? op.outputs[0].value : op.inputs[1];
   const double width = static_cast<double>(plan.train.graph.values[out].shape[1]) /
                        static_cast<double>(std::max<int64_t>(1, a.heads));
-  const int64_t reach = a.window > 0 ? std::min(a.window, a.sequence) : a.sequence;
-  const double seen = static_cast<double>(reach) * (a.causal ? 1 : 2);
+  const double seen = SeenOf(a);
   return std::cbrt(std::min(1.0, width / 128)) * seen / (seen + 500);
+}
+
+// Of products of two matrices, which have all of the sizes between them.
+int64_t ProductLeastOf(const StepPlan& plan, const graph::Op& op) {
+  switch (op.kind) {
+    case OpKind::kLinear:
+    case OpKind::kLinearBackwardInput:
+    case OpKind::kLinearBackwardWeight:
+    case OpKind::kLmHeadParts:
+    case OpKind::kLmHeadLoss:
+    case OpKind::kLmHeadLossBackward:
+      break;
+    default:
+      return 0;
+  }
+  int64_t least = 0;
+  for (size_t i = 0; i < 2 && i < op.inputs.size(); ++i) {
+    if (op.inputs[i] == graph::kNoValue) continue;
+    for (const int64_t size : plan.train.graph.values[op.inputs[i]].shape) {
+      least = least == 0 ? size : std::min(least, size);
+    }
+  }
+  return least;
 }
 
 }  // namespace
@@ -274,6 +311,8 @@ StepCosts CostsOf(const StepPlan& plan) {
                         .when = planned.when,
                         .fp8 = planned.op.attributes.fp8,
                         .attention_part = AttentionPartOf(plan, planned.op),
+                        .attention_seen = SeenOf(planned.op.attributes),
+                        .product_least = ProductLeastOf(plan, planned.op),
                         .wait_for = planned.wait_for,
                         .flops = planned.flops,
                         .bytes = planned.bytes,
@@ -323,10 +362,10 @@ StepEstimate EstimateAlone(const StepCosts& step, const DeviceProfile& profile,
     compute += runs * duration.Seconds();
     estimate.start_seconds += runs * duration.start;
     const bool by_flops = duration.flops >= duration.memory;
-    (by_flops ? estimate.flop_seconds : estimate.memory_seconds) +=
-        runs * std::max(duration.flops, duration.memory);
+    if (by_flops || !duration.overlaps) estimate.flop_seconds += runs * duration.flops;
+    if (!by_flops || !duration.overlaps) estimate.memory_seconds += runs * duration.memory;
   }
-  StepTimes times = TimesOf(step, seconds, profile.overlap);
+  StepTimes times = TimesOf(step, seconds, OverlapOf(o, profile));
   estimate.seconds = times.seconds;
   if (ends != nullptr) *ends = std::move(times.ends);
   estimate.exposed_seconds = std::max(0.0, estimate.seconds - compute);

@@ -4,11 +4,12 @@
 //   // estimate.seconds, estimate.tokens_per_second, Name(estimate.bound)
 //
 // Every op takes the larger of its FLOPs over the device's rate and its bytes over the memory's
-// bandwidth (a roofline), every collective its bytes on the wire over the link's bandwidth, every
-// copy to or from the host its bytes over that link's, what the host updates its bytes over its
-// memory's. The streams are then run through on paper, with the waits that the plan has between
-// them, micro-step by micro-step as the executor does: what is left of communication beyond the
-// computation that hides it is exposed. Data loading, validation and checkpoints are not in it.
+// bandwidth (a roofline); on a CPU, which loads and computes in turn, both. Every collective takes
+// its bytes on the wire over the link's bandwidth, every copy to or from the host its bytes over
+// that link's, what the host updates its bytes over its memory's. The streams are then run through
+// on paper, with the waits that the plan has between them, micro-step by micro-step as the executor
+// does: what is left of communication beyond the computation that hides it is exposed. Data
+// loading, validation and checkpoints are not in it.
 //
 // Pure, deterministic, linear in the number of ops.
 #ifndef MILEPOST_ENGINE_PLAN_ESTIMATES_ESTIMATE_H_
@@ -28,8 +29,9 @@ const char* Name(Bound bound);  // "compute", "memory", "communication", "offloa
 
 struct StepEstimate {
   double seconds = 0;  // of one optimizer step, all micro-steps
-  // Parts of it that add up to it: computation bound by FLOPs, by bytes, the start of ops, and what
-  // collectives and what is offloaded add, be it that ops wait for them or that they slow ops down.
+  // Parts of it that add up to it: computation bound by FLOPs, by bytes (a CPU's ops take both), the
+  // start of ops, and what collectives and what is offloaded add, be it that ops wait for them or
+  // that they slow ops down.
   double flop_seconds = 0;
   double memory_seconds = 0;
   double start_seconds = 0;
@@ -50,8 +52,11 @@ struct OpCosts {
   Stream stream = Stream::kCompute;
   When when = When::kEveryMicroStep;
   bool fp8 = false;
-  // Of what attention reaches at its best (DeviceProfile::attention_fraction).
+  // Of what attention reaches at its best (MatmulRate::attention).
   double attention_part = 1;
+  // Positions that one sees; twice as many where it sees the later ones too.
+  double attention_seen = 0;
+  int64_t product_least = 0;  // of a product's rows, columns and inner size; 0: not told
   std::vector<int32_t> wait_for;
   double flops = 0;
   double bytes = 0;

@@ -52,15 +52,37 @@ StepPlan PlanOf(const std::vector<FakeOp>& ops, int64_t accumulation = 1) {
   return plan;
 }
 
-TEST(Estimate, TakesTheLargerOfFlopsAndBytes) {
-  const StepEstimate e =
-      EstimateStep(PlanOf({{.flops = 5, .bytes = 3}, {.flops = 1, .bytes = 4}}), Unit());
+TEST(Estimate, AGpuTakesTheLargerOfFlopsAndBytes) {
+  StepPlan plan = PlanOf({{.flops = 5, .bytes = 3}, {.flops = 1, .bytes = 4}});
+  plan.options.device = DeviceKind::kCuda;
+  const StepEstimate e = EstimateStep(plan, Unit());
   EXPECT_DOUBLE_EQ(e.seconds, 9);
   EXPECT_DOUBLE_EQ(e.flop_seconds, 5);
   EXPECT_DOUBLE_EQ(e.memory_seconds, 4);
   EXPECT_DOUBLE_EQ(e.tokens_per_second, 2 * 10 / 9.0);
   EXPECT_DOUBLE_EQ(e.mfu, 6 / (9.0 * 2));
   EXPECT_EQ(e.bound, Bound::kCompute);
+}
+
+TEST(Estimate, ACpuLoadsAndComputesInTurn) {
+  const StepEstimate e =
+      EstimateStep(PlanOf({{.flops = 5, .bytes = 3}, {.flops = 1, .bytes = 4}}), Unit());
+  EXPECT_DOUBLE_EQ(e.seconds, 13);
+  EXPECT_DOUBLE_EQ(e.flop_seconds, 6);
+  EXPECT_DOUBLE_EQ(e.memory_seconds, 7);
+  EXPECT_EQ(e.bound, Bound::kMemory);
+}
+
+// 4 rows of a product reach a quarter, where 12 reach half.
+TEST(Estimate, SmallProductsReachLess) {
+  StepPlan plan = PlanOf({{.flops = 3}});
+  plan.train.graph.values = {{.shape = {4, 100}}, {.shape = {100, 50}}, {.shape = {4, 50}}};
+  plan.train.ops[0].op.inputs = {0, 1};
+  plan.train.ops[0].op.outputs = {{.value = 2}};
+  DeviceProfile profile = Unit();
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 3);
+  profile.matmul["F32"].product_half = 12;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 3 * 4);
 }
 
 // The reduction of the first op's result runs beside the second op.
@@ -183,6 +205,12 @@ TEST(Estimate, AttentionHasAPartOfEachTypesRate) {
   EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 6);
   plan.options.compute_dtype = DType::kBf16;
   EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 2);
+  // And less of it, the fewer positions one sees.
+  profile.matmul["BF16"].attention_half = 30;
+  plan.train.ops[0].op.attributes.sequence = 10;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 2 * 4);
+  plan.train.ops[0].op.attributes.causal = false;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 2 * 2.5);
 }
 
 // Two stages of one micro-batch: 3 and 5 forwards, 6 and 10 backwards, 2 on the way in each

@@ -149,5 +149,25 @@ TEST(Links, RingsWaitForEveryHost) {
   EXPECT_DOUBLE_EQ(ways(OpKind::kTensorReduce, {.world = 2, .tensor = 8}), 3);
 }
 
+// A network of a tenth of what cores move: they are busy for a tenth of the time.
+TEST(Links, CoresComputeWhileAHostsNetworkIsSlow) {
+  PlanOptions options = Options({.world = 4});
+  DeviceProfile profile;
+  profile.overlap = 0;
+  profile.host_bandwidth = 1e9;
+  profile.network_bandwidth = 1e8;
+  profile.ranks_per_host = 2;
+  EXPECT_DOUBLE_EQ(OverlapOf(options, profile), 0);  // of a GPU as it is
+  options.device = DeviceKind::kCpu;
+  EXPECT_DOUBLE_EQ(OverlapOf(options, profile), 0.9);
+  profile.network_bandwidth = 3e9;
+  EXPECT_DOUBLE_EQ(OverlapOf(options, profile), 0);
+  profile.network_bandwidth = 1e8;
+  profile.ranks_per_host = 4;
+  EXPECT_DOUBLE_EQ(OverlapOf(options, profile), 0);
+  profile.ranks_per_host = 0;
+  EXPECT_DOUBLE_EQ(OverlapOf(options, profile), 0);
+}
+
 }  // namespace
 }  // namespace milepost::plan

@@ -170,11 +170,12 @@ double LeastSecondsOfStages(const PlanOptions& o, const ScaledDraft& alike,
   const double stages = o.pipeline;
   const double update = UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
   const double data = LeastDataSeconds(o, alike, layers, profile);
-  const double micro_batch = seconds.compute / stages / o.context;
+  // At most: a context rank may take more than its part, since small products are slower.
+  const double micro_batch = seconds.compute / stages;
   double left = data - micro_batch;
   if (o.ShardsParameters()) {
     // It is a stage alone that gathers beside what it computes, and both are slower meanwhile.
-    const double speed = 0.5 + 0.5 * profile.overlap;
+    const double speed = 0.5 + 0.5 * OverlapOf(o, profile);
     const double computed = micro_batch * static_cast<double>(o.accumulation);
     left = data - (2 * speed - 1) / speed * std::min(computed, data);
   }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kLayers = 26;  // no number of stages divides them
 
-v1::JobSpec SpecOfStages() {
+v1::JobSpec SpecOfStages(v1::DeviceKind device = v1::DEVICE_KIND_CUDA) {
   v1::JobSpec spec;
   spec.set_name("test");
   v1::LlamaSpec& llama = *spec.mutable_model()->mutable_llama();
@@ -29,7 +29,7 @@ v1::JobSpec SpecOfStages() {
   spec.mutable_train()->mutable_batch()->set_global(64);
   spec.mutable_train()->mutable_batch()->set_micro(1);
   spec.mutable_resources()->set_ranks(32);
-  spec.mutable_resources()->set_device(v1::DEVICE_KIND_CUDA);
+  spec.mutable_resources()->set_device(device);
   NormalizeJobSpec(&spec);
   return spec;
 }
@@ -42,29 +42,31 @@ RankPlace PlaceWith(const DeviceProfile& profile) {
           .threads = 1};
 }
 
-ScaledDraft AlikeOf(Setting setting, Recompute recompute, const RankPlace& place) {
+ScaledDraft AlikeOf(Setting setting, Recompute recompute, const RankPlace& place,
+                    v1::DeviceKind device) {
   setting.pipeline = setting.context = 1;
   setting.schedule = PipelineSchedule::kOneForwardOneBackward;
   setting.chunks = 1;
   setting.recompute = recompute;
   setting.stage = 1;
   setting.accumulation = std::max<int64_t>(1, 64 * setting.tensor / (32 * setting.micro));
-  const auto draft = DraftScaled(WithSetting(SpecOfStages(), setting), place);
+  const auto draft = DraftScaled(WithSetting(SpecOfStages(device), setting), place);
   EXPECT_TRUE(draft.ok()) << draft.status();
   return draft.ok() ? *draft : ScaledDraft();
 }
 
 // `close`: what part of the seconds the bound is at least.
-void ExpectBoundsHold(const Setting& setting, const DeviceProfile& profile, double close) {
+void ExpectBoundsHold(const Setting& setting, const DeviceProfile& profile, double close,
+                      v1::DeviceKind device = v1::DEVICE_KIND_CUDA) {
   const RankPlace place = PlaceWith(profile);
-  const v1::JobSpec spec = WithSetting(SpecOfStages(), setting);
+  const v1::JobSpec spec = WithSetting(SpecOfStages(device), setting);
   ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
   const auto draft = DraftScaled(spec, place);
   const auto layer = DraftLayerPasses(spec, place);
   const auto options = OptionsFromSpec(spec, 1);
   ASSERT_TRUE(draft.ok() && layer.ok() && options.ok()) << draft.status() << layer.status();
-  const ScaledDraft alike = AlikeOf(setting, setting.recompute, place);
-  const ScaledDraft keeps_all = AlikeOf(setting, Recompute::kNone, place);
+  const ScaledDraft alike = AlikeOf(setting, setting.recompute, place, device);
+  const ScaledDraft keeps_all = AlikeOf(setting, Recompute::kNone, place, device);
   const AlikeSeconds seconds = {alike.MicroStepSeconds(profile), alike.TensorSeconds(profile)};
   const PipelineShape shape = ShapeOf(*options);
   const PipelineTime time = TimeOf(shape);
@@ -116,6 +118,34 @@ TEST(MeshBounds, OfPipelinesAreNoMoreThanWhatDraftsFind) {
               // stages send each other does not leave a host.
               ExpectBoundsHold(setting, profile, stage == 1 && gbits > 1000 ? 0.65 : 0);
             }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Where a context rank's few rows are slower than its part of all, and where links cost no core's
+// time.
+TEST(MeshBounds, HoldOnCpusWhoseSmallProductsAreSlower) {
+  for (const double overlap : {0.0, 1.0}) {
+    for (const double network : {1e8, 1e10}) {
+      DeviceProfile profile = *BuiltInProfile("cpu");
+      profile.matmul["F32"].product_half = 200;
+      profile.matmul["F32"].attention_half = 500;
+      profile.overlap = overlap;
+      profile.ranks_per_host = 4;
+      profile.network_bandwidth = network;
+      for (const int stages : {2, 4}) {
+        for (const int context : {1, 2, 4}) {
+          for (const int stage : {1, 3}) {
+            const Setting setting = {.pipeline = stages,
+                                     .context = context,
+                                     .accumulation = 2 * stages * context,
+                                     .stage = stage};
+            SCOPED_TRACE(absl::StrCat(stages, " stages, ", context, " context, stage ", stage,
+                                      ", overlap ", overlap, ", network ", network));
+            ExpectBoundsHold(setting, profile, 0, v1::DEVICE_KIND_CPU);
           }
         }
       }

@@ -1,6 +1,5 @@
 // Verification, part 1: what holds whatever the ops are.
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <string>
 #include <utility>

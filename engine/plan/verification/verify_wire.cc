@@ -2,10 +2,12 @@
 // them. A ring moves each byte once past every rank for a reduction or a gather, and twice for an
 // all-reduce.
 #include <cmath>
+#include <cstdint>
 #include <optional>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "engine/plan/statistics.h"
+#include "engine/plan/step_plan.h"
 #include "engine/plan/verification/group_sizes.h"
 #include "engine/plan/verification/verify.h"
 
@@ -25,7 +27,7 @@ double BytesOf(const StepPlan& plan, graph::ValueId id) {
   return static_cast<double>(graph::Elements(value.shape) * ByteSize(value.dtype));
 }
 
-// Activations, among the ranks of one model; nullopt: the op is another.
+// Activations, among tensor, context or expert ranks and between stages; nullopt: it is another op.
 std::optional<double> OfActivations(const StepPlan& plan, const graph::Op& op) {
   const PlanOptions& options = plan.options;
   switch (op.kind) {
@@ -55,8 +57,8 @@ std::optional<double> OfActivations(const StepPlan& plan, const graph::Op& op) {
   }
 }
 
-// Sums of a few numbers, which all ranks need.
-std::optional<double> OfSums(const StepPlan& plan, const graph::Op& op) {
+// A few numbers that all ranks need; nullopt: it is another op.
+std::optional<double> OfFewNumbers(const StepPlan& plan, const graph::Op& op) {
   const PlanOptions& options = plan.options;
   switch (op.kind) {
     case OpKind::kReduceScalars:
@@ -124,7 +126,7 @@ double WireBytes(const StepPlan& plan, const graph::Op& op) {
   if (const std::optional<double> bytes = OfActivations(plan, op); bytes.has_value()) {
     return *bytes;
   }
-  if (const std::optional<double> bytes = OfSums(plan, op); bytes.has_value()) return *bytes;
+  if (const std::optional<double> bytes = OfFewNumbers(plan, op); bytes.has_value()) return *bytes;
   const int32_t index = op.attributes.group;
   if (index < 0 || index >= static_cast<int32_t>(plan.groups.size())) return 0;
   return OfGroup(plan, plan.groups[index], op.kind);
