@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -150,7 +151,7 @@ TEST_F(FakeKernel, AloneInADelegatedGroupItMovesIntoALeaf) {
   EXPECT_EQ(Read("/sys/fs/cgroup/unit/worker/cgroup.procs"), absl::StrCat(getpid()));
   EXPECT_EQ(Read("/sys/fs/cgroup/unit/cgroup.subtree_control"), "+memory +pids");
   tree->Release();
-  EXPECT_EQ(Read("/sys/fs/cgroup/unit/cgroup.subtree_control"), "-memory -pids");
+  EXPECT_EQ(Read("/sys/fs/cgroup/unit/cgroup.subtree_control"), "-memory -pids -cpu");
 }
 
 // Such as by an earlier worker: then it is not this one's to take away.
@@ -205,22 +206,36 @@ TEST_F(FakeKernel, WithoutControllersOrRightsItSaysWhy) {
   EXPECT_THAT(std::string(Prepare().status().message()), HasSubstr("may not make control groups"));
 }
 
+// Then nothing would be bounded.
+TEST_F(FakeKernel, SharesOfTheCoresAloneAreNoGroups) {
+  Write("/proc/self/cgroup", "1:cpu:/\n");
+  Write("/proc/self/mountinfo", "39 31 0:36 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n");
+  Write("/sys/fs/cgroup/cpu/cgroup.procs", "");
+  EXPECT_EQ(FindCgroupPlaces(root_).size(), 1U);
+  EXPECT_THAT(std::string(Prepare().status().message()), HasSubstr("no control groups"));
+}
+
 TEST_F(FakeKernel, FindsVersionOneAlsoInContainersAndBesideAnEmptyUnifiedOne) {
-  Write("/proc/self/cgroup", "9:name=systemd:/\n8:pids:/\n4:memory:/docker/1/a\n1:cpu:/\n0::/\n");
+  Write("/proc/self/cgroup",
+        "9:name=systemd:/\n8:pids:/\n4:memory:/docker/1/a\n1:cpu,cpuacct:/\n0::/\n");
   Write("/proc/self/mountinfo",
         "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"
         "35 31 0:32 /docker/1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
         "39 31 0:36 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n"
+        "40 31 0:37 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
         "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n");
   Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1\n");
   Write("/sys/fs/cgroup/pids/cgroup.procs", "");
+  Write("/sys/fs/cgroup/cpu/cgroup.procs", "");
   Write("/sys/fs/cgroup/unified/cgroup.controllers", "hugetlb\n");
   const std::vector<CgroupPlace> places = FindCgroupPlaces(root_);
-  ASSERT_EQ(places.size(), 2U);
+  ASSERT_EQ(places.size(), 3U);
   EXPECT_EQ(places[0].folder, root_ + "/sys/fs/cgroup/pids");
   EXPECT_TRUE(places[0].processes && !places[0].memory && !places[0].unified);
   EXPECT_EQ(places[1].folder, root_ + "/sys/fs/cgroup/memory/a");
   EXPECT_TRUE(places[1].memory && !places[1].processes && !places[1].unified);
+  EXPECT_EQ(places[2].folder, root_ + "/sys/fs/cgroup/cpu");
+  EXPECT_TRUE(places[2].cores && !places[2].memory && !places[2].processes);
   Write("/proc/self/cgroup", "0::/../elsewhere\n");
   EXPECT_THAT(FindCgroupPlaces(root_), IsEmpty());
 }
@@ -307,6 +322,22 @@ TEST_F(RealKernel, AForkBombIsHeldAndEnded) {
   EXPECT_THAT(group->Processes(), IsEmpty());
   EXPECT_TRUE(Await([&] { return group->Remove(); }));
   EXPECT_FALSE(fs::exists(group->folders()[0]));
+}
+
+TEST_F(RealKernel, AGroupHasOneShareOfTheCores) {
+  const auto group = tree_->Make("share", {.processes = 8});
+  ASSERT_TRUE(group.ok()) << group.status();
+  const auto shares = [](const std::string& folder) {
+    return fs::exists(folder + "/cpu.shares") || fs::exists(folder + "/cpu.weight");
+  };
+  const std::vector<std::string>& folders = group->folders();
+  const auto folder = std::find_if(folders.begin(), folders.end(), shares);
+  if (folder == folders.end()) GTEST_SKIP() << "no cpu controller here";
+  auto process = Run(*group, "/bin/sh", "sleep 1000; true");
+  ASSERT_TRUE(process.ok()) << process.status();
+  EXPECT_FALSE(Cgroup({*folder}).Processes().empty());
+  EXPECT_TRUE(group->End(absl::Seconds(30)));
+  EXPECT_TRUE(Await([&] { return group->Remove(); }));
 }
 
 TEST_F(RealKernel, GroupsOfTheSameNameAreTwoAndAreFoundAgain) {

@@ -152,8 +152,11 @@ absl::Status PrepareUnified(CgroupPlace& place, const std::string& root) {
   }
   if (wanted.empty()) return absl::OkStatus();
   MP_ASSIGN_OR_RETURN(const bool moved, MoveIntoLeaf(folder));
+  // Alone: a kernel refuses this one where processes are scheduled in real time.
+  const bool cores = place.cores && !HasController(folder, "cgroup.subtree_control", "cpu") &&
+                     WriteCgroupFile(control, "+cpu").ok();
   const absl::Status status = WriteCgroupFile(control, wanted);
-  if (status.ok()) place.enabled = wanted;
+  if (status.ok()) place.enabled = absl::StrCat(wanted, cores ? " +cpu" : "");
   if (status.ok()) return status;
   if (moved) WriteCgroupFile(folder + "/cgroup.procs", absl::StrCat(getpid())).IgnoreError();
   return NoGroups(std::string(status.message()));
@@ -181,11 +184,14 @@ std::vector<CgroupPlace> FindCgroupPlaces(const std::string& root) {
       if (leaf) place.folder = path.parent_path();
       place.memory = HasController(place.folder, "cgroup.controllers", "memory");
       place.processes = HasController(place.folder, "cgroup.controllers", "pids");
+      place.cores = HasController(place.folder, "cgroup.controllers", "cpu");
     } else {
       place.memory = HasWord(own.controllers, ',', "memory");
       place.processes = HasWord(own.controllers, ',', "pids");
+      place.cores = HasWord(own.controllers, ',', "cpu");
     }
-    if (place.memory || place.processes) places.push_back(std::move(place));
+    const bool shares = place.cores && !place.unified;  // a hierarchy of its own
+    if (place.memory || place.processes || shares) places.push_back(std::move(place));
   }
   return places;
 }
@@ -200,8 +206,9 @@ absl::StatusOr<CgroupTree> CgroupTree::Prepare(const Options& options) {
     if (status.ok()) usable.push_back(std::move(place));
     if (!status.ok() && std::exchange(first, false)) why = status;
   }
-  if (usable.empty()) return why;
-  return CgroupTree(options.prefix, std::move(usable));
+  CgroupTree tree(options.prefix, std::move(usable));
+  if (!tree.bounds_memory() && !tree.bounds_processes()) return why;
+  return tree;
 }
 
 absl::StatusOr<Cgroup> CgroupTree::Make(const std::string& name, const CgroupLimits& limits) const {

@@ -27,11 +27,12 @@ struct CgroupPlace {
   bool unified = false;
   bool memory = false;     // its memory is accounted for here
   bool processes = false;  // its processes are
-  std::string enabled;     // "+memory +pids": what Prepare has enabled for groups below it
+  bool cores = false;      // it has one share of the cores, however many processes it has
+  std::string enabled;     // "+memory +pids +cpu": what Prepare has enabled for groups below it
 };
 
-// From /proc/self/cgroup and /proc/self/mountinfo: the groups that have the memory and the pids
-// controller; one, two, or none. `root` is put before /proc and mount points, for tests.
+// From /proc/self/cgroup and /proc/self/mountinfo: the groups that have the memory, the pids and
+// the cpu controller; up to three. `root` is put before /proc and mount points, for tests.
 std::vector<CgroupPlace> FindCgroupPlaces(const std::string& root = "");
 
 class CgroupTree {
