@@ -284,7 +284,7 @@ TEST(CheckTest, SaysWhatIsRequired) {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// A pointer, not a std::function: of hundreds these take half a minute to compile.
+// A pointer: hundreds of std::functions take half a minute to compile.
 struct Case {
   const char* field;
   void (*change)(JobSpec*);
