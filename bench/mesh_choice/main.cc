@@ -6,8 +6,8 @@
 //   build/release/bench/mesh_choice --steps 3 --rounds 4 --again 1.2
 //
 // Times are what the machine gives: nothing else should run. All settings are run once; those that
-// were nearly as fast as the fastest, and the choice, then run again by turns. Of each run the median
-// step counts, and of these the fastest.
+// were nearly as fast as the fastest, and the choice, then run again by turns. Of each run the
+// median step counts, and of these the fastest.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

@@ -29,9 +29,9 @@ const char* Name(Bound bound);  // "compute", "memory", "communication", "offloa
 
 struct StepEstimate {
   double seconds = 0;  // of one optimizer step, all micro-steps
-  // Parts of it that add up to it: computation bound by FLOPs, by bytes (a CPU's ops take both), the
-  // start of ops, and what collectives and what is offloaded add, be it that ops wait for them or
-  // that they slow ops down.
+  // Parts of it that add up to it: computation bound by FLOPs, by bytes (a CPU's ops take both),
+  // the start of ops, and what collectives and what is offloaded add, be it that ops wait for them
+  // or that they slow ops down.
   double flop_seconds = 0;
   double memory_seconds = 0;
   double start_seconds = 0;
