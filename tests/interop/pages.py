@@ -177,7 +177,10 @@ def scripts_page(place):
         if language == "yaml":
             (folder / "script.yaml").write_text(
                 replaced(block).replace('--lr, "3e-4"', '--steps, "20"'), encoding="utf-8")
-            if "files: ." in block:
+            if "container:" in block:
+                place.shell(page, "milepost job submit script.yaml --validate-only", folder)
+                print(f"SKIPPED {page}: the image of a container; tests/deploy/podman.py has its own")
+            elif "files: ." in block:
                 place.shell(page, "milepost job submit script.yaml", folder)
                 place.job_ends(page, "the job whose files are sent along")
         elif block.startswith("curl"):
