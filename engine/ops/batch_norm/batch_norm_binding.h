@@ -10,6 +10,18 @@
 namespace milepost::ops {
 
 template <typename T>
+kernels::BatchNormForwardArgs<T> BatchNormForwardArgsOf(const runtime::OpBinding& b) {
+  return {.x = b.Input<T>(0),
+          .mean = b.Input<float>(1),
+          .rstd = b.Input<float>(2),
+          .gamma = b.Input<T>(3),
+          .beta = b.Input<T>(4),
+          .residual = b.Input<T>(5),
+          .relu = b.attributes().image.relu,
+          .y = b.Output<T>(0)};
+}
+
+template <typename T>
 kernels::BatchNormBackwardArgs<T> BatchNormBackwardArgsOf(const runtime::OpBinding& b) {
   return {.x = b.Input<T>(0),
           .mean = b.Input<float>(1),

@@ -38,14 +38,7 @@ absl::StatusOr<BoundOp> BatchNormOf(const Binding& b) {
   const ImageRows size(b.InputShape(0));
   MP_RETURN_IF_ERROR(
       b.RequireWorkspace(kernels::BatchNormWorkspaceBytes(size.rows, size.channels)));
-  const kernels::BatchNormForwardArgs<T> args{.x = b.Input<T>(0),
-                                              .mean = b.Input<float>(1),
-                                              .rstd = b.Input<float>(2),
-                                              .gamma = b.Input<T>(3),
-                                              .beta = b.Input<T>(4),
-                                              .residual = b.Input<T>(5),
-                                              .relu = b.attributes().image.relu,
-                                              .y = b.Output<T>(0)};
+  const kernels::BatchNormForwardArgs<T> args = BatchNormForwardArgsOf<T>(b);
   return [args, size, workspace = b.Workspace()](const StepContext&) {
     kernels::BatchNormForward<T>(args, size.rows, size.channels, workspace);
     return absl::OkStatus();

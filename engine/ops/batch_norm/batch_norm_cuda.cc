@@ -37,14 +37,7 @@ absl::StatusOr<BoundOp> BatchNormSumsOf(const CudaBinding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> BatchNormOf(const CudaBinding& b) {
   const ImageRows size(b.InputShape(0));
-  const kernels::BatchNormForwardArgs<T> args{.x = b.Input<T>(0),
-                                              .mean = b.Input<float>(1),
-                                              .rstd = b.Input<float>(2),
-                                              .gamma = b.Input<T>(3),
-                                              .beta = b.Input<T>(4),
-                                              .residual = b.Input<T>(5),
-                                              .relu = b.attributes().image.relu,
-                                              .y = b.Output<T>(0)};
+  const kernels::BatchNormForwardArgs<T> args = BatchNormForwardArgsOf<T>(b);
   return [args, size, stream = b.stream()](const StepContext&) {
     return cuda::BatchNormForward(args, size.rows, size.channels, stream);
   };

@@ -1,6 +1,5 @@
-#include <vector>
-
 #include "common/status_macros.h"
+#include "engine/ops/nf4/nf4_binding.h"
 #include "engine/ops/nf4/nf4_cuda_kernel.h"
 #include "engine/runtime/gpu/backend/cuda_op.h"
 
@@ -14,17 +13,8 @@ using runtime::StepContext;
 
 template <typename T>
 absl::StatusOr<BoundOp> UnpackNf4Of(const CudaBinding& b) {
-  struct Part {
-    const uint8_t* packed;
-    int64_t elements;
-    T* out;
-  };
-  std::vector<Part> parts;
-  for (int i = 0; i < static_cast<int>(b.planned.op.outputs.size()); ++i) {
-    parts.push_back({b.Input<uint8_t>(i), graph::Elements(b.OutputShape(i)), b.Output<T>(i)});
-  }
-  return [parts = std::move(parts), stream = b.stream()](const StepContext&) -> absl::Status {
-    for (const Part& part : parts) {
+  return [parts = Nf4PartsOf<T>(b), stream = b.stream()](const StepContext&) -> absl::Status {
+    for (const Nf4Part<T>& part : parts) {
       MP_RETURN_IF_ERROR(cuda::UnpackNf4(part.packed, part.elements, part.out, stream));
     }
     return absl::OkStatus();
