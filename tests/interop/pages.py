@@ -179,7 +179,7 @@ def scripts_page(place):
                 replaced(block).replace('--lr, "3e-4"', '--steps, "20"'), encoding="utf-8")
             if "container:" in block:
                 place.shell(page, "milepost job submit script.yaml --validate-only", folder)
-                print(f"SKIPPED {page}: the image of a container; tests/deploy/podman.py has its own")
+                print(f"SKIPPED {page}: the container's image; tests/deploy/podman.py has its own")
             elif "files: ." in block:
                 place.shell(page, "milepost job submit script.yaml", folder)
                 place.job_ends(page, "the job whose files are sent along")
