@@ -3,7 +3,7 @@
 // one core each; their links are as slow as the case says. Prints a line of JSON for each case, and
 // a summary.
 //
-//   build/release/bench/mesh_choice --steps 3 --rounds 4 --again 1.2
+//   build/dev/bench/mesh_choice --steps 3 --rounds 4 --again 1.2
 //
 // Times are what the machine gives: nothing else should run. All settings are run once; those that
 // were nearly as fast as the fastest, and the choice, then run again by turns. Of each run the

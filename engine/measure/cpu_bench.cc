@@ -111,24 +111,6 @@ absl::StatusOr<double> AttentionRate(int64_t sequence, const DeviceBenchOptions&
   return 7 * product / seconds;
 }
 
-struct MeasuredRate {
-  double size = 0;
-  double rate = 0;
-};
-// rate(size) = best size / (size + half), by two of them.
-struct RateBySize {
-  double best = 0;
-  double half = 0;
-};
-RateBySize Fitted(const MeasuredRate& small, const MeasuredRate& large) {
-  // Something else ran: nothing takes longer than what is larger.
-  const double slope = small.rate * large.size - large.rate * small.size;
-  if (slope <= 0 || small.rate >= large.rate) return {.best = large.rate};
-  const double half = small.size * large.size * (large.rate - small.rate) / slope;
-  const double bounded = std::min(half, large.size / 2);
-  return {.best = large.rate * (large.size + bounded) / large.size, .half = bounded};
-}
-
 // UNIMPLEMENTED: this CPU has no products of the type.
 template <typename T>
 absl::StatusOr<plan::MatmulRate> RatesOf(const DeviceBenchOptions& options) {
@@ -139,16 +121,16 @@ absl::StatusOr<plan::MatmulRate> RatesOf(const DeviceBenchOptions& options) {
   MP_ASSIGN_OR_RETURN(const double far, ProductRate<T>(2 * side, 2 * side, options));
   MP_ASSIGN_OR_RETURN(const double few_rows, ProductRate<T>(rows, side / 2, options));
   const RateBySize product =
-      Fitted({size(rows), few_rows}, {size(far > near ? 2 * side : side), std::max(near, far)});
+      FitRate({size(rows), few_rows}, {size(far > near ? 2 * side : side), std::max(near, far)});
   const int64_t positions = options.sequence / 8;
   MP_ASSIGN_OR_RETURN(const double long_rate, AttentionRate<T>(options.sequence, options));
   MP_ASSIGN_OR_RETURN(const double short_rate, AttentionRate<T>(positions, options));
   const RateBySize attention =
-      Fitted({size(positions), short_rate}, {size(options.sequence), long_rate});
+      FitRate({size(positions), short_rate}, {size(options.sequence), long_rate});
   return plan::MatmulRate{
-      .achieved = Rounded(product.best),
-      .peak = Rounded(product.best),
-      .attention = std::clamp(Rounded(attention.best / product.best), 1e-3, 1.0),
+      .achieved = Rounded(product.limit),
+      .peak = Rounded(product.limit),
+      .attention = std::clamp(Rounded(attention.limit / product.limit), 1e-3, 1.0),
       .product_half = Rounded(product.half),
       .attention_half = Rounded(attention.half)};
 }
@@ -213,6 +195,17 @@ absl::StatusOr<LinkSpeed> LoopbackSpeed(const DeviceBenchOptions& options) {
 }
 
 }  // namespace
+
+RateBySize FitRate(const MeasuredRate& small, const MeasuredRate& large) {
+  const double most = large.size / 2;
+  if (small.rate >= large.rate) return {.limit = large.rate};
+  // As much slower as a fixed time for either would make it, or more: no finite half gives that.
+  const double slope = small.rate * large.size - large.rate * small.size;
+  const double half =
+      slope > 0 ? small.size * large.size * (large.rate - small.rate) / slope : most;
+  const double bounded = std::min(half, most);
+  return {.limit = large.rate * (large.size + bounded) / large.size, .half = bounded};
+}
 
 absl::StatusOr<plan::DeviceProfile> MeasureCpu(const DeviceBenchOptions& options) {
   omp_set_num_threads(options.threads);

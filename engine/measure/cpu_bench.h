@@ -25,6 +25,19 @@ struct DeviceBenchOptions {
   int repeats = 8;                  // the fastest counts
 };
 
+// A rate at a size, such as FLOP/s of a product of so many rows.
+struct MeasuredRate {
+  double size = 0;
+  double rate = 0;
+};
+// rate(size) = limit size / (size + half).
+struct RateBySize {
+  double limit = 0;
+  double half = 0;  // at most half of the larger size
+};
+// By two of them. Pure.
+RateBySize FitRate(const MeasuredRate& small, const MeasuredRate& large);
+
 // Products and attention in fp32 and, where this CPU has it, bf16, at large and at small sizes; a
 // copy by all threads; an all-reduce between two ranks over loopback. Blocks for a few seconds;
 // nothing else should run.

@@ -28,5 +28,24 @@ TEST(DeviceBench, MeasuresAWholeProfile) {
   EXPECT_EQ(plan::ProfileJson(*back), plan::ProfileJson(*profile));
 }
 
+TEST(DeviceBench, FitsARateToTwoSizes) {
+  const auto rate_at = [](const RateBySize& by_size, double size) {
+    return by_size.limit * size / (size + by_size.half);
+  };
+  const RateBySize fitted = FitRate({.size = 16, .rate = 50}, {.size = 768, .rate = 90});
+  EXPECT_DOUBLE_EQ(rate_at(fitted, 16), 50);
+  EXPECT_DOUBLE_EQ(rate_at(fitted, 768), 90);
+  // Small ones that are as fast make no difference.
+  const RateBySize alike = FitRate({.size = 16, .rate = 91}, {.size = 768, .rate = 90});
+  EXPECT_EQ(alike.limit, 90);
+  EXPECT_EQ(alike.half, 0);
+  // Much slower ones: as much as there can be, and the large one is what it was.
+  for (const double rate : {1.0, 90.0 / 8, 12.0}) {
+    const RateBySize slow = FitRate({.size = 64, .rate = rate}, {.size = 512, .rate = 90});
+    EXPECT_EQ(slow.half, 256);
+    EXPECT_DOUBLE_EQ(rate_at(slow, 512), 90);
+  }
+}
+
 }  // namespace
 }  // namespace milepost::runtime

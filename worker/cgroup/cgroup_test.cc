@@ -151,17 +151,28 @@ TEST_F(FakeKernel, AloneInADelegatedGroupItMovesIntoALeaf) {
   EXPECT_EQ(Read("/sys/fs/cgroup/unit/worker/cgroup.procs"), absl::StrCat(getpid()));
   EXPECT_EQ(Read("/sys/fs/cgroup/unit/cgroup.subtree_control"), "+memory +pids");
   tree->Release();
-  EXPECT_EQ(Read("/sys/fs/cgroup/unit/cgroup.subtree_control"), "-memory -pids -cpu");
+  EXPECT_EQ(Read("/sys/fs/cgroup/unit/cgroup.subtree_control"), "-pids");  // the last of three
 }
 
 // Such as by an earlier worker: then it is not this one's to take away.
 TEST_F(FakeKernel, WhatIsEnabledStaysEnabled) {
   Unified("/unit/worker", "");
-  Write("/sys/fs/cgroup/unit/cgroup.subtree_control", "memory pids\n");
+  Write("/sys/fs/cgroup/unit/cgroup.subtree_control", "cpu memory pids\n");
   const auto tree = Prepare();
   ASSERT_TRUE(tree.ok()) << tree.status();
   tree->Release();
-  EXPECT_EQ(Read("/sys/fs/cgroup/unit/cgroup.subtree_control"), "memory pids\n");
+  EXPECT_EQ(Read("/sys/fs/cgroup/unit/cgroup.subtree_control"), "cpu memory pids\n");
+}
+
+// Such as by a worker from before ranks had shares.
+TEST_F(FakeKernel, SharesOfTheCoresAreAddedToWhatIsEnabled) {
+  Unified("/unit/worker", "");
+  Write("/sys/fs/cgroup/unit/cgroup.subtree_control", "memory pids\n");
+  const auto tree = Prepare();
+  ASSERT_TRUE(tree.ok()) << tree.status();
+  EXPECT_EQ(Read("/sys/fs/cgroup/unit/cgroup.subtree_control"), "+cpu");
+  tree->Release();
+  EXPECT_EQ(Read("/sys/fs/cgroup/unit/cgroup.subtree_control"), "-cpu");
 }
 
 TEST_F(FakeKernel, InTheLeafRanksLieBesideIt) {

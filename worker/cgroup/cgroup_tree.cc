@@ -134,6 +134,15 @@ absl::StatusOr<bool> MoveIntoLeaf(const std::string& folder) {
   return true;
 }
 
+// One by one: the kernel keeps those that a group below has enabled in turn.
+void Disable(const CgroupPlace& place) {
+  for (const absl::string_view name : absl::StrSplit(place.enabled, ' ', absl::SkipEmpty())) {
+    WriteCgroupFile(place.folder + "/cgroup.subtree_control",
+                    absl::StrReplaceAll(name, {{"+", "-"}}))
+        .IgnoreError();
+  }
+}
+
 absl::Status PrepareUnified(CgroupPlace& place, const std::string& root) {
   const std::string& folder = place.folder;
   if (!MayWrite(folder)) {
@@ -150,14 +159,21 @@ absl::Status PrepareUnified(CgroupPlace& place, const std::string& root) {
   if (place.processes && !HasController(folder, "cgroup.subtree_control", "pids")) {
     absl::StrAppend(&wanted, wanted.empty() ? "" : " ", "+pids");
   }
+  const bool lacks_cores = place.cores && !HasController(folder, "cgroup.subtree_control", "cpu");
+  if (wanted.empty() && !lacks_cores) return absl::OkStatus();
+  bool moved = false;
+  if (!wanted.empty()) {
+    MP_ASSIGN_OR_RETURN(moved, MoveIntoLeaf(folder));
+  }
+  // Alone: a kernel may refuse this one where processes are scheduled in real time.
+  if (lacks_cores && WriteCgroupFile(control, "+cpu").ok()) place.enabled = "+cpu";
   if (wanted.empty()) return absl::OkStatus();
-  MP_ASSIGN_OR_RETURN(const bool moved, MoveIntoLeaf(folder));
-  // Alone: a kernel refuses this one where processes are scheduled in real time.
-  const bool cores = place.cores && !HasController(folder, "cgroup.subtree_control", "cpu") &&
-                     WriteCgroupFile(control, "+cpu").ok();
   const absl::Status status = WriteCgroupFile(control, wanted);
-  if (status.ok()) place.enabled = absl::StrCat(wanted, cores ? " +cpu" : "");
-  if (status.ok()) return status;
+  if (status.ok()) {
+    absl::StrAppend(&place.enabled, place.enabled.empty() ? "" : " ", wanted);
+    return status;
+  }
+  Disable(place);
   if (moved) WriteCgroupFile(folder + "/cgroup.procs", absl::StrCat(getpid())).IgnoreError();
   return NoGroups(std::string(status.message()));
 }
@@ -259,12 +275,7 @@ std::vector<Cgroup> CgroupTree::Left() const {
 }
 
 void CgroupTree::Release() const {
-  for (const CgroupPlace& place : places_) {
-    if (place.enabled.empty()) continue;
-    WriteCgroupFile(place.folder + "/cgroup.subtree_control",
-                    absl::StrReplaceAll(place.enabled, {{"+", "-"}}))
-        .IgnoreError();
-  }
+  for (const CgroupPlace& place : places_) Disable(place);
 }
 
 bool CgroupTree::bounds_memory() const {

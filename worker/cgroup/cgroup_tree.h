@@ -28,7 +28,7 @@ struct CgroupPlace {
   bool memory = false;     // its memory is accounted for here
   bool processes = false;  // its processes are
   bool cores = false;      // it has one share of the cores, however many processes it has
-  std::string enabled;     // "+memory +pids +cpu": what Prepare has enabled for groups below it
+  std::string enabled;     // "+cpu +memory +pids": what Prepare has enabled for groups below it
 };
 
 // From /proc/self/cgroup and /proc/self/mountinfo: the groups that have the memory, the pids and

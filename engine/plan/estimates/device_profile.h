@@ -22,14 +22,14 @@ namespace milepost::plan {
 
 struct MatmulRate {
   double achieved = 0;  // FLOP/s of the dense products of a step, together
-  double peak = 0;      // FLOP/s on paper, or the most measured: what MFU is a fraction of
+  double peak = 0;      // FLOP/s on paper, or the limit measured: what MFU is a fraction of
   // The part of `achieved` that attention reaches; 0: DeviceProfile::attention_fraction.
   double attention = 0;
   // On a CPU small products and short attention reach less: at a size so large they reach half, and
-  // at three times that three quarters. `achieved` is then that of the largest. Sizes are the least
-  // of a product's rows, columns and inner size, and the positions that one sees: causal attention
-  // counts the whole sequence, other attention twice that. 0: sizes make no difference, or (a GPU's
-  // attention) are reckoned otherwise.
+  // at three times that three quarters. `achieved` is then the limit of large ones. Sizes are the
+  // least of a product's rows, columns and inner size, and the positions that one sees: causal
+  // attention counts the whole sequence, other attention twice that. 0: sizes make no difference,
+  // or (a GPU's attention) are reckoned otherwise.
   double product_half = 0;
   double attention_half = 0;
 };

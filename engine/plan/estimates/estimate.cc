@@ -99,15 +99,14 @@ Duration DurationOf(const OpCosts& op, const PlanOptions& options, const DeviceP
 
 // Runs a part of the program on its streams, in program order within each and with the waits
 // between them. While computation and communication are both busy each goes on at 1/2 to 1 of its
-// speed, as the device overlaps; copies to and from the host and what it computes slow down
+// speed, as what communicates overlaps; copies to and from the host and what it computes slow down
 // nothing.
 class Timeline {
  public:
-  Timeline(const StepCosts& step, const std::vector<double>& seconds, double overlap)
-      : step_(step),
-        seconds_(seconds),
-        shared_speed_(0.5 + 0.5 * overlap),
-        device_(step.options.device) {}
+  // `overlaps`: of each op that communicates.
+  Timeline(const StepCosts& step, const std::vector<double>& seconds,
+           const std::vector<double>& overlaps)
+      : step_(step), seconds_(seconds), overlaps_(overlaps), device_(step.options.device) {}
 
   // When each op ends; of those that are not run 0.
   std::vector<double> Run(const std::vector<int32_t>& ops) && {
@@ -157,7 +156,8 @@ class Timeline {
     const StreamState& compute = StreamOf(Stream::kCompute);
     const StreamState& communication = StreamOf(Stream::kCommunication);
     const bool shares = &stream == &compute || &stream == &communication;
-    return shares && compute.running && communication.running ? shared_speed_ : 1;
+    if (!shares || !compute.running || !communication.running) return 1;
+    return 0.5 + 0.5 * overlaps_[communication.ops[communication.next]];
   }
 
   // To the end of the first op that ends.
@@ -186,7 +186,7 @@ class Timeline {
 
   const StepCosts& step_;
   const std::vector<double>& seconds_;
-  const double shared_speed_;
+  const std::vector<double>& overlaps_;
   const DeviceKind device_;
   double now_ = 0;
   std::vector<bool> done_;
@@ -213,9 +213,10 @@ struct StepTimes {
   std::vector<double> ends;
 };
 
-StepTimes TimesOf(const StepCosts& step, const std::vector<double>& seconds, double overlap) {
+StepTimes TimesOf(const StepCosts& step, const std::vector<double>& seconds,
+                  const std::vector<double>& overlaps) {
   const auto run = [&](bool last) {
-    return Timeline(step, seconds, overlap).Run(OpsOf(step, last));
+    return Timeline(step, seconds, overlaps).Run(OpsOf(step, last));
   };
   const auto longest = [](const std::vector<double>& ends) {
     return ends.empty() ? 0 : *std::max_element(ends.begin(), ends.end());
@@ -277,7 +278,8 @@ double AttentionPartOf(const StepPlan& plan, const graph::Op& op) {
   return std::cbrt(std::min(1.0, width / 128)) * seen / (seen + 500);
 }
 
-// Of products of two matrices, which have all of the sizes between them.
+// Of products of two matrices, which have all of the sizes between them. The weight of an image's
+// patches has further dimensions.
 int64_t ProductLeastOf(const StepPlan& plan, const graph::Op& op) {
   switch (op.kind) {
     case OpKind::kLinear:
@@ -286,17 +288,21 @@ int64_t ProductLeastOf(const StepPlan& plan, const graph::Op& op) {
     case OpKind::kLmHeadParts:
     case OpKind::kLmHeadLoss:
     case OpKind::kLmHeadLossBackward:
+    case OpKind::kLmHeadLogProbs:
+    case OpKind::kLmHeadLogProbsBackward:
       break;
     default:
       return 0;
   }
-  int64_t least = 0;
+  int64_t least = std::numeric_limits<int64_t>::max();
   for (size_t i = 0; i < 2 && i < op.inputs.size(); ++i) {
     if (op.inputs[i] == graph::kNoValue) continue;
-    for (const int64_t size : plan.train.graph.values[op.inputs[i]].shape) {
-      least = least == 0 ? size : std::min(least, size);
-    }
+    const graph::Shape& shape = plan.train.graph.values[op.inputs[i]].shape;
+    if (shape.empty() || shape[0] == 0) continue;
+    least = std::min({least, shape[0], graph::Elements(shape) / shape[0]});
   }
+  // Heads multiply so many rows at a time.
+  if (op.attributes.chunk_rows > 0) least = std::min(least, op.attributes.chunk_rows);
   return least;
 }
 
@@ -341,6 +347,7 @@ StepEstimate EstimateAlone(const StepCosts& step, const DeviceProfile& profile,
   StepEstimate estimate;
   const PlanOptions& o = step.options;
   std::vector<double> seconds(step.ops.size());
+  std::vector<double> overlaps(step.ops.size(), profile.overlap);
   double compute = 0;
   for (size_t i = 0; i < step.ops.size(); ++i) {
     const OpCosts& op = step.ops[i];
@@ -348,6 +355,7 @@ StepEstimate EstimateAlone(const StepCosts& step, const DeviceProfile& profile,
     seconds[i] = IsStageStream(op.stream) ? 0 : duration.Seconds();
     const double runs = op.when == When::kEveryMicroStep ? static_cast<double>(o.MicroSteps()) : 1;
     if (SendsOrReceives(op.stream)) {
+      if (op.wire_bytes > 0) overlaps[i] = OverlapOf(op.kind, o, profile, op.of_experts);
       estimate.communication_seconds += runs * duration.Seconds();
       continue;
     }
@@ -365,7 +373,7 @@ StepEstimate EstimateAlone(const StepCosts& step, const DeviceProfile& profile,
     if (by_flops || !duration.overlaps) estimate.flop_seconds += runs * duration.flops;
     if (!by_flops || !duration.overlaps) estimate.memory_seconds += runs * duration.memory;
   }
-  StepTimes times = TimesOf(step, seconds, OverlapOf(o, profile));
+  StepTimes times = TimesOf(step, seconds, overlaps);
   estimate.seconds = times.seconds;
   if (ends != nullptr) *ends = std::move(times.ends);
   estimate.exposed_seconds = std::max(0.0, estimate.seconds - compute);

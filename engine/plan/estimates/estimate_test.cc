@@ -83,6 +83,13 @@ TEST(Estimate, SmallProductsReachLess) {
   EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 3);
   profile.matmul["F32"].product_half = 12;
   EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 3 * 4);
+  // Of a weight of patches [50, 3, 4, 5], with 60 elements of an image each.
+  plan.train.graph.values[1].shape = {50, 3, 4, 5};
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 3 * 4);
+  // A head that makes its logits of two rows at a time.
+  plan.train.ops[0].op.kind = OpKind::kLmHeadLoss;
+  plan.train.ops[0].op.attributes.chunk_rows = 2;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 3 * 7);
 }
 
 // The reduction of the first op's result runs beside the second op.

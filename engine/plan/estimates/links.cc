@@ -123,12 +123,11 @@ double CollectiveSeconds(OpKind kind, double wire_bytes, const PlanOptions& opti
          profile.collective_seconds * Ways(kind, who, options);
 }
 
-double OverlapOf(const PlanOptions& options, const DeviceProfile& profile) {
-  const bool one_host = profile.ranks_per_host == 0 || options.Ranks() <= profile.ranks_per_host;
-  if (options.device == DeviceKind::kCuda || one_host || profile.host_bandwidth <= 0) {
-    return profile.overlap;
-  }
-  const double busy = std::min(1.0, profile.network_bandwidth / profile.host_bandwidth);
+double OverlapOf(OpKind kind, const PlanOptions& options, const DeviceProfile& profile,
+                 bool of_experts) {
+  if (options.device == DeviceKind::kCuda || profile.host_bandwidth <= 0) return profile.overlap;
+  const Participants who = ParticipantsOf(kind, options, profile.ranks_per_host, of_experts);
+  const double busy = Bandwidth(who, profile) / profile.host_bandwidth;
   return 1 - (1 - profile.overlap) * busy;
 }
 

@@ -32,10 +32,11 @@ int DataRanksOnAHost(const PlanOptions& options, int ranks_per_host);
 double CollectiveSeconds(graph::OpKind kind, double wire_bytes, const PlanOptions& options,
                          const DeviceProfile& profile, bool of_experts = false);
 
-// DeviceProfile::overlap, as it is with these ranks. A CPU's says what it is within a host, where
-// the cores that compute move the bytes. Ranks on several hosts wait for a network that may be
-// slower: then the cores are busy for a part of the time only.
-double OverlapOf(const PlanOptions& options, const DeviceProfile& profile);
+// How much of the collective costs the computation beside it nothing: DeviceProfile::overlap. A
+// CPU's says what it is within a host, where the cores that compute move the bytes. A collective
+// between hosts may wait for their network: then the cores are busy for a part of its time only.
+double OverlapOf(graph::OpKind kind, const PlanOptions& options, const DeviceProfile& profile,
+                 bool of_experts = false);
 
 }  // namespace milepost::plan
 

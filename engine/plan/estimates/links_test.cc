@@ -149,7 +149,7 @@ TEST(Links, RingsWaitForEveryHost) {
   EXPECT_DOUBLE_EQ(ways(OpKind::kTensorReduce, {.world = 2, .tensor = 8}), 3);
 }
 
-// A network of a tenth of what cores move: they are busy for a tenth of the time.
+// Two ranks of a host use a network that has a tenth of what one's core moves, for each.
 TEST(Links, CoresComputeWhileAHostsNetworkIsSlow) {
   PlanOptions options = Options({.world = 4});
   DeviceProfile profile;
@@ -157,16 +157,21 @@ TEST(Links, CoresComputeWhileAHostsNetworkIsSlow) {
   profile.host_bandwidth = 1e9;
   profile.network_bandwidth = 1e8;
   profile.ranks_per_host = 2;
-  EXPECT_DOUBLE_EQ(OverlapOf(options, profile), 0);  // of a GPU as it is
+  const auto overlap = [&] { return OverlapOf(OpKind::kReduceGradients, options, profile); };
+  EXPECT_DOUBLE_EQ(overlap(), 0);  // of a GPU as it is
   options.device = DeviceKind::kCpu;
-  EXPECT_DOUBLE_EQ(OverlapOf(options, profile), 0.9);
+  EXPECT_DOUBLE_EQ(overlap(), 0.8);
+  profile.overlap = 0.5;
+  EXPECT_DOUBLE_EQ(overlap(), 0.9);
+  profile.overlap = 0;
   profile.network_bandwidth = 3e9;
-  EXPECT_DOUBLE_EQ(OverlapOf(options, profile), 0);
+  EXPECT_DOUBLE_EQ(overlap(), 0);
   profile.network_bandwidth = 1e8;
   profile.ranks_per_host = 4;
-  EXPECT_DOUBLE_EQ(OverlapOf(options, profile), 0);
-  profile.ranks_per_host = 0;
-  EXPECT_DOUBLE_EQ(OverlapOf(options, profile), 0);
+  EXPECT_DOUBLE_EQ(overlap(), 0);  // it stays on the host
+  options.tensor = 4;
+  options.world = 2;
+  EXPECT_DOUBLE_EQ(OverlapOf(OpKind::kTensorReduce, options, profile), 0);
 }
 
 }  // namespace

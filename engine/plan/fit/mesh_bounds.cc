@@ -175,7 +175,7 @@ double LeastSecondsOfStages(const PlanOptions& o, const ScaledDraft& alike,
   double left = data - micro_batch;
   if (o.ShardsParameters()) {
     // It is a stage alone that gathers beside what it computes, and both are slower meanwhile.
-    const double speed = 0.5 + 0.5 * OverlapOf(o, profile);
+    const double speed = 0.5 + 0.5 * OverlapOf(graph::OpKind::kGatherParameters, o, profile);
     const double computed = micro_batch * static_cast<double>(o.accumulation);
     left = data - (2 * speed - 1) / speed * std::min(computed, data);
   }

@@ -134,9 +134,9 @@ TEST(MeshBounds, HoldOnCpusWhoseSmallProductsAreSlower) {
       profile.matmul["F32"].product_half = 200;
       profile.matmul["F32"].attention_half = 500;
       profile.overlap = overlap;
-      profile.ranks_per_host = 4;
       profile.network_bandwidth = network;
-      for (const int stages : {2, 4}) {
+      for (const auto& [stages, on_host] : {std::pair(2, 4), {4, 4}, {8, 16}}) {
+        profile.ranks_per_host = on_host;
         for (const int context : {1, 2, 4}) {
           for (const int stage : {1, 3}) {
             const Setting setting = {.pipeline = stages,
