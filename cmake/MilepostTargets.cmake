@@ -35,8 +35,8 @@ if(MILEPOST_TIDY)
   set(CMAKE_CXX_CLANG_TIDY ${CLANG_TIDY})
 endif()
 
-# What is not measured compiles in two thirds of the time with these: the files of tests, more than
-# half of all code, and generated messages.
+# What is not measured compiles in three quarters of the time with these: the files of tests, and
+# generated messages.
 set(milepost_quick_options)
 if(CMAKE_CXX_FLAGS MATCHES "-O2")
   set(milepost_quick_options $<$<COMPILE_LANGUAGE:CXX>:-O1>)
