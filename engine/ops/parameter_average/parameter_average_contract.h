@@ -6,11 +6,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define MP_EXCHANGE __host__ __device__ inline
-#else
-#define MP_EXCHANGE inline
-#endif
+#include "engine/ops/contract/host_device.h"
 
 namespace milepost::kernels {
 
@@ -19,20 +15,18 @@ struct ExchangedBits {
   uint32_t average = 0;
 };
 
-MP_EXCHANGE ExchangedBits TakeAverage(uint16_t parameter, uint32_t average) {
+MP_HOST_DEVICE ExchangedBits TakeAverage(uint16_t parameter, uint32_t average) {
   const uint32_t lower = average & 0xffffU;
   const uint32_t rounded = (average >> 16) + (lower > 0x8000U ? 1U : 0U);
   return {static_cast<uint16_t>(rounded), lower << 16 | parameter};
 }
 
-MP_EXCHANGE ExchangedBits ReturnParameter(uint16_t parameter, uint32_t average) {
+MP_HOST_DEVICE ExchangedBits ReturnParameter(uint16_t parameter, uint32_t average) {
   const uint32_t lower = average >> 16;
   const uint32_t upper = (parameter - (lower > 0x8000U ? 1U : 0U)) & 0xffffU;
   return {static_cast<uint16_t>(average & 0xffffU), upper << 16 | lower};
 }
 
 }  // namespace milepost::kernels
-
-#undef MP_EXCHANGE
 
 #endif  // MILEPOST_ENGINE_OPS_PARAMETER_AVERAGE_PARAMETER_AVERAGE_CONTRACT_H_

@@ -1,4 +1,5 @@
 #include "engine/kernels/cuda/elementwise.h"
+#include "engine/ops/parameter_average/parameter_average_binding.h"
 #include "engine/ops/parameter_average/parameter_average_cuda_kernel.h"
 #include "engine/runtime/executor/group_ops.h"
 #include "engine/runtime/gpu/backend/cuda_op.h"
@@ -59,11 +60,7 @@ BoundOp ExchangedOf(const CudaBinding& b) {
 }
 
 absl::StatusOr<BoundOp> BindExchangeAverages(const CudaBinding& b) {
-  const plan::FlatGroup& group = GroupOf(b);
-  if (group.master_dtype == DType::kBf16) return ExchangedOf(b);
-  if (group.master_buffer == plan::kNoBuffer) return SwappedOf(b);
-  const bool bf16_parameters = b.plan.options.compute_dtype == DType::kBf16;
-  return bf16_parameters ? RoundedOf<bf16>(b) : RoundedOf<f16>(b);
+  return ExchangeOf<CudaBinding>(b, {ExchangedOf, SwappedOf, RoundedOf<bf16>, RoundedOf<f16>});
 }
 
 }  // namespace

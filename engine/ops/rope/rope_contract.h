@@ -2,7 +2,10 @@
 #ifndef MILEPOST_ENGINE_OPS_ROPE_ROPE_CONTRACT_H_
 #define MILEPOST_ENGINE_OPS_ROPE_ROPE_CONTRACT_H_
 
+#include <cmath>
 #include <cstdint>
+
+#include "engine/ops/contract/host_device.h"
 
 namespace milepost::kernels {
 
@@ -16,6 +19,17 @@ struct RopeParams {
   double high_frequency = 4;
   double original_context = 8192;
 };
+
+// Of a head's pair i, in radians per position.
+MP_HOST_DEVICE double RopeFrequency(const RopeParams& p, int64_t i, int64_t head_dim) {
+  const double f = pow(p.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  const double wavelength = 2 * 3.14159265358979323846 / f;
+  if (p.factor == 1 || wavelength < p.original_context / p.high_frequency) return f;
+  if (wavelength > p.original_context / p.low_frequency) return f / p.factor;
+  const double smooth =
+      (p.original_context / wavelength - p.low_frequency) / (p.high_frequency - p.low_frequency);
+  return (1 - smooth) * f / p.factor + smooth * f;
+}
 
 struct RopeShape {
   int64_t batch = 0;

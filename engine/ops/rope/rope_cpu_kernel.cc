@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "engine/kernels/cpu/parallel.h"
 
@@ -79,17 +78,6 @@ HWY_EXPORT(RopeRowsF16);
 
 namespace {
 
-double Frequency(const RopeParams& p, int64_t pair, int64_t head_dim) {
-  const double f =
-      std::pow(p.theta, -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
-  const double wavelength = 2 * std::numbers::pi / f;
-  if (p.factor == 1 || wavelength < p.original_context / p.high_frequency) return f;
-  if (wavelength > p.original_context / p.low_frequency) return f / p.factor;
-  const double smooth =
-      (p.original_context / wavelength - p.low_frequency) / (p.high_frequency - p.low_frequency);
-  return (1 - smooth) * f / p.factor + smooth * f;
-}
-
 int64_t RowGrain(int64_t width) { return std::max<int64_t>(1, 8192 / width); }
 
 }  // namespace
@@ -99,7 +87,7 @@ void RopeTable(const RopeParams& params, const int32_t* positions, int64_t rows,
   const int64_t half = head_dim / 2;
   ParallelFor(0, rows, 16, [&](int64_t first, int64_t last) {
     for (int64_t i = 0; i < half; ++i) {
-      const double frequency = Frequency(params, i, head_dim);
+      const double frequency = RopeFrequency(params, i, head_dim);
       for (int64_t t = first; t < last; ++t) {
         const int64_t position = positions == nullptr ? t : positions[t];
         const double angle = static_cast<double>(position) * frequency;

@@ -26,20 +26,9 @@ struct RopeTableKernel {
     if (index >= rows * half) return;
     const int64_t t = index / half, i = index % half;
     const int64_t position = positions == nullptr ? t : c.Load(positions + t);
-    const double angle = static_cast<double>(position) * Frequency(i);
+    const double angle = static_cast<double>(position) * RopeFrequency(p, i, head_dim);
     c.Store(table + t * head_dim + i, static_cast<float>(cos(angle)));
     c.Store(table + t * head_dim + half + i, static_cast<float>(sin(angle)));
-  }
-
- private:
-  MP_DEVICE double Frequency(int64_t pair) const {
-    const double f = pow(p.theta, -2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
-    const double wavelength = 2 * 3.14159265358979323846 / f;
-    if (p.factor == 1 || wavelength < p.original_context / p.high_frequency) return f;
-    if (wavelength > p.original_context / p.low_frequency) return f / p.factor;
-    const double smooth =
-        (p.original_context / wavelength - p.low_frequency) / (p.high_frequency - p.low_frequency);
-    return (1 - smooth) * f / p.factor + smooth * f;
   }
 };
 

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "common/status_macros.h"
+#include "engine/optim/muon/muon_binding.h"
 #include "engine/optim/muon/muon_cpu_kernel.h"
 #include "engine/runtime/cpu/cpu_collective_call.h"
 #include "engine/runtime/cpu/cpu_op.h"
@@ -40,11 +41,6 @@ using runtime::ShardBegin;
 using runtime::ShardGradient;
 using runtime::StepContext;
 
-kernels::MuonMatrix MatrixOf(const plan::FlatGroup& group, const plan::GroupParameter& p) {
-  const bool rounds = group.product_dtype == DType::kBf16;
-  return {p.shape[0], p.shape[1], rounds ? DType::kBf16 : DType::kF32};
-}
-
 float* UpdateOf(const Binding& b) { return BufferOf<float>(b, GroupOf(b).update_buffer); }
 
 absl::StatusOr<BoundOp> BindMuonMomentum(const Binding& b) {
@@ -62,7 +58,7 @@ absl::StatusOr<BoundOp> BindMuonMomentum(const Binding& b) {
 std::vector<kernels::MatmulSpec> OrthogonalizeMatmulSpecs(const plan::FlatGroup& group) {
   std::vector<kernels::MatmulSpec> specs;
   for (const plan::GroupParameter& p : group.parameters) {
-    for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(MatrixOf(group, p))) {
+    for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(MuonMatrixOf(group, p))) {
       if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
     }
   }
@@ -92,7 +88,7 @@ absl::StatusOr<BoundOp> BindOrthogonalize(const Binding& b) {
   int64_t index = MuonMatricesBefore(b);
   for (const plan::GroupParameter& p : group.parameters) {
     matrices.push_back(
-        {MatrixOf(group, p), UpdateOf(b) + p.begin, index++ % owners == b.rank % owners});
+        {MuonMatrixOf(group, p), UpdateOf(b) + p.begin, index++ % owners == b.rank % owners});
   }
   return [matmuls = &b.matmuls, matrices = std::move(matrices),
           workspace = b.Workspace()](const StepContext& c) -> absl::Status {

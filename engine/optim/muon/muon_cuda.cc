@@ -5,6 +5,7 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/elementwise.h"
 #include "engine/kernels/cuda/flat.h"
+#include "engine/optim/muon/muon_binding.h"
 #include "engine/optim/muon/muon_cuda_kernel.h"
 #include "engine/runtime/executor/group_ops.h"
 #include "engine/runtime/gpu/backend/cuda_optimizer.h"
@@ -61,11 +62,6 @@ using runtime::MuonMatricesBefore;
 using runtime::ShardBegin;
 using runtime::ShardGradient;
 using runtime::StepContext;
-
-kernels::MuonMatrix MatrixOf(const plan::FlatGroup& group, const plan::GroupParameter& p) {
-  const bool rounds = group.product_dtype == DType::kBf16;
-  return {p.shape[0], p.shape[1], rounds ? DType::kBf16 : DType::kF32};
-}
 
 // One of a group's matrices.
 struct MuonWork {
@@ -172,7 +168,7 @@ absl::StatusOr<BoundOp> BindMuonMomentum(const CudaBinding& b) {
 std::vector<cuda::Product> OrthogonalizeProducts(const plan::FlatGroup& group) {
   std::vector<cuda::Product> products;
   for (const plan::GroupParameter& p : group.parameters) {
-    for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(MatrixOf(group, p))) {
+    for (const kernels::MatmulSpec& spec : kernels::OrthogonalizeProducts(MuonMatrixOf(group, p))) {
       const cuda::Product product = {.spec = spec};
       if (std::find(products.begin(), products.end(), product) == products.end()) {
         products.push_back(product);
@@ -193,7 +189,7 @@ std::vector<MuonWork> WorksOf(const CudaBinding& b, const plan::FlatGroup& group
   std::vector<MuonWork> works;
   int64_t index = MuonMatricesBefore(b);
   for (const plan::GroupParameter& p : group.parameters) {
-    MuonWork& work = works.emplace_back(MatrixOf(group, p));
+    MuonWork& work = works.emplace_back(MuonMatrixOf(group, p));
     work.x = BufferOf<float>(b, group.update_buffer) + p.begin;
     work.mine = index++ % owners == b.rank % owners;
   }
