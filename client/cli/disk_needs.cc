@@ -61,7 +61,7 @@ int64_t CheckpointsThatFit(const DiskNeeds& needs, const Room& room, int64_t kep
 }  // namespace
 
 DiskNeeds DiskNeedsOf(const plan::StepPlan& plan) {
-  const int64_t ranks = plan.options.Ranks();
+  const int64_t ranks = plan.options.AllRanks();
   return {.checkpoint_bytes = plan::CheckpointBytes(plan),
           .state_bytes = plan::DiskBytesNeeded(plan) * ranks};
 }

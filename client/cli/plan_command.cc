@@ -126,6 +126,11 @@ absl::StatusOr<v1::JobSpec> OpenSpec(v1::JobSpec spec, const PlanOptions& option
         "train.powersgd is not for --search, whose meshes and ZeRO stages it does not work with; "
         "remove it");
   }
+  if (spec.train().has_sync()) {
+    return absl::InvalidArgumentError(
+        "train.sync is not for --search, which knows no islands: search for the mesh of one island "
+        "without it, with --ranks for the ranks of that");
+  }
   if (ExpertRanks(spec.resources()) > 1) {
     return absl::InvalidArgumentError(
         "resources.mesh.expert is not for --search, which knows no expert ranks; remove it");

@@ -76,6 +76,7 @@ void CheckModel(const v1::ModelSpec& model, Checker* check);  // validate_model.
 void CheckData(const v1::JobSpec& spec, Checker* check);      // validate_data.cc
 void CheckTrain(const v1::JobSpec& spec, Checker* check);     // validate_train.cc
 void CheckMesh(const v1::JobSpec& spec, Checker* check);      // validate_mesh.cc
+void CheckSync(const v1::JobSpec& spec, Checker* check);      // validate_sync.cc
 // Of a spec that has a script, and what it may not have besides.
 void CheckScript(const v1::JobSpec& spec, Checker* check);          // validate_script.cc
 void CheckContainer(const v1::ScriptSpec& script, Checker* check);  // validate_container.cc

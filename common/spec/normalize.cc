@@ -197,6 +197,15 @@ void NormalizePowerSgd(v1::PowerSgdSpec* powersgd) {
   MP_DEFAULT(powersgd, warm_start, true);
 }
 
+void NormalizeSync(v1::SyncSpec* sync) {
+  MP_DEFAULT(sync, every, 0);
+  MP_DEFAULT(sync, islands, 0);
+  v1::OuterOptimizerSpec* outer = sync->mutable_outer_optimizer();
+  MP_DEFAULT(outer, lr, 0.7);
+  MP_DEFAULT(outer, momentum, 0.9);
+  MP_DEFAULT(outer, nesterov, true);
+}
+
 // `open`: how many ranks have samples of their own is still to be chosen.
 void NormalizeTrain(int32_t ranks, bool open, v1::TrainSpec* train) {
   if (train->has_dpo()) {
@@ -236,6 +245,7 @@ void NormalizeTrain(int32_t ranks, bool open, v1::TrainSpec* train) {
   MP_DEFAULT_ENUM(train, on_nonfinite, v1::ON_NONFINITE_SKIP);
   MP_DEFAULT(train, max_skipped_steps, kDefaultSkippedSteps);
   if (train->has_powersgd()) NormalizePowerSgd(train->mutable_powersgd());
+  if (train->has_sync()) NormalizeSync(train->mutable_sync());
   MP_DEFAULT(train->mutable_validation(), every, 0);
   MP_DEFAULT(train->mutable_validation(), samples, 64);
   MP_DEFAULT(train->mutable_validation(), patience, 0);

@@ -95,7 +95,7 @@ TEST(ParseTest, SaysWhatIsWrongAndWhere) {
        "f.yaml:1: train.zzz: unknown field; expected one of steps, seed, precision, batch, zero, "
        "optimizer, schedule, clip_norm, on_nonfinite, validation, recompute, recompute_budget, "
        "init_from, loss_scale, grad_reduce, offload, max_skipped_steps, determinism, "
-       "grad_dtype, memory, dpo, ema, powersgd"},
+       "grad_dtype, memory, dpo, ema, powersgd, sync"},
       {"train: {steps: many}", "f.yaml:1: train.steps: expected a whole number, got 'many'"},
       {"train: {steps: \"10\"}",
        "f.yaml:1: train.steps: expected a whole number, got the text \"10\""},

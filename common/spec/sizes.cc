@@ -64,6 +64,10 @@ int StateRanks(const v1::ResourceSpec& resources) {
   return DataRanks(resources) * ContextRanks(resources);
 }
 
+int Islands(const v1::JobSpec& spec) {
+  return std::clamp(spec.train().sync().islands(), 1, static_cast<int>(kMaxRanks));
+}
+
 std::string ModelRanksName(const v1::ResourceSpec& resources) {
   const std::string names = absl::StrJoin(Divisors(resources), " * ");
   return absl::StrCat("resources.mesh.", names.empty() ? "tensor" : names);
@@ -78,7 +82,8 @@ bool IsPossibleSize(const v1::JobSpec& normalized, int ranks) {
   const int model = ModelRanks(normalized.resources());
   if (ranks % model != 0) return false;
   const int data = ranks / model;
-  const int sharing = data * ContextRanks(normalized.resources());
+  if (data % Islands(normalized) != 0) return false;
+  const int sharing = data * ContextRanks(normalized.resources()) / Islands(normalized);
   if (sharing % ExpertRanks(normalized.resources()) != 0) return false;
   const v1::BatchSpec& batch = normalized.train().batch();
   const int64_t micro = std::max<int64_t>(1, batch.micro());  // auto: any divisor will do

@@ -35,8 +35,10 @@ int DataRanks(const v1::ResourceSpec& resources);
 // At least 1: neighbours among data and context ranks, each of which has some of the model's
 // experts (resources.mesh.expert).
 int ExpertRanks(const v1::ResourceSpec& resources);
-// Among how many ranks train.zero shares out what a rank trains: data ranks times context ranks.
+// Of data ranks times context ranks, how many there are.
 int StateRanks(const v1::ResourceSpec& resources);
+// At least 1: into how many islands of ranks that train apart these are divided (train.sync).
+int Islands(const v1::JobSpec& spec);
 // As messages call ModelRanks: "resources.mesh.tensor", "resources.mesh.tensor * pipeline".
 std::string ModelRanksName(const v1::ResourceSpec& resources);
 // The same as divisors of ranks: "ranks", "(ranks / tensor / pipeline)".

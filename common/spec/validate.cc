@@ -39,7 +39,13 @@ void CheckSize(const v1::JobSpec& spec, const char* field, int32_t ranks, Checke
     return check->Add(field, absl::StrCat("must be a multiple of ", ModelRanksName(resources), " (",
                                           model, "), got ", ranks));
   }
-  const int sharing = ranks / model * ContextRanks(resources);
+  if (ranks / model % Islands(spec) != 0) {
+    return check->Add(
+        field, absl::StrCat("must be a multiple of ",
+                            model > 1 ? absl::StrCat(ModelRanksName(resources), " * ") : "",
+                            "train.sync.islands (", model * Islands(spec), "), got ", ranks));
+  }
+  const int sharing = ranks / model * ContextRanks(resources) / Islands(spec);
   if (sharing % ExpertRanks(resources) != 0) {
     return check->Add(field, absl::StrCat("must be a multiple of resources.mesh.expert (",
                                           ExpertRanks(resources), "), got ", ranks));

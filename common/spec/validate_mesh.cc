@@ -202,7 +202,8 @@ void CheckExpertRanks(const v1::JobSpec& spec, Checker* check) {
   }
   const int others = TensorRanks(resources) * PipelineStages(resources);
   if (resources.ranks() % others != 0) return;  // said of these
-  const int expert = resources.mesh().expert(), ranks = resources.ranks() / others;
+  const int expert = resources.mesh().expert();
+  const int ranks = resources.ranks() / others / Islands(spec);
   const int64_t experts = spec.model().llama().experts().count();
   const auto wrong = [&](const std::string& what, int64_t size) {
     check->Add(kExpert, absl::StrCat("must divide ", what, " (", size, "), got ", expert,
@@ -210,7 +211,9 @@ void CheckExpertRanks(const v1::JobSpec& spec, Checker* check) {
   };
   v1::ResourceSpec rest = resources;
   rest.mutable_mesh()->clear_context();
-  if (ranks % expert != 0) return wrong(DataRanksName(rest), ranks);
+  const std::string ranks_name =
+      absl::StrCat(DataRanksName(rest), Islands(spec) > 1 ? " / train.sync.islands" : "");
+  if (ranks % expert != 0) return wrong(ranks_name, ranks);
   if (experts % expert != 0) return wrong("model.llama.experts.count", experts);
 }
 

@@ -108,9 +108,9 @@ TEST(NormalizeTest, LeavesNoFieldUnsetAndIsIdempotent) {
                   "milepost.v1.OptimizerSpec.orthogonalization", "milepost.v1.OptimizerSpec.beta3",
                   "milepost.v1.TrainSpec.recompute_budget", "milepost.v1.TrainSpec.dpo",
                   "milepost.v1.TrainSpec.ema", "milepost.v1.TrainSpec.powersgd",
-                  "milepost.v1.ResourceSpec.memory", "milepost.v1.ResourceSpec.min_ranks",
-                  "milepost.v1.ResourceSpec.max_ranks", "milepost.v1.ResourceSpec.mesh",
-                  "milepost.v1.JobSpec.script"));
+                  "milepost.v1.TrainSpec.sync", "milepost.v1.ResourceSpec.memory",
+                  "milepost.v1.ResourceSpec.min_ranks", "milepost.v1.ResourceSpec.max_ranks",
+                  "milepost.v1.ResourceSpec.mesh", "milepost.v1.JobSpec.script"));
   const JobSpec once = spec;
   NormalizeJobSpec(&spec);
   EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(spec, once));
@@ -194,9 +194,10 @@ TEST(NormalizeTest, FillsInLlamasDefaults) {
                   "milepost.v1.OptimizerSpec.orthogonalization", "milepost.v1.OptimizerSpec.beta3",
                   "milepost.v1.TrainSpec.recompute_budget", "milepost.v1.TrainSpec.loss_scale",
                   "milepost.v1.TrainSpec.dpo", "milepost.v1.TrainSpec.ema",
-                  "milepost.v1.TrainSpec.powersgd", "milepost.v1.ResourceSpec.memory",
-                  "milepost.v1.ResourceSpec.min_ranks", "milepost.v1.ResourceSpec.max_ranks",
-                  "milepost.v1.ResourceSpec.mesh", "milepost.v1.JobSpec.script"));
+                  "milepost.v1.TrainSpec.powersgd", "milepost.v1.TrainSpec.sync",
+                  "milepost.v1.ResourceSpec.memory", "milepost.v1.ResourceSpec.min_ranks",
+                  "milepost.v1.ResourceSpec.max_ranks", "milepost.v1.ResourceSpec.mesh",
+                  "milepost.v1.JobSpec.script"));
   const v1::LlamaSpec& llama = spec.model().llama();
   EXPECT_EQ(llama.kv_heads(), 4);
   EXPECT_EQ(llama.head_dim(), 16);

@@ -95,15 +95,18 @@ void CheckBatch(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, C
                           batch.global(), "; nearest: ", nearest, below + divisor));
 }
 
-void CheckShardGroup(const v1::ResourceSpec& resources, int32_t group, Checker* check) {
+void CheckShardGroup(const v1::JobSpec& spec, Checker* check) {
+  const v1::ResourceSpec& resources = spec.resources();
+  const int32_t group = spec.train().zero().group();
   if (!check->Int("train.zero.group", group, 0, kMaxRanks) || group == 0) return;
   if (resources.mesh().tensor() == kAuto) return;  // checked with each number of tensor ranks
-  const int ranks = StateRanks(resources);
-  if (ranks % group == 0) return;
+  const int ranks = StateRanks(resources) / Islands(spec);
+  if (ranks < 1 || ranks % group == 0) return;
   v1::ResourceSpec whole = resources;  // context ranks share out the state too
   whole.mutable_mesh()->clear_context();
-  check->Add("train.zero.group", absl::StrCat("must divide ", SampleRanks(whole), " (", ranks,
-                                              "), got ", group, "; 0: all ranks"));
+  check->Add("train.zero.group", absl::StrCat("must divide ", SampleRanks(whole),
+                                              Islands(spec) > 1 ? " / train.sync.islands (" : " (",
+                                              ranks, "), got ", group, "; 0: all ranks"));
 }
 
 constexpr int kMaxParameterGroups = 64;
@@ -384,7 +387,7 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
     check->Int("train.zero.stage", train.zero().stage(), 0, 3);
   }
   check->Int("train.zero.prefetch", train.zero().prefetch(), 0, 16);
-  CheckShardGroup(spec.resources(), train.zero().group(), check);
+  CheckShardGroup(spec, check);
   if (!v1::GradReduce_IsValid(train.grad_reduce()) || train.grad_reduce() == 0) {
     check->Add("train.grad_reduce", "expected fp32 or bf16");
   }
@@ -395,6 +398,7 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   CheckOffload(train, check);
   CheckEma(train, check);
   CheckPowerSgd(spec, check);
+  CheckSync(spec, check);
   CheckOptimizer(train.optimizer(), check);
   for (const StorageProblem& problem : StorageProblems(train)) {
     check->Add(problem.field, problem.what);

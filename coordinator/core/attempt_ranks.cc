@@ -70,17 +70,38 @@ v1::Failure HostFailureOf(const v1::JobRecord& record, int rank, const std::stri
   return failure;
 }
 
+std::vector<PlacedRank> InMeshOf(const v1::ResourceSpec& resources,
+                                 const std::vector<PlacedRank>& slots) {
+  const int tensor = TensorRanks(resources), stages = PipelineStages(resources);
+  const int experts = ExpertRanks(resources);
+  return InMesh(InGroups(slots, experts == 1 ? 1 : experts * tensor * stages), tensor, stages,
+                ContextRanks(resources));
+}
+
 }  // namespace
+
+// Each island has a mesh of its own.
+std::vector<PlacedRank> Transition::ByRank(const v1::JobSpec& spec,
+                                           const std::vector<PlacedRank>& slots) const {
+  const int islands = Islands(spec), all = static_cast<int>(slots.size());
+  if (islands == 1 || all % islands != 0) return InMeshOf(spec.resources(), slots);
+  const std::vector<PlacedRank> in_racks =
+      InRacks(slots, all / islands, [this](const std::string& name) {
+        const v1::WorkerRecord* worker = Worker(name);
+        return worker == nullptr ? "" : RackOf(worker->worker());
+      });
+  std::vector<PlacedRank> by_rank;
+  for (auto begin = in_racks.begin(); begin != in_racks.end(); begin += all / islands) {
+    const auto island = InMeshOf(spec.resources(), {begin, begin + all / islands});
+    by_rank.insert(by_rank.end(), island.begin(), island.end());
+  }
+  return by_rank;
+}
 
 void Transition::StartAttempt(int64_t number, const std::vector<PlacedRank>& slots) {
   v1::JobRecord& record = Change(number);
   v1::Job* job = record.mutable_job();
-  const v1::ResourceSpec& resources = job->spec().resources();
-  const int tensor = TensorRanks(resources), stages = PipelineStages(resources);
-  const int experts = ExpertRanks(resources);
-  const std::vector<PlacedRank> placed =
-      InMesh(InGroups(slots, experts == 1 ? 1 : experts * tensor * stages), tensor, stages,
-             ContextRanks(resources));
+  const std::vector<PlacedRank> placed = ByRank(job->spec(), slots);
   job->set_generation(job->generation() + 1);
   job->set_attempts(job->attempts() + 1);
   Move(JobCause::kStarted, job);

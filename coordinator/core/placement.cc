@@ -226,12 +226,17 @@ SlotCounts SlotPool::Take(const std::vector<PlacedRank>& placed) {
   return taken;
 }
 
-std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size) {
+namespace {
+
+// Of neighbours that `alike` says are of the same place: whole groups of a place first.
+std::vector<PlacedRank> WholeGroups(
+    const std::vector<PlacedRank>& placed, int size,
+    absl::FunctionRef<bool(const PlacedRank&, const PlacedRank&)> alike) {
   if (size <= 1) return placed;
   std::vector<PlacedRank> grouped, left;
   for (size_t begin = 0; begin < placed.size();) {
     size_t end = begin;
-    while (end < placed.size() && placed[end].worker == placed[begin].worker) ++end;
+    while (end < placed.size() && alike(placed[end], placed[begin])) ++end;
     const size_t whole = begin + (end - begin) / static_cast<size_t>(size) * size;
     grouped.insert(grouped.end(), placed.begin() + begin, placed.begin() + whole);
     left.insert(left.end(), placed.begin() + whole, placed.begin() + end);
@@ -239,6 +244,20 @@ std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size
   }
   grouped.insert(grouped.end(), left.begin(), left.end());
   return grouped;
+}
+
+}  // namespace
+
+std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size) {
+  return WholeGroups(placed, size,
+                     [](const PlacedRank& a, const PlacedRank& b) { return a.worker == b.worker; });
+}
+
+std::vector<PlacedRank> InRacks(const std::vector<PlacedRank>& placed, int size,
+                                absl::FunctionRef<std::string(const std::string&)> rack_of) {
+  return WholeGroups(placed, size, [&](const PlacedRank& a, const PlacedRank& b) {
+    return a.worker == b.worker || rack_of(a.worker) == rack_of(b.worker);
+  });
 }
 
 std::vector<PlacedRank> InMesh(const std::vector<PlacedRank>& placed, int tensor, int pipeline,

@@ -108,6 +108,20 @@ TEST(PlacementTest, OneRackBeforeSeveral) {
   EXPECT_EQ(Show(pool.Find(8, 0)), "d0 d1 d2 e0 e1 e2 a0 a1");  // the fullest racks first
 }
 
+// Islands of four: two racks have one each, and what is left of them is a third.
+TEST(PlacementTest, RacksHaveWholeGroups) {
+  const SlotPool pool = MakePool({{"a", {0, 1, 2}, "r1"},
+                                  {"b", {0, 1, 2}, "r1"},
+                                  {"c", {0, 1, 2}, "r2"},
+                                  {"d", {0, 1, 2}, "r2"}});
+  const auto rack_of = [](const std::string& worker) { return worker < "c" ? "r1" : "r2"; };
+  const std::vector<PlacedRank> placed = pool.Find(12, 0);
+  EXPECT_EQ(Show(placed), "a0 a1 a2 b0 b1 b2 c0 c1 c2 d0 d1 d2");
+  EXPECT_EQ(Show(InRacks(placed, 4, rack_of)), "a0 a1 a2 b0 c0 c1 c2 d0 b1 b2 d1 d2");
+  EXPECT_EQ(Show(InRacks(placed, 6, rack_of)), Show(placed));
+  EXPECT_EQ(Show(InRacks(placed, 1, rack_of)), Show(placed));
+}
+
 TEST(PlacementTest, AvoidedHostsComeLast) {
   const SlotPool pool = MakePool({{"a", {0, 1}, "", true}, {"b", {0}}, {"c", {0}}});
   EXPECT_EQ(Show(pool.Find(2, 0)), "b0 c0");

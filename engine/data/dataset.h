@@ -49,12 +49,17 @@ struct BatchLayout {
   int64_t accumulation = 1;
   int rank = 0;
   int world = 1;
+  // Of neighbouring ranks that train apart: each has its part of a step's samples in one piece, at
+  // any number of ranks. Divides world.
+  int islands = 1;
 
   int64_t GlobalBatch() const { return micro_batch * accumulation * world; }
   // The first of the `micro_batch` global samples of (step, micro-step). `step_first` is the global
   // sample at which the step starts: s*G, or samples_consumed of a restored state.
   int64_t FirstSample(int64_t step_first, int64_t micro_step) const {
-    return step_first + (micro_step * world + rank) * micro_batch;
+    const int ranks = world / islands;
+    const int64_t of_island = rank / ranks * accumulation * ranks;
+    return step_first + (of_island + micro_step * ranks + rank % ranks) * micro_batch;
   }
 };
 

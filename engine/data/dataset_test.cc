@@ -152,6 +152,32 @@ TEST_F(DatasetTest, LayoutsPartitionTheStep) {
   }
 }
 
+// An island's samples too.
+TEST_F(DatasetTest, IslandsHaveTheSameSamplesAtAnyNumberOfRanks) {
+  const int64_t global = 24;
+  for (const int islands : {2, 3}) {
+    for (const int ranks : {1, 2, 4}) {  // of an island
+      const int world = islands * ranks;
+      std::map<int64_t, int> island_of;
+      for (int rank = 0; rank < world; ++rank) {
+        const BatchLayout layout = {.micro_batch = 1,
+                                    .accumulation = global / world,
+                                    .rank = rank,
+                                    .world = world,
+                                    .islands = islands};
+        ASSERT_EQ(layout.GlobalBatch(), global);
+        for (int64_t a = 0; a < layout.accumulation; ++a) {
+          EXPECT_TRUE(island_of.emplace(layout.FirstSample(global, a), rank / ranks).second);
+        }
+      }
+      ASSERT_EQ(island_of.size(), global);
+      for (const auto& [sample, island] : island_of) {
+        EXPECT_EQ(island, (sample - global) / (global / islands)) << sample;
+      }
+    }
+  }
+}
+
 TEST_F(DatasetTest, ValidationSharesPartitionTheSamples) {
   for (int64_t total : {0, 1, 5, 16, 17}) {
     for (int world : {1, 2, 3}) {

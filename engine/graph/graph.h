@@ -191,6 +191,7 @@ struct Attributes {
   bool rows_apart = false;  // generation: each row is of a text of its own, and made as if alone
   int32_t head = 0;         // losses: index into Graph::losses
   int32_t group = -1;       // flat-group ops
+  int32_t state = 0;        // kAverageIslands: index among plan::StatesOf the group
 };
 
 struct Op {

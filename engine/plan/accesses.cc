@@ -247,6 +247,31 @@ bool AddAverageAccesses(const StepPlan& plan, OpKind kind, const FlatGroup& grou
   }
 }
 
+// Ops of outer steps. False: the op is none of them.
+bool AddOuterAccesses(const StepPlan& plan, const graph::Op& op, const FlatGroup& group,
+                      std::vector<Access>& accesses) {
+  switch (op.kind) {
+    case OpKind::kKeepAnchors:
+      AddBuffer(plan, MasterOf(group), false, accesses);
+      AddBuffer(plan, group.anchor_buffer, true, accesses);
+      return true;
+    case OpKind::kAverageIslands: {
+      const BufferId state = StatesOf(group).at(op.attributes.state).buffer;
+      AddBuffer(plan, state != kNoBuffer ? state : MasterOf(group), true, accesses);
+      return true;
+    }
+    case OpKind::kOuterUpdate:
+      AddBuffer(plan, group.master_buffer, true, accesses);
+      AddBuffer(plan, group.parameter_buffer, true, accesses);
+      AddBuffer(plan, group.anchor_buffer, true, accesses);
+      AddBuffer(plan, group.outer_momentum_buffer, true, accesses);
+      AddStates(plan, group, true, accesses);
+      return true;
+    default:
+      return false;
+  }
+}
+
 // What an op touches besides its operands.
 void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph::Op& op,
                       std::vector<Access>& accesses) {
@@ -256,6 +281,7 @@ void AddGroupAccesses(const StepPlan& plan, const Program& program, const graph:
   if (AddGradientAccesses(plan, op.kind, index, accesses)) return;
   const FlatGroup& group = plan.groups[index];
   if (AddAverageAccesses(plan, op.kind, group, accesses)) return;
+  if (AddOuterAccesses(plan, op, group, accesses)) return;
   if (op.kind == OpKind::kParametersToDevice) {
     AddHostParameters(plan, group, false, accesses);
     AddBuffer(plan, group.parameter_buffer, true, accesses);

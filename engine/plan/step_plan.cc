@@ -89,6 +89,9 @@ std::vector<GroupState> StatesOf(const FlatGroup& group) {
     states.push_back({.kind = "ema", .buffer = group.average_buffer});
   }
   if (group.Compressed()) states.push_back({.kind = "error", .buffer = group.error_buffer});
+  if (group.outer_momentum_buffer != kNoBuffer) {
+    states.push_back({.kind = "outer_momentum", .buffer = group.outer_momentum_buffer});
+  }
   return states;
 }
 

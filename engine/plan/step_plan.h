@@ -187,6 +187,10 @@ struct FlatGroup {
   StateBuffers scale_buffers = kNoBuffers;
   // options.averages: shard_elements, f32. The average of the master over steps.
   BufferId average_buffer = kNoBuffer;
+  // options.outer_every: shard_elements, f32. The master after the outer step before, and what the
+  // outer optimizer has moved by.
+  BufferId anchor_buffer = kNoBuffer;
+  BufferId outer_momentum_buffer = kNoBuffer;
   // Where gradients of its parameters travel as factors (compression.h). padded_elements, f32: what
   // these have left out on this rank, times the number of ranks; of the others zeros.
   BufferId error_buffer = kNoBuffer;
@@ -216,12 +220,12 @@ struct FlatGroup {
 // A tensor kind that checkpoints hold of each parameter of a group, and where this rank's part
 // lies.
 struct GroupState {
-  std::string kind;             // "master", "m", "v", "m.scale", "ema", "error"
+  std::string kind;             // "master", "m", "v", "m.scale", "ema", "error", "outer_momentum"
   BufferId buffer = kNoBuffer;  // kNoBuffer: this rank's shard of the parameters themselves
   DType dtype = DType::kF32;
   int64_t elements_per_item = 1;  // elements of the parameter that share one item
 };
-// Of one group: master first; average and error last.
+// Of one group: master first, then the optimizer's; average, error and outer momentum last.
 std::vector<GroupState> StatesOf(const FlatGroup& group);
 
 // On disk a state takes whole blocks of this many bytes, and memory for it begins at multiples.
@@ -331,6 +335,14 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 
 struct PlanOptions {
   DeviceKind device = DeviceKind::kCpu;
+  // train.sync: islands of so many neighbouring ranks train apart, and become one model in an outer
+  // step after every `outer_every` steps; 0: there is none. All that is said of ranks below is said
+  // of those of one island.
+  int islands = 1;
+  int64_t outer_every = 0;
+  double outer_lr = 0;
+  double outer_momentum = 0;
+  bool outer_nesterov = false;
   // Data ranks: each has all that is trained, and tokens of its own. What is said of ranks below is
   // said of these.
   int world = 1;
@@ -419,14 +431,18 @@ struct PlanOptions {
   int64_t min_attention_workspace_bytes = 0;          // the same, of every attention
   int64_t attention_call_bytes = int64_t{512} << 20;  // library_attention.h: kAttentionCallBytes
 
-  int SampleRanks() const { return world / context; }         // with samples of their own
+  int SampleRanks() const { return world / context; }             // with samples of their own
+  int AllSampleRanks() const { return islands * SampleRanks(); }  // of the job
   int64_t OwnSequence() const { return sequence / context; }  // tokens of a sample that a rank has
-  int64_t TokensOfStep() const { return SampleRanks() * micro_batch * accumulation * sequence; }
+  int64_t TokensOfStep() const { return AllSampleRanks() * micro_batch * accumulation * sequence; }
   int ModelRanks() const { return tensor * pipeline; }  // of a data rank
-  int Ranks() const { return world * ModelRanks(); }    // of the job
-  int DataRank(int rank) const { return rank / ModelRanks(); }
+  int Ranks() const { return world * ModelRanks(); }    // of an island
+  int AllRanks() const { return islands * Ranks(); }    // of the job
+  // Of a rank of the job:
+  int IslandOf(int rank) const { return rank / Ranks(); }
+  int DataRank(int rank) const { return rank % Ranks() / ModelRanks(); }
   int TensorRank(int rank) const { return rank % tensor; }
-  int SampleRank(int rank) const { return DataRank(rank) / context; }
+  int SampleRank(int rank) const { return rank / ModelRanks() / context; }  // of the job's
   int ContextRank(int rank) const { return DataRank(rank) % context; }
   int StageOf(int rank) const { return rank / tensor % pipeline; }
   int ExpertRank(int rank) const { return DataRank(rank) % expert; }
@@ -534,14 +550,19 @@ struct StepPlan {
   // once more, gives them back.
   Program exchange;
   Program gather;  // after each of these, where all ranks hold parameters that shards update
+  // options.outer_every: keeps this rank's shards of the parameters, before the first step behind
+  // an outer one; and an outer step, of all islands.
+  Program anchor;
+  Program outer;
+  double outer_wire_bytes = 0;  // that a rank sends in it
   // Generation plans have these alone: a chunk of a text, and one token of each text, ending in the
   // logits of one row of each text. They share the caches: persistent buffers, called as the values
   // are.
   Program prompt;
   Program next;
   Program score;  // as `prompt`, ending in the logits of every row; where options.scores
-  std::array<const Program*, 7> Programs() const {
-    return {&train, &evaluate, &exchange, &gather, &prompt, &next, &score};
+  std::array<const Program*, 9> Programs() const {
+    return {&train, &evaluate, &exchange, &gather, &anchor, &outer, &prompt, &next, &score};
   }
 
   // Where a buffer begins in both arenas, one behind the other: apart where bytes are.

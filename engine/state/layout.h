@@ -43,10 +43,14 @@ inline constexpr char kAverageKind[] = "ema";
 inline constexpr char kErrorKind[] = "error";
 inline constexpr char kFactorKind[] = "factor";
 
+// Of the outer optimizer (train.sync), F32. A run whose checkpoint has none begins without.
+inline constexpr char kOuterMomentumKind[] = "outer_momentum";
+
 // One tensor of one kind.
 struct TensorSpec {
   std::string name;  // "h.0.attn.c_attn.weight"
-  std::string kind;  // "master", "m", "v", "ema", "error", "factor", "statistic", "scaling"
+  // "master", "m", "v", "ema", "error", "factor", "outer_momentum", "statistic", "scaling"
+  std::string kind;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   int64_t elements = 1;  // product of shape

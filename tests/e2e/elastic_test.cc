@@ -53,14 +53,14 @@ class ElasticTest : public testing::Test {
   }
 
   // A job of four ranks on two hosts, of which one is lost, and with it half of the data ranks.
-  void ExpectGoesOnWithHalfTheHosts(const std::function<void(v1::MeshSpec*)>& set_mesh) {
+  void ExpectGoesOnWithHalfTheHosts(const std::function<void(v1::JobSpec*)>& change) {
     Cluster cluster(folder_, {.workers = 2, .slots = 2, .lease_seconds = 2});
     cluster.Start();
     v1::JobSpec spec = Job(/*steps=*/120);
     spec.mutable_checkpoint()->set_every(20);
     spec.mutable_resources()->set_ranks(4);
     spec.mutable_resources()->set_min_ranks(2);
-    set_mesh(spec.mutable_resources()->mutable_mesh());
+    change(&spec);
     const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
     ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
     const v1::Job before = AwaitStep(cluster, cluster.Submit(spec), 50);
@@ -170,11 +170,13 @@ TEST_F(ElasticTest, StagesGoOnFromACheckpointAsIfNothingHadHappened) {
 
 // With half of the hosts a job has half of the data ranks: tensor ranks stay as many.
 TEST_F(ElasticTest, TensorRanksGoOnWithFewerDataRanks) {
-  ExpectGoesOnWithHalfTheHosts([](v1::MeshSpec* mesh) { mesh->set_tensor(2); });
+  ExpectGoesOnWithHalfTheHosts(
+      [](v1::JobSpec* spec) { spec->mutable_resources()->mutable_mesh()->set_tensor(2); });
 }
 
 TEST_F(ElasticTest, StagesGoOnWithFewerDataRanks) {
-  ExpectGoesOnWithHalfTheHosts([](v1::MeshSpec* mesh) { mesh->set_pipeline(2); });
+  ExpectGoesOnWithHalfTheHosts(
+      [](v1::JobSpec* spec) { spec->mutable_resources()->mutable_mesh()->set_pipeline(2); });
 }
 
 // Context ranks are data ranks to ZeRO: what a lost one had is in the copies of others.
@@ -199,7 +201,8 @@ TEST_F(ElasticTest, ContextRanksGoOnFromMemory) {
 }
 
 TEST_F(ElasticTest, ContextRanksGoOnWithFewerDataRanks) {
-  ExpectGoesOnWithHalfTheHosts([](v1::MeshSpec* mesh) { mesh->set_context(2); });
+  ExpectGoesOnWithHalfTheHosts(
+      [](v1::JobSpec* spec) { spec->mutable_resources()->mutable_mesh()->set_context(2); });
 }
 
 // Gradients that travel as factors: the right ones are in the checkpoint, and what they left out is
@@ -215,6 +218,30 @@ TEST_F(ElasticTest, FactorsOfGradientsGoOnFromACheckpointAsIfNothingHadHappened)
   const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
   ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
   ExpectGoesOnAfter(cluster, spec, expected, /*lost_trainer=*/1);
+}
+
+// Islands that train apart: what all of them were after an outer step is in the checkpoint.
+TEST_F(ElasticTest, IslandsGoOnFromACheckpointAsIfNothingHadHappened) {
+  Cluster cluster(folder_, {.workers = 1, .slots = 4});
+  cluster.Start();
+  v1::JobSpec spec = Job(/*steps=*/120);
+  spec.mutable_checkpoint()->set_every(20);
+  spec.mutable_resources()->set_ranks(4);
+  spec.mutable_train()->mutable_batch()->set_micro(2);
+  spec.mutable_train()->mutable_sync()->set_every(10);
+  spec.mutable_train()->mutable_sync()->set_islands(2);
+  const v1::Job expected = cluster.Await(cluster.Submit(spec), IsTerminal);
+  ASSERT_EQ(expected.state(), v1::JOB_STATE_SUCCEEDED) << expected.reason_detail();
+  ExpectGoesOnAfter(cluster, spec, expected, /*lost_trainer=*/3);
+}
+
+// With half of the hosts each island has half of its ranks.
+TEST_F(ElasticTest, IslandsGoOnWithFewerRanks) {
+  ExpectGoesOnWithHalfTheHosts([](v1::JobSpec* spec) {
+    spec->mutable_train()->mutable_batch()->set_micro(2);
+    spec->mutable_train()->mutable_sync()->set_every(10);
+    spec->mutable_train()->mutable_sync()->set_islands(2);
+  });
 }
 
 // Each rank has half of the experts: what it alone has is in the checkpoint.

@@ -279,7 +279,7 @@ class GoldenCurve : public testing::Test {
     double all_differences = 0;
     double all_squares = 0;
     size_t seen = 0;
-    for (const runtime::StateInterval& source : session.SaveSources()) {  // whole: one rank
+    for (const runtime::StateInterval& source : session.RestoreTargets()) {  // whole ones
       const v1::TensorInfo& tensor = session.state_tensors()[source.tensor];
       if (tensor.kind() != kind) continue;
       ++seen;

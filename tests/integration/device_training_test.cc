@@ -98,6 +98,33 @@ TEST(DeviceTraining, AveragesAreTheCpus) {
   }
 }
 
+// Islands that train apart: what an outer step makes of them, and of their states.
+TEST(DeviceTraining, IslandsTrainAsOnTheCpu) {
+  const TinyJob job;
+  struct Islands {
+    v1::Precision precision;
+    int ranks = 2;
+    int stage = 0;
+    int tensor = 1;
+  };
+  for (const Islands& c :
+       {Islands{v1::PRECISION_FP32}, Islands{v1::PRECISION_BF16, 4, 1},
+        Islands{v1::PRECISION_BF16, 4, 3}, Islands{v1::PRECISION_FP32, 4, 1, 2}}) {
+    v1::JobSpec spec = job.Spec({.ranks = c.ranks,
+                                 .tensor = c.tensor,
+                                 .stage = c.stage,
+                                 .precision = c.precision,
+                                 .micro_batch = 1,
+                                 .layers = 1,
+                                 .steps = 4});
+    spec.mutable_train()->mutable_sync()->set_every(2);
+    spec.mutable_train()->mutable_sync()->set_islands(2);
+    NormalizeJobSpec(&spec);
+    const double bar = c.precision == v1::PRECISION_FP32 ? kFp32Bar : kBf16Bar;
+    ExpectSame(Train(spec, OnDevice(3, /*capture=*/true, c.ranks)), Train(spec, OnCpu), bar);
+  }
+}
+
 // The scalings of the first step, too, are the CPU's.
 TEST(DeviceTraining, Fp8TrainsAsOnTheCpu) {
   const TinyJob job;

@@ -104,6 +104,9 @@ absl::Status KeepState(const std::string& folder, const SnapshotId& id,
   if (session.plan().options.powersgd_rank > 0) {
     return absl::FailedPreconditionError("the ranks' errors of train.powersgd differ");
   }
+  if (session.plan().options.outer_every > 0) {
+    return absl::FailedPreconditionError("the islands of train.sync differ");
+  }
   if (!session.state_is_whole()) {
     return absl::FailedPreconditionError("its state was being changed when the step failed");
   }
@@ -126,7 +129,8 @@ absl::StatusOr<std::optional<v1::TrainerState>> TakeUpState(const std::string& f
                                                             comm::Communicator& communicator) {
   // On disk, or never kept (KeepState).
   const plan::PlanOptions& options = session.plan().options;
-  if (session.state_parts() != 1 || options.ModelRanks() > 1 || options.powersgd_rank > 0) {
+  if (session.state_parts() != 1 || options.ModelRanks() > 1 || options.powersgd_rank > 0 ||
+      options.outer_every > 0) {
     return std::optional<v1::TrainerState>();
   }
   const std::vector<v1::TensorInfo>& tensors = session.state_tensors();

@@ -78,6 +78,7 @@ absl::StatusOr<std::vector<int32_t>> MatchTensors(const v1::CheckpointManifest& 
     }
     const bool factor = tensor.kind() == state::kFactorKind;
     const bool starts_anew = factor || tensor.kind() == state::kErrorKind ||
+                             tensor.kind() == state::kOuterMomentumKind ||
                              tensor.kind() == state::kScalingKind ||
                              WasFrozen(manifest, tensor.name());
     const bool of_other_rank =

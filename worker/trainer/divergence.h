@@ -1,6 +1,6 @@
 // Detects that a run has diverged: too many skipped steps in a row, or a final loss that is not a
-// finite number. Every rank sees the same reports and reaches the same verdict. Not thread-safe; no
-// I/O.
+// finite number. Every rank sees the same reports and reaches the same verdict; with train.sync
+// every rank of an island, and all of them after an outer step. Not thread-safe; no I/O.
 //
 //   DivergenceWatch watch(spec.train().max_skipped_steps());
 //   MP_RETURN_IF_ERROR(watch.Step(report));           // after every step

@@ -310,6 +310,13 @@ int64_t ProductLeastOf(const StepPlan& plan, const graph::Op& op) {
 
 StepCosts CostsOf(const StepPlan& plan) {
   StepCosts step = {.options = plan.options, .flops_per_step = plan.flops_per_step};
+  for (const PlannedOp& planned : plan.outer.ops) {
+    step.outer.push_back({.kind = planned.op.kind,
+                          .stream = planned.stream,
+                          .wait_for = planned.wait_for,
+                          .bytes = planned.bytes,
+                          .wire_bytes = planned.wire_bytes});
+  }
   step.ops.reserve(plan.train.ops.size());
   for (const PlannedOp& planned : plan.train.ops) {
     step.ops.push_back({.kind = planned.op.kind,
@@ -441,7 +448,13 @@ StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile,
   return stage;
 }
 
-// With the waiting for `stages`, if there are any.
+double OuterSeconds(const StepCosts& step, const DeviceProfile& profile) {
+  StepCosts outer = {.options = step.options, .ops = step.outer};
+  outer.options.accumulation = 1;  // it runs once
+  return EstimateAlone(outer, profile).seconds;
+}
+
+// With the waiting for `stages`, if there are any, and the step's part of an outer one.
 void Finish(const StepCosts& step, const DeviceProfile& profile,
             const std::vector<StageSeconds>& stages, StepEstimate* estimate) {
   const PlanOptions& o = step.options;
@@ -449,6 +462,12 @@ void Finish(const StepCosts& step, const DeviceProfile& profile,
     const double seconds = PipelineSeconds(ShapeOf(o), stages);
     estimate->bubble_seconds = std::max(0.0, seconds - estimate->seconds);
     estimate->seconds += estimate->bubble_seconds;
+  }
+  if (!step.outer.empty()) {
+    estimate->outer_seconds = OuterSeconds(step, profile);
+    const double part = estimate->outer_seconds / static_cast<double>(o.outer_every);
+    estimate->seconds += part;
+    estimate->exposed_seconds += part;
   }
   estimate->tokens_per_second = static_cast<double>(o.TokensOfStep()) / estimate->seconds;
   estimate->mfu = step.flops_per_step / (estimate->seconds * RateOf(profile, o.compute_dtype).peak);

@@ -36,7 +36,9 @@ struct StepEstimate {
   double memory_seconds = 0;
   double start_seconds = 0;
   double exposed_seconds = 0;
-  double bubble_seconds = 0;         // a pipeline's stage waits for others
+  double bubble_seconds = 0;  // a pipeline's stage waits for others
+  // train.sync: of one outer step. Each of the steps between two has its part in exposed_seconds.
+  double outer_seconds = 0;
   double communication_seconds = 0;  // of collectives, as if they ran alone
   double offload_seconds = 0;        // of copies and the host's updates, likewise
   double disk_seconds = 0;           // of what is read from the disk and written to it, likewise
@@ -68,7 +70,8 @@ struct OpCosts {
 
 struct StepCosts {
   PlanOptions options;
-  std::vector<OpCosts> ops;  // of the training program
+  std::vector<OpCosts> ops;    // of the training program
+  std::vector<OpCosts> outer;  // of an outer step
   double flops_per_step = 0;
 };
 

@@ -75,7 +75,7 @@ int DataRanksOnAHost(const PlanOptions& options, int ranks_per_host) {
 Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_per_host,
                             bool of_experts) {
   const int all = options.Ranks();
-  const int on_host = ranks_per_host > 0 ? ranks_per_host : all;
+  const int on_host = ranks_per_host > 0 ? ranks_per_host : options.AllRanks();
   const bool all_stages = HasAllStages(options, on_host);
   const int data_on_host = DataRanksOnAHost(options, on_host);
   const int shards = options.Shards();
@@ -101,6 +101,8 @@ Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_p
       return {2, all_stages ? 2 : 1};
     case OpKind::kReduceReplicas:
       return Apart(options.Replicas(), shards, options.world, data_on_host);
+    case OpKind::kAverageIslands:
+      return Apart(options.islands, all, options.AllRanks(), on_host);
     case OpKind::kReduceStatistics:
     case OpKind::kAverageStatistics:
     case OpKind::kGatherAmaxes:

@@ -37,7 +37,7 @@ SettingSpace AutoSpace(const v1::JobSpec& spec) {
   if (rounds && MicroIsAuto(spec)) space.micros = {given.micro * given.accumulation};
   if (StageIsAuto(spec)) {
     space.stages = {1, 0, 2, 3};
-    if (StateRanks(spec.resources()) == 1) space.stages = {1};  // all the same
+    if (StateRanks(spec.resources()) == Islands(spec)) space.stages = {1};  // all the same
   }
   if (RecomputeIsAuto(spec)) {
     space.recomputes = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
@@ -232,14 +232,15 @@ SettingSpace SmallerSpace(const v1::JobSpec& spec, const RankPlace& place) {
   const Setting given = SettingOf(spec);
   SettingSpace space = {MicrosUpTo(spec, given.micro), {}, {given.recompute}, {given.offload}};
   const v1::OptimizerSpec::Type optimizer = spec.train().optimizer().type();
+  const bool in_memory = spec.train().has_powersgd() || spec.train().has_sync();
   const bool can_offload = optimizer != v1::OptimizerSpec::TYPE_LAMB &&
                            optimizer != v1::OptimizerSpec::TYPE_MUON && !place.host_memory &&
-                           TensorRanks(spec.resources()) == 1 && !spec.train().has_powersgd() &&
+                           TensorRanks(spec.resources()) == 1 && !in_memory &&
                            spec.train().offload().optimizer() == v1::OFFLOAD_TARGET_NONE;
   if (can_offload) space.offloads.push_back(true);
   if (given.offload && place.host_bytes > 0) space.offloads.push_back(false);
   if (space.micros.empty()) space.micros = {given.micro};
-  const bool stays = StateRanks(spec.resources()) == 1 || spec.train().has_powersgd();
+  const bool stays = StateRanks(spec.resources()) == Islands(spec) || spec.train().has_powersgd();
   const int last = stays ? given.stage : 3;
   for (int stage = given.stage; stage <= last; ++stage) space.stages.push_back(stage);
   if (given.recompute == Recompute::kNone) space.recomputes.push_back(Recompute::kSelective);

@@ -15,8 +15,8 @@ int64_t StateBytes(const StepPlan& plan, bool saved) {
   int64_t bytes = 0;
   for (const FlatGroup& group : plan.groups) {
     if (group.base) continue;
-    const int parts =
-        saved ? group.Ranks(plan.options) * group.Alike(plan.options) : group.Shards(plan.options);
+    const int alike = group.Alike(plan.options) * plan.options.islands;
+    const int parts = saved ? group.Ranks(plan.options) * alike : group.Shards(plan.options);
     const int64_t elements = group.padded_elements / parts;
     for (const GroupState& state : StatesOf(group)) {
       bytes += elements / state.elements_per_item * ByteSize(state.dtype);
@@ -40,7 +40,7 @@ int64_t FactorBytes(const StepPlan& plan) {
 int64_t CheckpointBytes(const StepPlan& plan) {
   if (plan.options.pipeline == 1) {
     const int64_t factors = FactorBytes(plan);
-    return (SnapshotBytes(plan) - factors) * plan.options.Ranks() + factors;
+    return (SnapshotBytes(plan) - factors) * plan.options.AllRanks() + factors;
   }
   int64_t bytes = 0;
   for (const std::vector<FlatGroup>* groups : {&plan.groups, &plan.elsewhere}) {
@@ -114,7 +114,7 @@ int64_t DividedRowsBytes(const StepPlan& plan) {
   int64_t rows = 0, largest = 0;
   for (const FlatGroup& group : plan.groups) {
     if (!group.divided) continue;
-    const int64_t elements = group.padded_elements / plan.options.world;
+    const int64_t elements = group.padded_elements / (plan.options.world * plan.options.islands);
     for (const GroupState& state : StatesOf(group)) rows += elements * ByteSize(state.dtype);
     for (const GroupParameter& p : group.parameters) {
       largest = std::max(largest, std::min(p.elements, elements) * ByteSize(DType::kF32));

@@ -290,6 +290,11 @@ void AddStates(StepPlan& plan) {
       group.average_buffer =
           states.Add(group, "average", group.shard_elements * ByteSize(DType::kF32));
     }
+    if (plan.options.outer_every > 0) {
+      const int64_t bytes = group.shard_elements * ByteSize(DType::kF32);
+      group.anchor_buffer = states.Add(group, "anchor", bytes);
+      group.outer_momentum_buffer = states.Add(group, "outer momentum", bytes);
+    }
     AddFactors(plan, group);
   }
 }

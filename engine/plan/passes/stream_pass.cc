@@ -30,7 +30,8 @@ bool IsCommunication(OpKind kind) {
          kind == OpKind::kTensorGather || kind == OpKind::kTensorScatter ||
          ops::IsHeadsExchange(kind) || ops::IsRowsExchange(kind) ||
          kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes ||
-         kind == OpKind::kReduceLeftFactors || kind == OpKind::kReduceRightFactors;
+         kind == OpKind::kReduceLeftFactors || kind == OpKind::kReduceRightFactors ||
+         kind == OpKind::kAverageIslands;
 }
 
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.
@@ -91,8 +92,8 @@ Stream StreamOf(const graph::Op& op, const PlanOptions& options) {
     case OpKind::kOptimizer:
       return options.offload_optimizer ? Stream::kHost : Stream::kCompute;
     default:
-      return options.Ranks() > 1 && IsCommunication(op.kind) ? Stream::kCommunication
-                                                             : Stream::kCompute;
+      return options.AllRanks() > 1 && IsCommunication(op.kind) ? Stream::kCommunication
+                                                                : Stream::kCompute;
   }
 }
 

@@ -28,7 +28,7 @@ absl::Status CheckFewerBits(const PlanOptions& options) {
   if (!options.RoundsGradients() || options.accumulation == 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("train.grad_dtype: bf16 needs train.batch.accumulation: 1, and with ",
-                   options.Ranks(), " ranks it is ", options.accumulation,
+                   options.AllRanks(), " ranks it is ", options.accumulation,
                    ": give a larger train.batch.micro, more ranks, or fp32"));
 }
 
@@ -46,6 +46,24 @@ absl::Status CheckFactors(const PlanOptions& options) {
       "train.powersgd has no kernels for a GPU; choose the device cpu");
 }
 
+// Of islands that train apart, whose masters and states are averaged.
+absl::Status CheckIslands(const PlanOptions& options) {
+  if (options.outer_every == 0 && options.islands == 1) return absl::OkStatus();
+  if (options.outer_every < 1 || options.islands < 1) {
+    return absl::InvalidArgumentError("train.sync: every and islands are at least 1");
+  }
+  const bool states = options.state_dtype == DType::kF32 && !IsQuantized(options.optimizer);
+  const bool scaled = options.compute_dtype == DType::kF16 || options.fp8;
+  if (!options.masters || !states || scaled || options.offload_optimizer || options.averages ||
+      options.powersgd_rank > 0) {
+    return absl::InvalidArgumentError(
+        "train.sync averages masters and states in fp32, in the device's memory: it is not for "
+        "train.precision fp16 and fp8, adamw_8bit, state_dtype bf16, master none, "
+        "train.offload.optimizer, train.ema and train.powersgd");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckOptions(const PlanOptions& options) {
@@ -61,7 +79,7 @@ absl::Status CheckOptions(const PlanOptions& options) {
   if (options.pipeline > 1 && options.accumulation > kMaxMicroBatches) {
     return absl::InvalidArgumentError(
         absl::StrCat("resources.mesh.pipeline: takes at most ", kMaxMicroBatches,
-                     " micro-batches in a step, and with ", options.Ranks(), " ranks it is ",
+                     " micro-batches in a step, and with ", options.AllRanks(), " ranks it is ",
                      options.accumulation,
                      ": take a larger train.batch.micro or more ranks (resources.min_ranks)"));
   }
@@ -105,6 +123,7 @@ absl::Status CheckOptions(const PlanOptions& options) {
   }
   MP_RETURN_IF_ERROR(CheckFewerBits(options));
   MP_RETURN_IF_ERROR(CheckFactors(options));
+  MP_RETURN_IF_ERROR(CheckIslands(options));
   if (options.offload_disk && !options.offload_optimizer) {
     return absl::InvalidArgumentError("a state on disk is one that is offloaded");
   }

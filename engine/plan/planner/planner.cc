@@ -30,6 +30,7 @@
 #include "engine/plan/passes/memory_pass.h"
 #include "engine/plan/passes/nf4_pass.h"
 #include "engine/plan/passes/offload_pass.h"
+#include "engine/plan/passes/outer_pass.h"
 #include "engine/plan/passes/pipeline_pass.h"
 #include "engine/plan/passes/recompute_budget.h"
 #include "engine/plan/passes/recompute_pass.h"
@@ -214,20 +215,33 @@ std::vector<FlatGroup> GroupsElsewhere(const graph::Graph& graph, const Paramete
     if (group.frozen) continue;
     group.state_buffers.fill(kElsewhere);
     if (options.averages) group.average_buffer = kElsewhere;
+    if (options.outer_every > 0) group.outer_momentum_buffer = kElsewhere;
   }
   return groups;
 }
 
-// Averages for parameters and back: no values but the model's parameters.
+// What works on flat groups alone: no values but the model's parameters.
+void CompileOnGroups(StepPlan& plan, Program& program) {
+  program.graph = plan.evaluate.graph;
+  program.graph.ops.clear();
+  AssignBuffers(plan, program);
+  AddStreams(program, plan.options);
+}
+
+// Averages for parameters and back.
 void CompileExchange(StepPlan& plan) {
   plan.exchange.ops = MakeExchangeOps(plan.groups);
   plan.gather.ops = MakeGatherOps(plan.groups, plan.options);
-  for (Program* program : {&plan.exchange, &plan.gather}) {
-    program->graph = plan.evaluate.graph;
-    program->graph.ops.clear();
-    AssignBuffers(plan, *program);
-    AddStreams(*program, plan.options);
-  }
+  CompileOnGroups(plan, plan.exchange);
+  CompileOnGroups(plan, plan.gather);
+}
+
+void CompileOuter(StepPlan& plan) {
+  plan.anchor.ops = MakeAnchorOps(plan.groups);
+  plan.outer.ops = MakeOuterOps(plan.groups, plan.options);
+  CompileOnGroups(plan, plan.anchor);
+  CompileOnGroups(plan, plan.outer);
+  for (const PlannedOp& op : plan.outer.ops) plan.outer_wire_bytes += op.wire_bytes;
 }
 
 // The programs' ops, from their graphs on.
@@ -238,6 +252,7 @@ void Compile(const PlanOptions& options, StepPlan& plan) {
   CompileProgram(plan, plan.train);
   if (!plan.evaluate.ops.empty()) {
     if (options.averages) CompileExchange(plan);
+    if (options.outer_every > 0) CompileOuter(plan);
     CompileProgram(plan, plan.evaluate);
   }
   Tally(plan);
@@ -406,6 +421,25 @@ void SetTypes(const v1::JobSpec& spec, PlanOptions& options) {
   options.frozen_masters = !spec.model().has_lora();
 }
 
+// After the mesh, which is that of all ranks.
+absl::Status SetIslands(const v1::JobSpec& spec, PlanOptions& options) {
+  if (!spec.train().has_sync()) return absl::OkStatus();
+  options.islands = Islands(spec);
+  const int of_model = options.context * options.islands;
+  if (options.world % of_model != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("train.sync.islands: ", options.islands,
+                                                   " do not divide ",
+                                                   options.world / options.context, " data ranks"));
+  }
+  options.world /= options.islands;
+  const v1::OuterOptimizerSpec& outer = spec.train().sync().outer_optimizer();
+  options.outer_every = spec.train().sync().every();
+  options.outer_lr = outer.lr();
+  options.outer_momentum = outer.momentum();
+  options.outer_nesterov = outer.nesterov();
+  return absl::OkStatus();
+}
+
 void SetTraining(const v1::JobSpec& spec, PlanOptions& options) {
   const v1::TrainSpec& train = spec.train();
   options.zero_stage = train.zero().stage();
@@ -461,9 +495,10 @@ PipelineSchedule ScheduleOf(v1::PipelineSchedule schedule) {
 absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads) {
   PlanOptions options;
   MP_RETURN_IF_ERROR(SetMesh(spec.resources(), options));
+  MP_RETURN_IF_ERROR(SetIslands(spec, options));
   MP_ASSIGN_OR_RETURN(
       const optim::BatchTriple triple,
-      optim::DeriveBatch(RequestOf(spec.train().batch()), options.world / options.context));
+      optim::DeriveBatch(RequestOf(spec.train().batch()), options.AllSampleRanks()));
   MP_ASSIGN_OR_RETURN(options.optimizer, OptimizerOf(spec.train().optimizer().type()));
   options.micro_batch = triple.micro;
   options.accumulation = triple.accumulation;

@@ -263,7 +263,7 @@ double IdleShare(const StepPlan& plan, const PrintOptions& options) {
 }
 
 void AddMesh(const StepPlan& plan, const PrintOptions& options, Json& json) {
-  json["world"] = plan.options.Ranks();
+  json["world"] = plan.options.AllRanks();
   json["tensor"] = plan.options.tensor;
   if (plan.options.pipeline > 1) {
     json["pipeline"] = {{"stages", plan.options.pipeline},
@@ -271,6 +271,14 @@ void AddMesh(const StepPlan& plan, const PrintOptions& options, Json& json) {
                         {"stage", plan.options.stage},
                         {"idle_share", IdleShare(plan, options)}};
     if (plan.options.chunks > 1) json["pipeline"]["chunks"] = plan.options.chunks;
+  }
+  if (plan.options.outer_every > 0) {
+    json["sync"] = {{"islands", plan.options.islands},
+                    {"every", plan.options.outer_every},
+                    {"outer_wire_bytes", plan.outer_wire_bytes}};
+    if (options.estimate.has_value()) {
+      json["sync"]["outer_seconds"] = options.estimate->outer_seconds;
+    }
   }
   if (plan.options.context > 1) {
     json["context"] = {{"ranks", plan.options.context},
@@ -298,11 +306,22 @@ void AddExpertsText(const StepPlan& plan, std::string& text) {
                         HumanBytes(ExchangedBytes(plan, ops::IsRowsExchange)));
 }
 
+void AddSyncText(const StepPlan& plan, const PrintOptions& options, std::string& text) {
+  const PlanOptions& o = plan.options;
+  const bool timed = options.estimate.has_value() && options.estimate->outer_seconds > 0;
+  absl::StrAppendFormat(
+      &text,
+      "sync           %d island%s of %d ranks; an outer step every %d steps%s: %s sent per rank\n",
+      o.islands, o.islands > 1 ? "s" : "", o.Ranks(), o.outer_every,
+      timed ? absl::StrCat(", of ", HumanSeconds(options.estimate->outer_seconds)) : "",
+      HumanBytes(plan.outer_wire_bytes));
+}
+
 // How ranks share out the work.
 std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
-      "ranks %d%s, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.Ranks(),
+      "ranks %d%s, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.AllRanks(),
       absl::StrCat(o.tensor > 1 ? absl::StrCat(", tensor ", o.tensor) : "",
                    o.pipeline > 1 ? absl::StrCat(", pipeline ", o.pipeline) : "",
                    o.context > 1 ? absl::StrCat(", context ", o.context) : "",
@@ -317,6 +336,7 @@ std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
                           o.chunks > 1 ? absl::StrCat(" with ", o.chunks, " chunks") : "",
                           100 * IdleShare(plan, options), o.stage + 1, o.pipeline);
   }
+  if (o.outer_every > 0) AddSyncText(plan, options, text);
   if (o.context > 1) {
     const graph::Attributes of_rank = HeadsOfARank(plan);
     const std::string part = of_rank.query_parts > 1

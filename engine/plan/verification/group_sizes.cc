@@ -12,6 +12,21 @@ int ShardsOf(const FlatGroup& group, const PlanOptions& options) {
   return options.Shards() == 1 || !group.of_experts ? options.Shards() : RanksOf(group, options);
 }
 
+bool KeepsCodes(Optimizer optimizer) { return optimizer == Optimizer::kAdamW8Bit; }
+
+int StatesKept(Optimizer optimizer) {
+  switch (optimizer) {
+    case Optimizer::kAdamW:
+    case Optimizer::kAdamW8Bit:
+    case Optimizer::kLamb:
+      return 2;
+    case Optimizer::kAdan:
+      return 4;
+    default:
+      return 1;
+  }
+}
+
 FactorSizes FactorsOf(const StepPlan& plan, const FlatGroup& group) {
   FactorSizes sizes;
   for (const GroupParameter& p : group.parameters) {

@@ -14,6 +14,11 @@ int RanksOf(const FlatGroup& group, const PlanOptions& options);
 // Into how many shards of equal size it is cut.
 int ShardsOf(const FlatGroup& group, const PlanOptions& options);
 
+// Not taken from the optimizers' definitions, which the planner reads: whether its states are
+// codes, and how many there are.
+bool KeepsCodes(Optimizer optimizer);
+int StatesKept(Optimizer optimizer);
+
 // PowerSGD (Vogels et al. 2019): which gradients travel as factors, and how many elements these
 // have. All 0 but `whole` where none does.
 struct FactorSizes {

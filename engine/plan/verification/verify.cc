@@ -17,11 +17,14 @@ absl::Status Verify(const StepPlan& plan) {
                        : program == &plan.evaluate ? "evaluate"
                        : program == &plan.exchange ? "exchange"
                        : program == &plan.gather   ? "gather"
+                       : program == &plan.anchor   ? "anchor"
+                       : program == &plan.outer    ? "outer"
                        : program == &plan.prompt   ? "prompt"
                        : program == &plan.next     ? "next"
                                                    : "score";
     MP_RETURN_IF_ERROR(Annotate(VerifyOps(plan, *program), name));
-    const bool computes = program != &plan.exchange && program != &plan.gather;
+    const bool computes = program != &plan.exchange && program != &plan.gather &&
+                          program != &plan.anchor && program != &plan.outer;
     if (computes) MP_RETURN_IF_ERROR(Annotate(VerifyValues(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifyOrder(plan, *program), name));
     MP_RETURN_IF_ERROR(Annotate(VerifySums(plan, *program), name));
@@ -30,6 +33,7 @@ absl::Status Verify(const StepPlan& plan) {
     MP_RETURN_IF_ERROR(Annotate(VerifyExperts(plan, *program), name));
   }
   MP_RETURN_IF_ERROR(VerifyExchange(plan));
+  MP_RETURN_IF_ERROR(VerifyOuter(plan));
   return VerifyWire(plan);
 }
 

@@ -12,6 +12,9 @@
 //     replicas of shards these are reduced among them exactly once, after the last micro-step's;
 //   - averages are made once a step, after the group's update; the programs that take them for the
 //     parameters do so once for every group, and gather what the update would;
+//   - where islands train apart, the shard of every trained group is kept before a round; in an
+//     outer step its master and each of its states is summed over them once, then moved once, and
+//     then gathered where ranks hold whole parameters;
 //   - LAMB's norms and Muon's updates are made from the reduced gradient after the scalars,
 //     exchanged exactly as often as the shards need, and there when the group is updated;
 //   - stage 3: ops read parameters only where a gather has put them, from the gather on and until
@@ -57,6 +60,7 @@ absl::Status VerifyRows(const StepPlan& plan, const Program& program);     // am
 absl::Status VerifyHeads(const StepPlan& plan, const Program& program);    // among context ranks
 absl::Status VerifyExperts(const StepPlan& plan, const Program& program);  // among expert ranks
 absl::Status VerifyExchange(const StepPlan& plan);                         // of averages
+absl::Status VerifyOuter(const StepPlan& plan);                            // of islands
 absl::Status VerifyWire(const StepPlan& plan);                             // bytes sent
 
 }  // namespace milepost::plan

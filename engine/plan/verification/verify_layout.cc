@@ -105,21 +105,6 @@ absl::Status ExpectBuffer(const StepPlan& plan, const FlatGroup& group, absl::st
   return Violation(found.name, " has ", found.bytes, " bytes, expected ", bytes);
 }
 
-// Not taken from the optimizers' definitions, which the planner reads.
-bool KeepsCodes(Optimizer optimizer) { return optimizer == Optimizer::kAdamW8Bit; }
-int StatesKept(Optimizer optimizer) {
-  switch (optimizer) {
-    case Optimizer::kAdamW:
-    case Optimizer::kAdamW8Bit:
-    case Optimizer::kLamb:
-      return 2;
-    case Optimizer::kAdan:
-      return 4;
-    default:
-      return 1;
-  }
-}
-
 // `bytes`: of each. There are no more of them than the optimizer keeps.
 absl::Status VerifyStates(const StepPlan& plan, const FlatGroup& group, const StateBuffers& buffers,
                           absl::string_view what, int64_t bytes) {
@@ -218,6 +203,18 @@ absl::Status VerifyAverage(const StepPlan& plan, const FlatGroup& group) {
   return Violation("group ", group.name, " has an average, but none is kept");
 }
 
+absl::Status VerifyOuterBuffers(const StepPlan& plan, const FlatGroup& group) {
+  if (plan.options.outer_every == 0) {
+    if (group.anchor_buffer == kNoBuffer && group.outer_momentum_buffer == kNoBuffer) {
+      return absl::OkStatus();
+    }
+    return Violation("group ", group.name, " has an anchor, but there are no outer steps");
+  }
+  const int64_t bytes = group.shard_elements * ByteSize(DType::kF32);
+  MP_RETURN_IF_ERROR(ExpectBuffer(plan, group, "its anchor", group.anchor_buffer, bytes));
+  return ExpectBuffer(plan, group, "its outer momentum", group.outer_momentum_buffer, bytes);
+}
+
 absl::Status VerifyFactors(const StepPlan& plan, const FlatGroup& group) {
   const FactorSizes sizes = FactorsOf(plan, group);
   if (sizes.left == 0) {
@@ -232,9 +229,10 @@ absl::Status VerifyFactors(const StepPlan& plan, const FlatGroup& group) {
 }
 
 absl::Status VerifyFrozenBuffers(const FlatGroup& group) {
-  std::vector<BufferId> buffers = {group.gradient_buffer, group.gradient_shard_buffer,
+  std::vector<BufferId> buffers = {group.gradient_buffer,      group.gradient_shard_buffer,
                                    group.host_gradient_buffer, group.average_buffer,
-                                   group.error_buffer};
+                                   group.error_buffer,         group.anchor_buffer,
+                                   group.outer_momentum_buffer};
   for (const StateBuffers& more : {group.state_buffers, group.scale_buffers}) {
     buffers.insert(buffers.end(), more.begin(), more.end());
   }
@@ -282,6 +280,7 @@ absl::Status VerifyGroupBuffers(const StepPlan& plan, const FlatGroup& group) {
   MP_RETURN_IF_ERROR(VerifyUpdateBuffers(plan, group));
   MP_RETURN_IF_ERROR(VerifyHostBuffers(plan, group));
   MP_RETURN_IF_ERROR(VerifyAverage(plan, group));
+  MP_RETURN_IF_ERROR(VerifyOuterBuffers(plan, group));
   MP_RETURN_IF_ERROR(VerifyFactors(plan, group));
   if (KeepsCodes(group.optimizer)) return VerifyQuantizedBuffers(plan, group);
   if (group.state_dtype != plan.options.state_dtype) {

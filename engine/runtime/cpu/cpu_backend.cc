@@ -107,7 +107,7 @@ absl::StatusOr<BoundOp> CpuBackend::Bind(const plan::StepPlan& plan, const plan:
   MP_CHECK(arena_ != nullptr) << "Attach comes first";
   const int rank = communicator_ == nullptr ? 0 : communicator_->rank();
   const Binding b{{plan, program, planned, arena_, plan.options.DataRank(rank), host_arena_, disk_,
-                   plan.options.TensorRank(rank)},
+                   plan.options.TensorRank(rank), plan.options.IslandOf(rank)},
                   *matmuls_,
                   *convolutions_,
                   communicator_,

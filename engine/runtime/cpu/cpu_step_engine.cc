@@ -49,6 +49,14 @@ class CpuEngine : public StepEngine {
     return gather_->Run(Section::kMicroStep, {.last_micro_step = false});
   }
 
+  absl::Status KeepAnchors() override { return anchor_->Run(Section::kMicroStep, {}); }
+  absl::Status OuterStep() override {
+    updating_ = true;
+    MP_RETURN_IF_ERROR(outer_->Run(Section::kMicroStep, {.last_micro_step = false}));
+    updating_ = false;
+    return absl::OkStatus();
+  }
+
   absl::Status BeginEvaluation() override;
   absl::StatusOr<const HostInputs*> NextEvaluationInputs() override { return &evaluate_inputs_; }
   absl::Status EvaluateBatch(const StepContext& context) override {
@@ -78,6 +86,8 @@ class CpuEngine : public StepEngine {
   std::unique_ptr<Executor> evaluate_;
   std::unique_ptr<Executor> exchange_;
   std::unique_ptr<Executor> gather_;
+  std::unique_ptr<Executor> anchor_;
+  std::unique_ptr<Executor> outer_;
 };
 
 // Tensor ranks compute the same beside each other, and so do all ranks with factors of gradients.
@@ -132,6 +142,8 @@ absl::Status CpuEngine::Open(const StepEngineArguments& arguments, const OpWrapp
   MP_ASSIGN_OR_RETURN(evaluate_, Executor::Create(plan_, plan_.evaluate, &backend_, abort));
   MP_ASSIGN_OR_RETURN(exchange_, Executor::Create(plan_, plan_.exchange, &backend_, abort));
   MP_ASSIGN_OR_RETURN(gather_, Executor::Create(plan_, plan_.gather, &backend_, abort));
+  MP_ASSIGN_OR_RETURN(anchor_, Executor::Create(plan_, plan_.anchor, &backend_, abort));
+  MP_ASSIGN_OR_RETURN(outer_, Executor::Create(plan_, plan_.outer, &backend_, abort));
   const int context_rank = plan_.options.ContextRank(communicator->rank());
   for (int64_t micro_batch = 0; micro_batch < MicroBatchesOfRun(plan_); ++micro_batch) {
     MP_ASSIGN_OR_RETURN(train_inputs_.emplace_back(),

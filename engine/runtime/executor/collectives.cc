@@ -55,7 +55,7 @@ class CollectiveMaker {
       case OpKind::kReduceRightFactors:
         return OnFactors(Group().right_buffer);
       case OpKind::kReduceShared:
-        return GradientAmong(OuterStages(plan_.options, rank_, tensor_rank_));
+        return GradientAmong(OuterStages(plan_.options, rank_of_job_));
       case OpKind::kReduceParts:
         return GradientAmong(AlikeRanks());
       case OpKind::kReduceReplicas:
@@ -98,6 +98,8 @@ class CollectiveMaker {
       case OpKind::kGatherUpdates:
       case OpKind::kScatterUpdates:
         return OfUpdate(OnUpdates());
+      case OpKind::kAverageIslands:
+        return AverageIslands();
       default:
         return std::nullopt;
     }
@@ -121,9 +123,9 @@ class CollectiveMaker {
   }
 
   const plan::FlatGroup& Group() const { return plan_.groups[planned_.op.attributes.group]; }
-  // Of data ranks: those with this tensor rank.
+  // Of data ranks: those of this island with this tensor rank.
   comm::RankSet AmongRanks(const comm::RankSet& data_ranks) const {
-    return AmongAllRanks(plan_.options, data_ranks, tensor_rank_);
+    return AmongAllRanks(plan_.options, data_ranks, rank_of_job_);
   }
   comm::RankSet Shards() const {
     const comm::RankSet shards = ShardRanks(plan_.options, rank_);
@@ -203,6 +205,20 @@ class CollectiveMaker {
     return call;
   }
 
+  // Of this rank's shard: the masters, or one of the optimizer's states.
+  Collective AverageIslands() const {
+    const plan::FlatGroup& group = Group();
+    const plan::GroupState state = plan::StatesOf(group).at(planned_.op.attributes.state);
+    const bool parameters = state.buffer == plan::kNoBuffer;  // they are the masters
+    Collective call = OnBuffer(Kind::kAllReduce, parameters ? group.parameter_buffer : state.buffer,
+                               group.shard_elements, state.dtype);
+    if (parameters && !plan_.options.ShardsParameters()) {
+      call.offset += group.ShardOf(plan_.options, rank_) * call.bytes();
+    }
+    call.among = AmongIslands(plan_.options, rank_of_job_);
+    return call;
+  }
+
   Collective OnUpdates() const {
     Collective call =
         OnBuffer(Kind::kAllGather, Group().update_buffer, Group().padded_elements, DType::kF32);
@@ -223,7 +239,7 @@ class CollectiveMaker {
   Collective ReduceScalars() const {
     Collective call =
         OnBuffer(Kind::kAllReduce, plan_.scalars, plan_.ReducedScalars(), DType::kF64);
-    call.among = {0, plan_.options.Ranks(), 1};
+    call.among = IslandRanks(plan_.options, rank_of_job_);
     return call;
   }
 
@@ -254,7 +270,7 @@ class CollectiveMaker {
     Collective call = OnBuffer(kind, place.buffer,
                                graph::Elements(value.shape) * ByteSize(value.dtype), DType::kU8);
     call.offset += place.offset;
-    call.among = {0, plan_.options.Ranks(), 1};
+    call.among = {0, plan_.options.AllRanks(), 1};
     call.peer = rank_of_job_ +
                 (planned_.op.attributes.peer_stage - plan_.options.stage) * plan_.options.tensor;
     return call;

@@ -32,6 +32,7 @@ struct OpBinding {
   char* host_arena = nullptr;  // where those in host memory lie; null where nothing is offloaded
   StateDisk* disk = nullptr;   // null where no state is on disk
   int tensor_rank = 0;
+  int island = 0;
 
   int RankOfJob() const { return PeerOfStage(plan.options.stage); }
   // Of a sequence's tokens: how many lie before this rank's, where context ranks divide them.
@@ -51,9 +52,10 @@ struct OpBinding {
     const int64_t run = std::min(rows, tokens);  // rows_pass.h: one divides the other
     return {.first = at * width, .run = run * width, .gap = (all - run) * width};
   }
-  // The rank of the job that has this one's data and tensor ranks.
+  // The rank of the job that has this one's island, data and tensor ranks.
   int PeerOfStage(int stage) const {
-    return (rank * plan.options.pipeline + stage) * plan.options.tensor + tensor_rank;
+    const int data_rank = island * plan.options.world + rank;
+    return (data_rank * plan.options.pipeline + stage) * plan.options.tensor + tensor_rank;
   }
 
   const graph::Attributes& attributes() const { return planned.op.attributes; }

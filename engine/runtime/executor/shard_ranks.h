@@ -7,22 +7,35 @@
 
 namespace milepost::runtime {
 
-// Data ranks as ranks of the job, of which each has `tensor_rank` and the plan's stage.
+// All ranks of the island of `rank` (of the job).
+inline comm::RankSet IslandRanks(const plan::PlanOptions& options, int rank) {
+  return {options.IslandOf(rank) * options.Ranks(), options.Ranks(), 1};
+}
+
+// Those of other islands, and itself, that have what `rank` (of the job) has.
+inline comm::RankSet AmongIslands(const plan::PlanOptions& options, int rank) {
+  return {rank % options.Ranks(), options.islands, options.Ranks()};
+}
+
+// Data ranks as ranks of the job, of which each has island, tensor rank and stage of `rank`, which
+// is one of the job.
 inline comm::RankSet AmongAllRanks(const plan::PlanOptions& options,
-                                   const comm::RankSet& data_ranks, int tensor_rank) {
+                                   const comm::RankSet& data_ranks, int rank) {
   const int model = options.ModelRanks();
-  return {data_ranks.first * model + options.stage * options.tensor + tensor_rank, data_ranks.count,
-          data_ranks.stride * model};
+  const int first =
+      IslandRanks(options, rank).first + options.stage * options.tensor + options.TensorRank(rank);
+  return {first + data_ranks.first * model, data_ranks.count, data_ranks.stride * model};
 }
 
-// All data ranks that have the tensor rank and the stage of `rank` (of the job).
+// All data ranks that have island, tensor rank and stage of `rank` (of the job).
 inline comm::RankSet DataRanks(const plan::PlanOptions& options, int rank) {
-  return AmongAllRanks(options, {0, options.world, 1}, options.TensorRank(rank));
+  return AmongAllRanks(options, {0, options.world, 1}, rank);
 }
 
-// Of data rank `rank`: those with `tensor_rank` of the first and the last stage.
-inline comm::RankSet OuterStages(const plan::PlanOptions& options, int rank, int tensor_rank) {
-  return {rank * options.ModelRanks() + tensor_rank, 2, (options.pipeline - 1) * options.tensor};
+// Those with data and tensor rank of `rank` (of the job) in the first and the last stage.
+inline comm::RankSet OuterStages(const plan::PlanOptions& options, int rank) {
+  const int first = rank / options.ModelRanks() * options.ModelRanks();
+  return {first + options.TensorRank(rank), 2, (options.pipeline - 1) * options.tensor};
 }
 
 // Of data rank `rank`: those that train on the same samples.

@@ -28,6 +28,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/data/training/training_data.h"
 #include "engine/optim/optimizer.h"
@@ -45,6 +46,10 @@ class Communicator;
 namespace milepost::runtime {
 
 class StateDisk;
+
+// Islands meet once in many steps, each at its own pace, over a network that may be slow. One that
+// is lost is noticed without this.
+inline constexpr absl::Duration kIslandPatience = absl::Hours(12);
 
 class StepEngine {
  public:
@@ -111,7 +116,8 @@ class StepEngine {
   // (plan.scalars); valid until the next call.
   virtual absl::StatusOr<absl::Span<const double>> FinishStep(const StepContext& context) = 0;
 
-  // After FinishStep has failed: whether some of the state may be the next step's already.
+  // After FinishStep or OuterStep has failed: whether some of the state may be the next step's
+  // already.
   virtual bool may_have_updated() const = 0;
 
   // ---- averages of parameters ----
@@ -121,6 +127,14 @@ class StepEngine {
   virtual absl::Status ExchangeAverages(bool take) = 0;
   // plan.gather, after each of them. Collective where it has ops. It has run when this returns.
   virtual absl::Status GatherExchanged() = 0;
+
+  // ---- islands that train apart ----
+  // plan.anchor: what the next outer step measures from is the parameters as they are. May return
+  // before it has run.
+  virtual absl::Status KeepAnchors() = 0;
+  // plan.outer. Collective, of all islands, for which it waits up to kIslandPatience. It has run
+  // when this returns.
+  virtual absl::Status OuterStep() = 0;
 
   // ---- evaluation ----
   // The losses' sums become 0.

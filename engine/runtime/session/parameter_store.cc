@@ -49,7 +49,8 @@ ParameterStore::ParameterStore(const plan::StepPlan& plan, const graph::Graph& g
       host_arena_(host_arena),
       communicator_(communicator),
       rank_(communicator == nullptr ? 0 : plan.options.DataRank(communicator->rank())),
-      tensor_rank_(communicator == nullptr ? 0 : plan.options.TensorRank(communicator->rank())) {
+      tensor_rank_(communicator == nullptr ? 0 : plan.options.TensorRank(communicator->rank())),
+      island_(communicator == nullptr ? 0 : plan.options.IslandOf(communicator->rank())) {
   std::vector<const plan::FlatGroup*> group_of(graph.parameters.size());
   for (const std::vector<plan::FlatGroup>* groups : {&plan.groups, &plan.elsewhere}) {
     for (const plan::FlatGroup& group : *groups) {
@@ -186,7 +187,8 @@ ParameterStore::Range ParameterStore::SavedRange(const plan::FlatGroup& group) c
   if (group.IsCopy(plan_.options)) return {0, 0};
   const int64_t count = group.padded_elements / group.Ranks(plan_.options);
   const int64_t begin = HeldBegin(group) + group.SliceOf(plan_.options, rank_) * count;
-  const int64_t alike = group.Alike(plan_.options), index = tensor_rank_ % alike;
+  const int64_t of_island = group.Alike(plan_.options), alike = of_island * plan_.options.islands;
+  const int64_t index = island_ * of_island + tensor_rank_ % of_island;
   return {begin + count * index / alike, begin + count * (index + 1) / alike};
 }
 
@@ -206,8 +208,9 @@ std::vector<StateInterval> ParameterStore::Saved(int part) const {
 
 void ParameterStore::DivideSaved() {
   const plan::PlanOptions& options = plan_.options;
-  divided_.emplace(options.tensor, tensor_rank_,
-                   rank_ * options.ModelRanks() + options.stage * options.tensor);
+  divided_.emplace(
+      options.tensor, tensor_rank_,
+      AmongAllRanks(options, {rank_, 1, 1}, communicator_->rank()).first - tensor_rank_);
   for (const plan::FlatGroup& group : plan_.groups) {
     if (!group.divided) continue;
     for (const plan::GroupParameter& p : group.parameters) DivideSaved(group, p);
@@ -403,7 +406,7 @@ absl::Status ParameterStore::Gather(const plan::FlatGroup& group) {
   const int64_t element = ByteSize(group.parameter_dtype);
   return communicator_->AllGather(
       BufferAt(group.parameter_buffer), static_cast<size_t>(group.padded_elements * element),
-      AmongAllRanks(plan_.options, ShardRanks(plan_.options, group, rank_), tensor_rank_));
+      AmongAllRanks(plan_.options, ShardRanks(plan_.options, group, rank_), communicator_->rank()));
 }
 
 }  // namespace milepost::runtime

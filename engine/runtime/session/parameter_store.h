@@ -144,6 +144,7 @@ class ParameterStore {
   comm::Communicator* const communicator_;
   const int rank_;  // among the data ranks
   const int tensor_rank_;
+  const int island_;
   Tensors state_, base_;
   std::optional<DividedRows> divided_;  // where tensor ranks divide parameters
 };

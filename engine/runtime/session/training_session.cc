@@ -89,7 +89,8 @@ absl::Status TrainingSession::Open() {
   layout_ = {.micro_batch = plan.options.micro_batch,
              .accumulation = plan.options.accumulation,
              .rank = plan.options.SampleRank(communicator_->rank()),
-             .world = plan.options.SampleRanks()};
+             .world = plan.options.AllSampleRanks(),
+             .islands = plan.options.islands};
   prefetcher_ = std::make_unique<data::Prefetcher>(
       data_.train, layout_, data::ForThreads(data_.threads, layout_.micro_batch));
   store_.emplace(plan, plan.train.graph, engine_->mirror(), communicator_, engine_->host_arena());
@@ -312,6 +313,7 @@ absl::StatusOr<StepReport> TrainingSession::Step(bool stop_requested) {
   engine_->UseThread();
   context_.stop_requested = stop_requested;
   SetUpdate();
+  if (absl::Status status = BeginRound(); !status.ok()) return Fail(status);
   // Running statistics move in every one of them.
   in_micro_steps_ = ChangesStateInMicroSteps();
   errors_differ_ = plan().options.powersgd_rank > 0;
@@ -323,6 +325,12 @@ absl::StatusOr<StepReport> TrainingSession::Step(bool stop_requested) {
   StepReport report;
   if (absl::Status status = Report(*scalars, &report); !status.ok()) return Fail(status);
   Advance(*scalars, &report);
+  const double round_end = SteadySeconds();
+  if (plan().options.outer_every > 0) {
+    if (absl::Status status = EndRound(&report); !status.ok()) return Fail(status);
+  }
+  // Nearly all of it is waiting for other islands, and for what they send.
+  const double outer = report.of_all_ranks ? SteadySeconds() - round_end : 0;
   in_micro_steps_ = false;
   // A step that is skipped has taught nothing.
   context_.new_scalings = context_.new_scalings && report.skipped;
@@ -332,9 +340,64 @@ absl::StatusOr<StepReport> TrainingSession::Step(bool stop_requested) {
   report.forward_seconds = after.forward - before.forward;
   report.backward_seconds = after.backward - before.backward;
   report.update_seconds = after.update - before.update;
-  report.communication_wait_seconds = after.exposed - before.exposed;
-  report.communication_seconds = after.communication - before.communication;
+  report.communication_wait_seconds = after.exposed - before.exposed + outer;
+  report.communication_seconds = after.communication - before.communication + outer;
   return report;
+}
+
+bool TrainingSession::BeginsRound() const {
+  const int64_t every = plan().options.outer_every;
+  return every > 0 && (!round_began_ || state_.step() % every == 0);
+}
+
+absl::Status TrainingSession::BeginRound() {
+  if (!BeginsRound()) return absl::OkStatus();
+  round_began_ = true;
+  stop_in_round_ = false;
+  skipped_before_round_ = state_.skipped_steps();
+  return engine_->KeepAnchors();
+}
+
+absl::Status TrainingSession::EndRound(StepReport* report) {
+  stop_in_round_ |= report->stop_agreed;
+  report->stop_agreed = false;
+  report->of_all_ranks = state_.step() % plan().options.outer_every == 0;
+  if (!report->of_all_ranks) return absl::OkStatus();
+  // Other islands come when they come.
+  MP_RETURN_IF_ERROR(engine_->OuterStep());
+  round_began_ = false;
+  return AgreeOnRound(report);
+}
+
+// Of each island its first rank speaks.
+absl::Status TrainingSession::AgreeOnRound(StepReport* report) {
+  struct {
+    double stop, skips, skipped, train_loss, grad_norm, clipped_norm;
+    double head_losses[graph::kMaxLosses];
+  } sums = {.stop = stop_in_round_ ? 1.0 : 0.0};
+  if (communicator_->rank() % plan().options.Ranks() == 0) {
+    const double share = 1.0 / plan().options.islands;
+    sums.skips = report->skipped ? 1 : 0;
+    sums.skipped = static_cast<double>(state_.skipped_steps() - skipped_before_round_);
+    sums.train_loss = share * report->train_loss;
+    sums.grad_norm = share * report->grad_norm;
+    sums.clipped_norm = share * report->clipped_norm;
+    for (size_t head = 0; head < graph::kMaxLosses; ++head) {
+      sums.head_losses[head] = share * report->head_losses[head];
+    }
+  }
+  MP_RETURN_IF_ERROR(
+      communicator_->AllReduce(absl::MakeSpan(&sums.stop, sizeof(sums) / sizeof(double))));
+  report->stop_agreed = sums.stop > 0;
+  report->skipped = sums.skips > 0;
+  report->train_loss = sums.train_loss;
+  report->grad_norm = sums.grad_norm;
+  report->clipped_norm = sums.clipped_norm;
+  std::copy_n(sums.head_losses, graph::kMaxLosses, report->head_losses.begin());
+  state_.set_train_loss(report->train_loss);
+  state_.set_skipped_steps(skipped_before_round_ + static_cast<int64_t>(sums.skipped));
+  report->skipped_steps = state_.skipped_steps();
+  return absl::OkStatus();
 }
 
 void TrainingSession::SetUpdate() {
@@ -390,7 +453,7 @@ absl::Status TrainingSession::AgreeOnData(const data::MicroBatch& first, const H
     MP_RETURN_IF_ERROR(
         communicator_->AllReduce(absl::MakeSpan(agreed_), comm::ReduceOp::kSum, OwnDataRanks()));
   } else {
-    for (double& count : targets) count *= layout_.world;
+    for (double& count : targets) count *= layout_.world / plan().options.islands;
   }
   context_.many_targets = agreed_.back() > 0;
   for (size_t head = 0; head < heads.size(); ++head) {
@@ -430,7 +493,9 @@ void TrainingSession::Advance(absl::Span<const double> scalars, StepReport* repo
   state_.set_samples_consumed(state_.samples_consumed() + layout_.GlobalBatch());
   if (report->skipped) {
     state_.set_skipped_steps(state_.skipped_steps() + 1);
-  } else {
+  }
+  // Islands go by the same schedule, whichever of them skips a step.
+  if (!report->skipped || plan().options.outer_every > 0) {
     state_.set_schedule_step(state_.schedule_step() + 1);
   }
   state_.set_train_loss(report->train_loss);

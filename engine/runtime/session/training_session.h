@@ -93,7 +93,11 @@ struct StepReport {
   double communication_wait_seconds = 0;  // compute stream waiting for the communication stream
   double communication_seconds = 0;       // of that stream, waiting for other ranks included
   bool stop_agreed = false;  // some rank asked to stop: every rank stops after this step
-  data::SourceStats data;    // of this rank's training data, since the session was created
+  // All ranks have the same report but for times and data. With train.sync that is so where an
+  // outer step has followed: losses and norms are the islands' means then. Between two of them a
+  // report is of the rank's own island, and ranks do not stop.
+  bool of_all_ranks = true;
+  data::SourceStats data;  // of this rank's training data, since the session was created
 };
 
 struct EvaluationReport {
@@ -235,6 +239,12 @@ class TrainingSession {
   bool IsOnDisk(int part) const { return part + 1 < store_->parts(); }
   // What the context says of this step's update.
   void SetUpdate();
+  // train.sync: a round is what lies between two outer steps. After its last step all islands
+  // become one model, and agree on what their ranks report.
+  bool BeginsRound() const;
+  absl::Status BeginRound();
+  absl::Status EndRound(StepReport* report);
+  absl::Status AgreeOnRound(StepReport* report);
   absl::Status RunMicroSteps();
   // Of the step that is under way, or after which there is a validation.
   void Enter(Activity activity) {
@@ -288,6 +298,9 @@ class TrainingSession {
   bool has_parameters_ = false;
   bool base_given_ = false;      // since parameters last went to where steps find them
   bool in_micro_steps_ = false;  // that change the state
+  bool round_began_ = false;     // train.sync: there are anchors
+  bool stop_in_round_ = false;   // some rank of the island has asked to stop
+  int64_t skipped_before_round_ = 0;
   bool errors_differ_ = false;   // between the ranks, of gradients that travel as factors
   bool averages_taken_ = false;  // they lie where parameters do
   bool exchanging_ = false;      // either: an exchange of the two is under way, or has failed

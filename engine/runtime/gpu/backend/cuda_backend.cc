@@ -151,7 +151,7 @@ absl::StatusOr<BoundOp> CudaBackend::Bind(const plan::StepPlan& plan, const plan
   const int rank_of_job = services_.communicator == nullptr ? 0 : services_.communicator->rank();
   const int rank = plan.options.DataRank(rank_of_job);
   CudaBinding b{{plan, program, planned, memory_.arena, rank, memory_.host_arena, memory_.disk,
-                 plan.options.TensorRank(rank_of_job)},
+                 plan.options.TensorRank(rank_of_job), plan.options.IslandOf(rank_of_job)},
                 services_,
                 memory_};
   if (IsAttention(planned.op.kind)) {

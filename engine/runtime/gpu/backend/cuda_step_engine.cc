@@ -115,6 +115,11 @@ class CudaEngine : public StepEngine {
   }
   absl::Status GatherExchanged() override;
 
+  absl::Status KeepAnchors() override {
+    return anchor_->Run(Section::kMicroStep, {.last_micro_step = false});
+  }
+  absl::Status OuterStep() override;
+
   absl::Status BeginEvaluation() override;
   absl::StatusOr<const HostInputs*> NextEvaluationInputs() override;
   absl::Status EvaluateBatch(const StepContext& context) override;
@@ -134,8 +139,12 @@ class CudaEngine : public StepEngine {
   };
 
   Device& device() const { return *parts_.device; }
-  absl::Status Late() const;
-  absl::Status WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait);
+  absl::Status Late(absl::Duration patience) const;
+  absl::Status WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait) {
+    return WaitFor(parts_.timeout, wait);
+  }
+  absl::Status WaitFor(absl::Duration patience,
+                       absl::FunctionRef<absl::Status(absl::Duration)> wait);
   absl::Status Synchronize() {
     return WaitFor([this](absl::Duration timeout) { return train_->Synchronize(timeout); });
   }
@@ -170,6 +179,8 @@ class CudaEngine : public StepEngine {
   std::unique_ptr<DeviceExecutor> evaluate_;
   std::unique_ptr<DeviceExecutor> exchange_;
   std::unique_ptr<DeviceExecutor> gather_;
+  std::unique_ptr<DeviceExecutor> anchor_;
+  std::unique_ptr<DeviceExecutor> outer_;
   std::optional<StepPieces> pieces_;
 
   std::optional<Arena> host_arena_;  // pinned; where something is offloaded
@@ -321,6 +332,11 @@ absl::Status CudaEngine::Bind() {
   MP_ASSIGN_OR_RETURN(gather_,
                       DeviceExecutor::Create(plan_, plan_.gather, &*backend_, parts_.device.get(),
                                              streams_, memory_.arena));
+  MP_ASSIGN_OR_RETURN(anchor_,
+                      DeviceExecutor::Create(plan_, plan_.anchor, &*backend_, parts_.device.get(),
+                                             streams_, memory_.arena));
+  MP_ASSIGN_OR_RETURN(outer_, DeviceExecutor::Create(plan_, plan_.outer, &*backend_,
+                                                     parts_.device.get(), streams_, memory_.arena));
   pieces_.emplace(StepPiecesOptions{.device = parts_.device.get(),
                                     .train = &plan_.train,
                                     .capture = parts_.capture,
@@ -364,9 +380,9 @@ absl::StatusOr<CudaEngine::Slot> CudaEngine::MakeSlot(const data::TrainingData& 
 
 // Without peers it is the device that hangs. With them all are in one collective, but for those who
 // have not come to it. Of a pipeline's stages, whose programs differ, only the steps compare.
-absl::Status CudaEngine::Late() const {
+absl::Status CudaEngine::Late(absl::Duration patience) const {
   std::string text =
-      absl::StrCat("the GPU's work is not done after ", absl::FormatDuration(parts_.timeout));
+      absl::StrCat("the GPU's work is not done after ", absl::FormatDuration(patience));
   const std::optional<StepPieces::UnderWay> now = pieces_->FirstUnderWay();
   if (now) absl::StrAppend(&text, "; under way: ", DescribeOp(plan_.train, now->op));
   if (host_communicator_->world() == 1) return DeviceFailure(absl::InternalError(text));
@@ -383,9 +399,10 @@ absl::Status CudaEngine::Late() const {
 
 // In pieces, since a communicator may know of a peer that the device waits for in vain. Nothing is
 // left on the device for ever then: it would not even be given up.
-absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)> wait) {
+absl::Status CudaEngine::WaitFor(absl::Duration patience,
+                                 absl::FunctionRef<absl::Status(absl::Duration)> wait) {
   constexpr absl::Duration kPiece = absl::Seconds(1);
-  const absl::Time deadline = SteadyNow() + parts_.timeout;
+  const absl::Time deadline = SteadyNow() + patience;
   while (true) {
     const absl::Status status = wait(std::min(kPiece, parts_.timeout));
     if (!absl::IsDeadlineExceeded(status)) return status;
@@ -393,7 +410,7 @@ absl::Status CudaEngine::WaitFor(absl::FunctionRef<absl::Status(absl::Duration)>
     // Aborted, though the device still waits for a peer.
     const absl::Status aborted = host_communicator_->Check();
     if (aborted.ok() && SteadyNow() < deadline) continue;
-    const absl::Status late = aborted.ok() ? Late() : aborted;
+    const absl::Status late = aborted.ok() ? Late(patience) : aborted;
     device().DropGraphs();  // as in the destructor; nothing runs after this
     communicators_.Abort(late.message());
     return late;
@@ -544,6 +561,16 @@ absl::Status CudaEngine::GatherExchanged() {
   MP_RETURN_IF_ERROR(gather_->Run(Section::kMicroStep, {.last_micro_step = false}));
   MP_RETURN_IF_ERROR(Synchronize());
   return communicators_.Health();
+}
+
+absl::Status CudaEngine::OuterStep() {
+  updating_ = true;
+  MP_RETURN_IF_ERROR(outer_->Run(Section::kMicroStep, {.last_micro_step = false}));
+  MP_RETURN_IF_ERROR(WaitFor(
+      kIslandPatience, [this](absl::Duration timeout) { return outer_->Synchronize(timeout); }));
+  MP_RETURN_IF_ERROR(communicators_.Health());
+  updating_ = false;
+  return absl::OkStatus();
 }
 
 absl::Status CudaEngine::BeginEvaluation() {

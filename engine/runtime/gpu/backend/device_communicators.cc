@@ -25,7 +25,7 @@ Collective ByteBetween(Collective::Kind kind, Stream stream, int ranks, int peer
 }  // namespace
 
 absl::Status DeviceCommunicators::Open(const plan::StepPlan& plan, const ConnectDevices& connect) {
-  if (plan.options.Ranks() == 1) return absl::OkStatus();
+  if (plan.options.AllRanks() == 1) return absl::OkStatus();
   const auto open = [&](Stream stream) -> absl::Status {
     MP_ASSIGN_OR_RETURN(of_stream_[static_cast<size_t>(stream)], connect(plan, stream));
     return absl::OkStatus();
@@ -67,7 +67,7 @@ absl::Status DeviceCommunicators::ConnectStages(const plan::StepPlan& plan, int 
   if (options.pipeline == 1) return absl::OkStatus();
   const auto enqueue = [&](Collective::Kind kind, Stream stream, int peer_stage) {
     const int peer = rank + (peer_stage - options.stage) * options.tensor;
-    const Collective call = ByteBetween(kind, stream, options.Ranks(), peer);
+    const Collective call = ByteBetween(kind, stream, options.AllRanks(), peer);
     const char* byte = arena + call.offset;
     const StreamId id = streams.Of(stream);
     return device->Enqueue(

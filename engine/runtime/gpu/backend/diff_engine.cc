@@ -93,6 +93,8 @@ class Differ : public StepEngine {
 
   absl::Status ExchangeAverages(bool) override { return NoEvaluation(); }
   absl::Status GatherExchanged() override { return NoEvaluation(); }
+  absl::Status KeepAnchors() override { return NoEvaluation(); }
+  absl::Status OuterStep() override { return NoEvaluation(); }
   absl::Status BeginEvaluation() override { return NoEvaluation(); }
   absl::StatusOr<const HostInputs*> NextEvaluationInputs() override { return NoEvaluation(); }
   absl::Status EvaluateBatch(const StepContext&) override { return NoEvaluation(); }

@@ -62,22 +62,24 @@ std::vector<comm::RankSet> RankSetsOfStages(const plan::StepPlan& plan, int rank
   const plan::PlanOptions& options = plan.options;
   const int data_rank = options.DataRank(rank), tensor_rank = options.TensorRank(rank);
   const auto among = [&](const comm::RankSet& data_ranks) {
-    return AmongAllRanks(options, data_ranks, tensor_rank);
+    return AmongAllRanks(options, data_ranks, rank);
   };
   std::vector<comm::RankSet> sets;
   const auto add = [&](const comm::RankSet& set) {
-    if (set.count == 1 || set.count == options.Ranks()) return;
+    if (set.count == 1 || set.count == options.AllRanks()) return;
     if (std::find(sets.begin(), sets.end(), set) == sets.end()) sets.push_back(set);
   };
   const int shards = options.Shards();
+  add(IslandRanks(options, rank));
+  add(AmongIslands(options, rank));
   add(shards == 1 ? DataRanks(options, rank) : among(ShardRanks(options, data_rank)));
   add(among({data_rank % shards, options.Replicas(), shards}));
   add(among(ContextRanks(options, data_rank)));
   add({rank - tensor_rank, options.tensor, 1});
   const int sharers = SharersOf(plan);
   add({rank - tensor_rank % sharers, sharers, 1});
-  const comm::RankSet outer = OuterStages(options, data_rank, tensor_rank);
-  if (outer.count == options.Ranks()) return sets;
+  const comm::RankSet outer = OuterStages(options, rank);
+  if (outer.count == options.AllRanks()) return sets;
   const bool in_it = options.stage == 0 || options.IsLastStage();
   sets.push_back(in_it ? outer : comm::RankSet{});
   return sets;
@@ -93,7 +95,7 @@ absl::StatusOr<std::vector<comm::RankSet>> RankSetsOf(const plan::StepPlan& plan
   for (const plan::Program* program : plan.Programs()) {
     for (const plan::PlannedOp& op : program->ops) {
       MP_ASSIGN_OR_RETURN(const auto call, CollectiveOf(plan, *program, op, rank));
-      if (!call.has_value() || call->among.count == plan.options.Ranks()) continue;
+      if (!call.has_value() || call->among.count == plan.options.AllRanks()) continue;
       if (std::find(sets.begin(), sets.end(), call->among) != sets.end()) continue;
       sets.push_back(call->among);
     }
