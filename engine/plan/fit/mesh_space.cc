@@ -65,14 +65,19 @@ std::vector<int> StagesFor(std::vector<int> stages, int sharing, int pipeline) {
   return stages;
 }
 
-// Whether every rank could be in one is not looked at.
+// Whether every rank could be in one is not looked at. Of interleaved ones each has twice as many
+// chunks as the one before: a bubble half as long.
 std::vector<PipelineChoice> EveryPipeline(const v1::JobSpec& spec) {
   std::vector<PipelineChoice> pipelines = {{}};
   const int ranks = spec.resources().ranks();
+  const int64_t layers = SizesOf(spec.model()).layers;
   for (int stages = 2; stages <= std::min<int64_t>(kMaxStages, ranks); ++stages) {
-    if (ranks % stages != 0 || stages > SizesOf(spec.model()).layers) continue;
+    if (ranks % stages != 0 || stages > layers) continue;
     pipelines.push_back({stages, PipelineSchedule::kOneForwardOneBackward});
     pipelines.push_back({stages, PipelineSchedule::kZeroBubble});
+    for (int chunks = 2; chunks <= kMaxChunks && stages * chunks <= layers; chunks *= 2) {
+      pipelines.push_back({stages, PipelineSchedule::kInterleaved, chunks});
+    }
   }
   return pipelines;
 }

@@ -20,6 +20,12 @@ std::string GroupText(int group) { return group == 0 ? "all" : absl::StrCat(grou
 
 const char* OffloadText(bool offload) { return offload ? "host" : "none"; }
 
+std::string ScheduleText(const Setting& setting) {
+  if (setting.pipeline == 1) return "-";
+  return absl::StrCat(Name(setting.schedule),
+                      setting.chunks > 1 ? absl::StrCat(" x ", setting.chunks) : "");
+}
+
 // "1.23 M": three digits.
 std::string Figure(double value) {
   constexpr std::array<const char*, 6> kUnits = {"", " k", " M", " G", " T", " P"};
@@ -30,9 +36,8 @@ std::string Figure(double value) {
 
 // What differs from the choice alone.
 std::string SettingText(int ranks, const Setting& setting) {
-  const std::string chunks = setting.chunks > 1 ? absl::StrCat(" x ", setting.chunks) : "";
   const std::string schedule =
-      setting.pipeline > 1 ? absl::StrCat(" (", Name(setting.schedule), chunks, ")") : "";
+      setting.pipeline > 1 ? absl::StrCat(" (", ScheduleText(setting), ")") : "";
   return absl::StrCat(MeshText(ranks, setting), schedule, ", ZeRO stage ", setting.stage,
                       ", group ", GroupText(setting.group), ", recompute ", Name(setting.recompute),
                       ", micro-batch ", setting.micro, ", accumulation ", setting.accumulation,
@@ -88,7 +93,7 @@ std::vector<RateText> RatesOf(const RankPlace& place) {
 
 // Of the columns that only pipelines have.
 std::string PipelineColumns(const std::string& schedule, const std::string& bubble, bool shown) {
-  return shown ? absl::StrFormat(" %-11s %9s", schedule, bubble) : "";
+  return shown ? absl::StrFormat(" %-14s %9s", schedule, bubble) : "";
 }
 
 void AppendBest(const SearchResult& result, std::string* text) {
@@ -107,9 +112,8 @@ void AppendBest(const SearchResult& result, std::string* text) {
   for (const RankedSetting& ranked : result.best) {
     const Setting& s = ranked.setting;
     const StepEstimate& e = ranked.estimate;
-    const std::string of_pipeline =
-        PipelineColumns(s.pipeline > 1 ? Name(s.schedule) : "-",
-                        s.pipeline > 1 ? HumanSeconds(e.bubble_seconds) : "-", pipelines);
+    const std::string of_pipeline = PipelineColumns(
+        ScheduleText(s), s.pipeline > 1 ? HumanSeconds(e.bubble_seconds) : "-", pipelines);
     absl::StrAppendFormat(
         text, "%2d %-*s%s %5d %5s %-9s %5d %5d %-7s %10s %9s %9s %10s %9s %5.1f%%\n", ++number,
         mesh, MeshText(result.ranks, s), of_pipeline, s.stage, GroupText(s.group),

@@ -6,7 +6,7 @@ import milepost
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration, set_seed
-from common import GPT, Text, say_result
+from common import GPT, Text, final_loss, say_result
 
 EPOCHS, EVERY = 2, 20
 # Else a rank that goes on within an epoch would draw another order of samples.
@@ -55,8 +55,7 @@ for epoch in range(step // len(loader), EPOCHS):
             break
     if stop:
         break
-if step == total:
-    last = accelerator.reduce(loss.detach(), reduction="mean")
-    if accelerator.is_main_process:
-        say_result(last, accelerator.unwrap_model(model).state_dict().items())
+if step == total and accelerator.is_main_process:
+    whole = accelerator.unwrap_model(model)
+    say_result(final_loss(whole), whole.state_dict().items())
 accelerator.end_training()

@@ -4,7 +4,7 @@ import argparse
 import milepost
 import torch
 import torch.distributed as dist
-from common import GPT, Text, say_result
+from common import GPT, Text, final_loss, say_result
 from torch.nn.parallel import DistributedDataParallel
 
 parser = argparse.ArgumentParser()
@@ -51,8 +51,6 @@ while step < args.steps:
         milepost.checkpoint.save(state, step, per_rank=own)
     if stop:
         break
-if step == args.steps:
-    dist.all_reduce(loss)
-    if rank == 0:
-        say_result(loss / world, model.state_dict().items())
+if step == args.steps and rank == 0:
+    say_result(final_loss(model), model.state_dict().items())
 dist.destroy_process_group()

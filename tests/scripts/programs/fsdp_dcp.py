@@ -6,7 +6,7 @@ import milepost.dcp
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from common import GPT, Text, say_result
+from common import GPT, Text, final_loss, say_result
 from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model_state_dict,
                                                      get_state_dict, set_state_dict)
 from torch.distributed.checkpoint.stateful import Stateful
@@ -78,8 +78,8 @@ while step < args.steps:
 if saving is not None:
     saving.result()
 if step == args.steps:
-    dist.all_reduce(loss)
+    loss = final_loss(model)
     whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     if rank == 0:
-        say_result(loss / world, whole.items())
+        say_result(loss, whole.items())
 dist.destroy_process_group()

@@ -3,7 +3,7 @@ import os
 
 import lightning
 import torch
-from common import GPT, Text, say_result
+from common import GPT, Text, final_loss, say_result
 from lightning.pytorch.callbacks import ModelCheckpoint
 from milepost.lightning import MilepostCallback, MilepostCheckpointIO, resume_path
 
@@ -12,12 +12,10 @@ class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.model = GPT()
-        self.last = None
 
     def training_step(self, batch, index):
         loss = self.model(*batch)
         self.log("train_loss", loss)
-        self.last = loss.detach()
         return loss
 
     def configure_optimizers(self):
@@ -36,6 +34,5 @@ start = resume_path()
 print("goes on with", start, flush=True)
 loader = torch.utils.data.DataLoader(Text(512), batch_size=8, shuffle=True)
 trainer.fit(module, loader, ckpt_path=start)
-last = trainer.strategy.reduce(module.last, reduce_op="mean")
 if trainer.is_global_zero and not trainer.should_stop:
-    say_result(last, module.state_dict().items())
+    say_result(final_loss(module.model), module.state_dict().items())
