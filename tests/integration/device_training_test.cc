@@ -106,16 +106,19 @@ TEST(DeviceTraining, IslandsTrainAsOnTheCpu) {
     int ranks = 2;
     int stage = 0;
     int tensor = 1;
+    int pipeline = 1;
   };
-  for (const Islands& c :
-       {Islands{v1::PRECISION_FP32}, Islands{v1::PRECISION_BF16, 4, 1},
-        Islands{v1::PRECISION_BF16, 4, 3}, Islands{v1::PRECISION_FP32, 4, 1, 2}}) {
+  for (const Islands& c : {Islands{v1::PRECISION_FP32}, Islands{v1::PRECISION_BF16, 4, 1},
+                           Islands{v1::PRECISION_BF16, 4, 3}, Islands{v1::PRECISION_FP32, 4, 1, 2},
+                           Islands{v1::PRECISION_FP32, 4, 1, 1, 2}}) {
     v1::JobSpec spec = job.Spec({.ranks = c.ranks,
                                  .tensor = c.tensor,
+                                 .pipeline = c.pipeline,
                                  .stage = c.stage,
                                  .precision = c.precision,
+                                 .global_batch = 4,
                                  .micro_batch = 1,
-                                 .layers = 1,
+                                 .layers = 2,
                                  .steps = 4});
     spec.mutable_train()->mutable_sync()->set_every(2);
     spec.mutable_train()->mutable_sync()->set_islands(2);

@@ -65,8 +65,9 @@ RankPlace PlaceOf(const v1::JobSpec& spec, int64_t bytes) {
 }
 
 std::string InShort(const Setting& s) {
-  return absl::StrCat(s.pipeline, Name(s.schedule), "/", s.tensor, "/", s.context, "/", s.micro,
-                      "/", s.stage, "/", s.group, "/", Name(s.recompute), s.offload ? "/host" : "");
+  return absl::StrCat(s.pipeline, Name(s.schedule), s.chunks, "/", s.tensor, "/", s.context, "/",
+                      s.micro, "/", s.stage, "/", s.group, "/", Name(s.recompute),
+                      s.offload ? "/host" : "");
 }
 
 // Every candidate, planned as a whole.
@@ -168,7 +169,7 @@ TEST(MeshSearch, FindsThePipelineThatPlanningEverythingFinds) {
   space.stages = {1, 3};
   space.offloads = {false};
   std::erase_if(space.pipelines, [](const PipelineChoice& one) { return one.stages > 4; });
-  ASSERT_EQ(space.pipelines.size(), 5u);
+  ASSERT_EQ(space.pipelines.size(), 8u);
   ExpectAsGoodAsEverything(spec, space);
 }
 
@@ -183,7 +184,7 @@ TEST(MeshSearch, FindsTheContextRanksThatPlanningEverythingFinds) {
   std::erase_if(space.pipelines, [](const PipelineChoice& one) {
     return one.stages > 2 || one.schedule == PipelineSchedule::kZeroBubble;
   });
-  ASSERT_EQ(space.pipelines.size(), 2u);
+  ASSERT_EQ(space.pipelines.size(), 4u);
   ExpectAsGoodAsEverything(spec, space);
 }
 

@@ -129,17 +129,19 @@ double SumOf(const StepCosts& step, const Runs& runs, const DeviceProfile& profi
 // among others as they are in a longer step. Where parameters are gathered, passes that share
 // gathers with the one before take less time than others: forwards behind a backward less than the
 // first ones, of which there are up to as many as stages and which therefore must be the fewer. In
-// a zero-bubble step passes of all kinds follow each other in no such order: only all of them tell.
-// The first stage of an interleaved pipeline keeps less than two rounds of its forwards; whole
-// rounds are alike.
+// zero-bubble and interleaved steps passes of all kinds, or chunks, follow each other in no such
+// order: only all of them tell. The first stage of an interleaved pipeline keeps less than two
+// rounds of its forwards; whole rounds are alike.
 int64_t DraftedMicroBatches(const PlanOptions& options) {
   const int64_t stages = options.pipeline;
+  const bool plain = options.schedule == PipelineSchedule::kOneForwardOneBackward;
+  if (options.ShardsParameters()) {
+    return plain ? std::min(options.accumulation, 2 * stages + 1) : options.accumulation;
+  }
   if (options.schedule == PipelineSchedule::kInterleaved) {
     return std::min(options.accumulation, 3 * stages + options.accumulation % stages);
   }
-  if (!options.ShardsParameters()) return std::min(options.accumulation, stages + 3);
-  if (options.schedule == PipelineSchedule::kZeroBubble) return options.accumulation;
-  return std::min(options.accumulation, 2 * stages + 1);
+  return std::min(options.accumulation, stages + 3);
 }
 
 absl::StatusOr<ScaledDraft> DraftStages(const v1::JobSpec& spec, const RankPlace& place) {

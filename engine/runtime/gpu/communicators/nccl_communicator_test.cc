@@ -175,8 +175,45 @@ TEST(NcclCommunicator, AMeshHasASetForEachOfItsAxes) {
   }
 }
 
+std::vector<Collective> CallsOf(const plan::StepPlan& plan, int rank) {
+  absl::StatusOr<std::vector<Collective>> calls = CollectivesOfStep(plan, rank);
+  EXPECT_TRUE(calls.ok()) << calls.status();
+  for (const plan::PlannedOp& op : plan.outer.ops) {
+    const auto call = CollectiveOf(plan, plan.outer, op, rank);
+    EXPECT_TRUE(call.ok()) << call.status();
+    if (call->has_value()) calls->push_back(**call);
+  }
+  return *std::move(calls);
+}
+
 // Stages call different sets, and every rank splits off as many, in one order.
-TEST(NcclCommunicator, StagesHaveTheSetsOfAllTheirCalls) {
+void ExpectTheSetsOfAllCalls(const v1::JobSpec& spec) {
+  const int ranks = spec.resources().ranks();
+  std::vector<std::vector<comm::RankSet>> sets;
+  for (int rank = 0; rank < ranks; ++rank) {
+    plan::PlanOptions of_stage = *plan::OptionsFromSpec(spec, 1);
+    of_stage.stage = of_stage.StageOf(rank);
+    const plan::StepPlan plan = *plan::PlanTraining(spec, of_stage);
+    sets.push_back(*RankSetsOf(plan, rank));
+    EXPECT_TRUE(RankSetsOf(plan, rank, plan::Stream::kStageGradients)->empty());
+    const std::vector<comm::RankSet>& own = sets.back();
+    for (const Collective& call : CallsOf(plan, rank)) {
+      EXPECT_TRUE(call.among.count == ranks ||
+                  std::find(own.begin(), own.end(), call.among) != own.end())
+          << call.among.count << " ranks from " << call.among.first << " by " << call.among.stride;
+    }
+  }
+  for (const std::vector<comm::RankSet>& own : sets) {
+    ASSERT_EQ(own.size(), sets[0].size());
+    for (size_t i = 0; i < own.size(); ++i) {
+      for (int peer = 0; peer < own[i].count; ++peer) {
+        EXPECT_EQ(sets[own[i].RankAt(peer)][i], own[i]);
+      }
+    }
+  }
+}
+
+TEST(NcclCommunicator, StagesAndIslandsHaveTheSetsOfAllTheirCalls) {
   const TinyJob job;
   for (const TinyOptions& tiny :
        {TinyOptions{.ranks = 4, .tensor = 2, .pipeline = 2}, TinyOptions{.ranks = 3, .pipeline = 3},
@@ -186,34 +223,20 @@ TEST(NcclCommunicator, StagesHaveTheSetsOfAllTheirCalls) {
         TinyOptions{.ranks = 12, .pipeline = 3, .context = 2, .stage = 3, .group = 2},
         TinyOptions{.ranks = 24, .tensor = 2, .pipeline = 3, .context = 2, .stage = 0},
         TinyOptions{.ranks = 24, .tensor = 4, .pipeline = 3, .llama = true, .kv_heads = 2}}) {
-    TinyOptions options = tiny;
-    options.layers = 3;
-    options.micro_batch = 1;
-    const v1::JobSpec spec = job.Spec(options);
-    std::vector<std::vector<comm::RankSet>> sets;
-    for (int rank = 0; rank < tiny.ranks; ++rank) {
-      plan::PlanOptions of_stage = *plan::OptionsFromSpec(spec, 1);
-      of_stage.stage = of_stage.StageOf(rank);
-      const plan::StepPlan plan = *plan::PlanTraining(spec, of_stage);
-      sets.push_back(*RankSetsOf(plan, rank));
-      EXPECT_TRUE(RankSetsOf(plan, rank, plan::Stream::kStageGradients)->empty());
-      const std::vector<comm::RankSet>& own = sets.back();
-      const auto calls = CollectivesOfStep(plan, rank);
-      ASSERT_TRUE(calls.ok()) << calls.status();
-      for (const Collective& call : *calls) {
-        EXPECT_TRUE(call.among.count == tiny.ranks ||
-                    std::find(own.begin(), own.end(), call.among) != own.end())
-            << call.among.count << " ranks from " << call.among.first << " by "
-            << call.among.stride;
+    for (const int islands : {1, 3}) {
+      TinyOptions options = tiny;
+      options.ranks *= islands;
+      options.layers = 3;
+      options.micro_batch = 1;
+      v1::JobSpec spec = job.Spec(options);
+      if (islands > 1) {
+        spec.mutable_train()->mutable_sync()->set_every(5);
+        spec.mutable_train()->mutable_sync()->set_islands(islands);
+        NormalizeJobSpec(&spec);
+        ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
       }
-    }
-    for (const std::vector<comm::RankSet>& own : sets) {
-      ASSERT_EQ(own.size(), sets[0].size());
-      for (size_t i = 0; i < own.size(); ++i) {
-        for (int peer = 0; peer < own[i].count; ++peer) {
-          EXPECT_EQ(sets[own[i].RankAt(peer)][i], own[i]);
-        }
-      }
+      SCOPED_TRACE(testing::Message() << islands << " islands of " << tiny.ranks << " ranks");
+      ExpectTheSetsOfAllCalls(spec);
     }
   }
 }
