@@ -44,6 +44,30 @@ TEST_F(PoolTest, AGangIsInOnePool) {
   }
 }
 
+// Two islands of four ranks, in racks with three hosts of two slots each: each island in one rack,
+// and its tensor ranks on one host.
+TEST_F(PoolTest, AnIslandIsInOneRack) {
+  for (int host = 0; host < 6; ++host) {
+    v1::Hello hello = MakeHello(absl::StrCat("h", host), 2, /*incarnation=*/1);
+    (*hello.mutable_labels())["rack"] = host < 3 ? "east" : "west";
+    Do(WorkerHello{hello});
+  }
+  JobSubmitted event{.spec = Spec(8)};
+  event.spec.mutable_resources()->mutable_mesh()->set_tensor(2);
+  event.spec.mutable_train()->mutable_sync()->set_islands(2);
+  const std::string job = Do(event).job;
+  ASSERT_TRUE(Starts(job));
+  const auto worker_of = [&](int rank) { return Record(job).ranks(rank).worker(); };
+  const auto rack_of = [&](int rank) {
+    return RackOf(state.FindWorker(worker_of(rank))->worker());
+  };
+  for (int rank = 0; rank < 8; ++rank) {
+    EXPECT_EQ(rack_of(rank), rack_of(rank / 4 * 4)) << rank;
+    EXPECT_EQ(worker_of(rank), worker_of(rank / 2 * 2)) << rank;
+  }
+  EXPECT_NE(rack_of(0), rack_of(4));
+}
+
 TEST_F(PoolTest, AJobGetsSlotsOfItsPoolAlone) {
   Connect("none", 4);
   Join("a100", "a", 2);

@@ -52,6 +52,7 @@ struct Demand {
   int wanted = 0;  // what it had before it had to start again, or is to grow to
   std::vector<std::string> last_workers;  // which it has run on, and had better again
   bool elsewhere = false;                 // or rather not: it has failed there more than once
+  int islands = 1;                        // of equal size, each of which had better be in one rack
   // Views of its spec, which outlives the pass; empty: any.
   absl::string_view pool;
   absl::string_view device_model;

@@ -227,6 +227,23 @@ class Pass {
     return TryStart(demand, {demand.ranks, demand.slot_bytes}, pools);
   }
 
+  static std::vector<PlacedRank> FindIn(const Demand& demand, const GangSize& size,
+                                        SlotPool& pool) {
+    const auto find = [&](SlotPool& in, int ranks) {
+      return demand.elsewhere ? in.FindElsewhere(ranks, size.slot_bytes, demand.last_workers)
+                              : in.Find(ranks, size.slot_bytes, demand.last_workers);
+    };
+    if (demand.islands == 1 || size.ranks % demand.islands != 0) return find(pool, size.ranks);
+    SlotPool rest = pool;
+    std::vector<PlacedRank> found;
+    for (int island = 0; island < demand.islands; ++island) {
+      const std::vector<PlacedRank> placed = find(rest, size.ranks / demand.islands);
+      rest.Take(placed);
+      found.insert(found.end(), placed.begin(), placed.end());
+    }
+    return found;
+  }
+
   // Of the pools where it fits and delays nobody: the one where it takes the fewest hosts, then the
   // one with the fewest free slots; before that, where it is to go elsewhere, the one where it
   // takes the fewest slots of the hosts that it had. One that backs off keeps the slots for itself.
@@ -238,11 +255,8 @@ class Pass {
     for (SlotPool* pool : pools) {
       const int free = pool->CountFree(size.slot_bytes);
       if (free < size.ranks || reserved_.Delays(pool->slot_class(), size.ranks, release)) continue;
-      const std::vector<std::string>& last = demand.last_workers;
-      std::vector<PlacedRank> found = demand.elsewhere
-                                          ? pool->FindElsewhere(size.ranks, size.slot_bytes, last)
-                                          : pool->Find(size.ranks, size.slot_bytes, last);
-      const int again = demand.elsewhere ? CountOn(found, last) : 0;
+      std::vector<PlacedRank> found = FindIn(demand, size, *pool);
+      const int again = demand.elsewhere ? CountOn(found, demand.last_workers) : 0;
       const std::tuple<int, int, int> key = {again, CountHosts(found), free};
       if (best != nullptr && key >= best_key) continue;
       best = pool;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/proto_time.h"
+#include "common/spec/sizes.h"
 #include "coordinator/core/scheduler.h"
 #include "coordinator/core/transition.h"
 #include "coordinator/core/wait_reason.h"
@@ -234,6 +235,7 @@ class Inputs {
                      .device_model = job.spec().resources().device_model(),
                      .admission = AdmissionOf(record),
                      .winding_up = !record.ranks().empty()};
+    demand.islands = Islands(record.job().spec());
     demand.last_workers.assign(record.last_workers().begin(), record.last_workers().end());
     // Once it may be anything, and what these hosts keep in memory makes the next start cheap.
     demand.elsewhere = job.state() == v1::JOB_STATE_RECOVERING && job.failures() >= kFailuresToMove;
