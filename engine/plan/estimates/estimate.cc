@@ -468,6 +468,7 @@ void Finish(const StepCosts& step, const DeviceProfile& profile,
     const double part = estimate->outer_seconds / static_cast<double>(o.outer_every);
     estimate->seconds += part;
     estimate->exposed_seconds += part;
+    estimate->communication_seconds += part;
   }
   estimate->tokens_per_second = static_cast<double>(o.TokensOfStep()) / estimate->seconds;
   estimate->mfu = step.flops_per_step / (estimate->seconds * RateOf(profile, o.compute_dtype).peak);

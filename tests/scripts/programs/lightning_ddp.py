@@ -8,6 +8,25 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from milepost.lightning import MilepostCallback, MilepostCheckpointIO, resume_path
 
 
+class Loader(torch.utils.data.DataLoader):
+    """Goes on within an epoch: Lightning keeps the state of loaders that have one, and lets others
+    begin the epoch again."""
+
+    given = skipped = 0  # batches of the epoch
+
+    def __iter__(self):
+        skip, self.skipped = self.skipped, 0
+        for self.given, batch in enumerate(super().__iter__(), start=1):
+            if self.given > skip:
+                yield batch
+
+    def state_dict(self):
+        return {"given": self.given % len(self)}
+
+    def load_state_dict(self, state):
+        self.skipped = state["given"]
+
+
 class Module(lightning.LightningModule):
     def __init__(self):
         super().__init__()
@@ -32,7 +51,7 @@ trainer = lightning.Trainer(
 )
 start = resume_path()
 print("goes on with", start, flush=True)
-loader = torch.utils.data.DataLoader(Text(512), batch_size=8, shuffle=True)
+loader = Loader(Text(512), batch_size=8, shuffle=True)
 trainer.fit(module, loader, ckpt_path=start)
 if trainer.is_global_zero and not trainer.should_stop:
     say_result(final_loss(module.model), module.state_dict().items())
