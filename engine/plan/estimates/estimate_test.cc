@@ -135,6 +135,28 @@ TEST(Estimate, RunsMicroStepsAsTheExecutorDoes) {
 }
 
 // Links: within a host, across with every rank's adapter, and replicas with fewer ranks a host.
+// Each step has a part of the outer one that follows many of them.
+TEST(Estimate, StepsShareAnOuterStep) {
+  StepPlan plan = PlanOf({{.flops = 10}}, /*accumulation=*/2);
+  const double alone = EstimateStep(plan, Unit()).seconds;
+  plan.options.islands = 2;
+  plan.options.outer_every = 4;
+  PlannedOp sum, update;
+  sum.op.kind = OpKind::kAverageIslands;
+  sum.stream = Stream::kCommunication;
+  sum.wire_bytes = 8;
+  update.op.kind = OpKind::kOuterUpdate;
+  update.wait_for = {0};
+  update.bytes = 4;
+  plan.outer.ops = {sum, update};
+  const StepEstimate e = EstimateStep(plan, Unit());
+  EXPECT_DOUBLE_EQ(e.outer_seconds, 12);
+  EXPECT_DOUBLE_EQ(e.seconds, alone + 3);
+  EXPECT_DOUBLE_EQ(e.exposed_seconds, 3);
+  EXPECT_DOUBLE_EQ(e.communication_seconds, 3);
+  EXPECT_DOUBLE_EQ(e.tokens_per_second, 2 * 2 * 2 * 10 / e.seconds) << "of both islands";
+}
+
 TEST(Estimate, CollectivesUseTheLinksTheyCross) {
   DeviceProfile profile = Unit();
   profile.host_bandwidth = 100;

@@ -104,6 +104,17 @@ TEST(Links, DataRanksLieTensorRanksApart) {
   EXPECT_EQ(Who(OpKind::kAverageStatistics, {.world = 16, .stage = 1, .group = 8}, 8), Pair(16, 8));
 }
 
+// Two islands of 16 ranks, on hosts of 8: of each rank its like is elsewhere. And of four.
+TEST(Links, IslandsMeetAcrossHosts) {
+  PlanOptions options = {.islands = 2, .world = 16};
+  const auto who = [&] { return ParticipantsOf(OpKind::kAverageIslands, options, 8); };
+  EXPECT_EQ(Pair(who().ranks, who().on_a_host), Pair(2, 1));
+  options = {.islands = 4, .world = 4};
+  EXPECT_EQ(Pair(who().ranks, who().on_a_host), Pair(4, 2));
+  options = {.islands = 4, .world = 2};
+  EXPECT_EQ(Pair(who().ranks, who().on_a_host), Pair(4, 4));
+}
+
 // Groups of 6 on hosts of 8: the second one has two ranks on the first host and four on the next.
 TEST(Links, AGroupThatLiesAcrossHostsIsHeldUpByItsSmallestPart) {
   EXPECT_EQ(Who(OpKind::kGatherParameters, {.world = 24, .stage = 3, .group = 6}, 8), Pair(6, 2));
