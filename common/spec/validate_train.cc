@@ -365,6 +365,28 @@ void CheckBaseQuantization(const v1::JobSpec& spec, Checker* check) {
   }
 }
 
+namespace {
+
+void CheckInitialWeights(const v1::JobSpec& spec, Checker* check) {
+  const v1::TrainSpec& train = spec.train();
+  if (!train.init_from().empty()) CheckPath("train.init_from", train.init_from(), check);
+  if (spec.model().has_lora() && train.init_from().empty()) {
+    check->Add("model.lora",
+               "adapts weights that are there already: give their folder, as train.init_from or "
+               "as model.hugging_face");
+  }
+  // Of adapters the one brings what they adapt, the other the adapters; with preferences the one
+  // brings what the other is compared with.
+  if (!KeepsInitialWeights(spec) && !train.init_from().empty() &&
+      !spec.checkpoint().resume_from().empty()) {
+    check->Add(
+        "train.init_from",
+        "given beside checkpoint.resume_from, which brings all parameters: keep one of them");
+  }
+}
+
+}  // namespace
+
 void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   const v1::TrainSpec& train = spec.train();
   if (spec.model().has_lora()) CheckBaseQuantization(spec, check);
@@ -404,20 +426,7 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
     check->Add(problem.field, problem.what);
   }
   CheckSchedule(train, check);
-  if (!train.init_from().empty()) CheckPath("train.init_from", train.init_from(), check);
-  if (spec.model().has_lora() && train.init_from().empty()) {
-    check->Add("model.lora",
-               "adapts weights that are there already: give their folder, as train.init_from or "
-               "as model.hugging_face");
-  }
-  // Of adapters the one brings what they adapt, the other the adapters; with preferences the one
-  // brings what the other is compared with.
-  if (!KeepsInitialWeights(spec) && !train.init_from().empty() &&
-      !spec.checkpoint().resume_from().empty()) {
-    check->Add(
-        "train.init_from",
-        "given beside checkpoint.resume_from, which brings all parameters: keep one of them");
-  }
+  CheckInitialWeights(spec, check);
   check->Real("train.clip_norm", train.clip_norm(), 0, 1e6);
   if (!v1::OnNonfinite_IsValid(train.on_nonfinite()) || train.on_nonfinite() == 0) {
     check->Add("train.on_nonfinite", "expected skip or fail");

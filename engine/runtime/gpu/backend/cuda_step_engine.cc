@@ -13,7 +13,6 @@
 #include "engine/comm/agreement.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/missing_ranks.h"
-#include "engine/plan/estimates/estimate.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/planner/planner.h"
 #include "engine/runtime/executor/arena.h"
@@ -212,10 +211,8 @@ CudaEngine::~CudaEngine() {
   parts_.graphs.reset();
   parts_.products.reset();
   parts_.device.reset();
-  train_.reset();  // host work that was under way was its
-  evaluate_.reset();
-  exchange_.reset();
-  gather_.reset();
+  // Host work that was under way was theirs.
+  for (auto* each : {&train_, &evaluate_, &exchange_, &gather_, &anchor_, &outer_}) each->reset();
 }
 
 absl::Status CudaEngine::Open(const StepEngineArguments& arguments) {
@@ -326,17 +323,14 @@ absl::Status CudaEngine::Bind() {
       evaluate_,
       DeviceExecutor::Create(plan_, plan_.evaluate, &*backend_, parts_.device.get(), streams_,
                              memory_.arena, OffloadMemory{memory_.host_arena, rank_}));
-  MP_ASSIGN_OR_RETURN(exchange_,
-                      DeviceExecutor::Create(plan_, plan_.exchange, &*backend_, parts_.device.get(),
-                                             streams_, memory_.arena));
-  MP_ASSIGN_OR_RETURN(gather_,
-                      DeviceExecutor::Create(plan_, plan_.gather, &*backend_, parts_.device.get(),
-                                             streams_, memory_.arena));
-  MP_ASSIGN_OR_RETURN(anchor_,
-                      DeviceExecutor::Create(plan_, plan_.anchor, &*backend_, parts_.device.get(),
-                                             streams_, memory_.arena));
-  MP_ASSIGN_OR_RETURN(outer_, DeviceExecutor::Create(plan_, plan_.outer, &*backend_,
-                                                     parts_.device.get(), streams_, memory_.arena));
+  const auto on_groups = [this](const plan::Program& program) {
+    return DeviceExecutor::Create(plan_, program, &*backend_, parts_.device.get(), streams_,
+                                  memory_.arena);
+  };
+  MP_ASSIGN_OR_RETURN(exchange_, on_groups(plan_.exchange));
+  MP_ASSIGN_OR_RETURN(gather_, on_groups(plan_.gather));
+  MP_ASSIGN_OR_RETURN(anchor_, on_groups(plan_.anchor));
+  MP_ASSIGN_OR_RETURN(outer_, on_groups(plan_.outer));
   pieces_.emplace(StepPiecesOptions{.device = parts_.device.get(),
                                     .train = &plan_.train,
                                     .capture = parts_.capture,
@@ -594,15 +588,6 @@ absl::Status CudaEngine::EvaluateBatch(const StepContext& context) {
 absl::StatusOr<absl::Span<double>> CudaEngine::FinishEvaluation() { return ReadScalars(); }
 
 }  // namespace
-
-absl::Duration StepTimeout(const plan::StepPlan& plan, int threads, absl::Duration least) {
-  constexpr double kMargin = 20;
-  const auto profile = plan::BuiltInProfile("h200");
-  if (!profile.ok()) return least;
-  const double seconds =
-      plan::EstimateStep(plan, plan::ForThreads(*profile, std::max(1, threads))).seconds;
-  return least + absl::Seconds(kMargin * seconds);
-}
 
 absl::StatusOr<std::unique_ptr<StepEngine>> CudaStepEngine(const StepEngineArguments& arguments,
                                                            CudaEngineParts parts) {
