@@ -2,6 +2,7 @@
 #ifndef MILEPOST_ENGINE_OPS_PARAMETER_AVERAGE_PARAMETER_AVERAGE_BINDING_H_
 #define MILEPOST_ENGINE_OPS_PARAMETER_AVERAGE_PARAMETER_AVERAGE_BINDING_H_
 
+#include "engine/runtime/executor/backend.h"
 #include "engine/runtime/executor/group_ops.h"
 #include "engine/runtime/executor/op_binding.h"
 

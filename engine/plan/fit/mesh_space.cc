@@ -59,11 +59,13 @@ std::vector<int> GroupsOf(const v1::JobSpec& spec, bool open, int stage, int ran
 
 // Stages of ZeRO that differ. Those of a pipeline have a gradient of all micro-batches whole, so
 // that stage 2 is no other than 1. Chunks take turns, so that few of their passes share gathers:
-// stage 3 is then left out.
-std::vector<int> StagesFor(std::vector<int> stages, int sharing, const Setting& setting) {
+// where other pipelines are looked at, stage 3 is then left out.
+std::vector<int> StagesFor(const MeshSpace& space, int sharing, const Setting& setting) {
+  std::vector<int> stages = space.stages;
   if (sharing == 1) stages.resize(1);
   if (setting.pipeline > 1 && stages.size() > 1) std::erase(stages, 2);
-  if (setting.chunks > 1 && stages.size() > 1) std::erase(stages, 3);
+  const bool others = space.pipelines.size() > 1;
+  if (setting.chunks > 1 && stages.size() > 1 && others) std::erase(stages, 3);
   return stages;
 }
 
@@ -159,7 +161,7 @@ void AddCandidates(const v1::JobSpec& spec, const std::vector<int>& contexts,
   std::vector<Setting> valid;  // with the first micro-batch; that of the others is so too
   for (const bool offload : space.offloads) {
     setting.offload = offload;
-    for (const int stage : StagesFor(space.stages, StateRanks(spec.resources()), setting)) {
+    for (const int stage : StagesFor(space, StateRanks(spec.resources()), setting)) {
       setting.stage = stage;
       for (const int group : GroupsOf(spec, space.groups, stage, place.profile.ranks_per_host)) {
         setting.group = group;
