@@ -24,6 +24,7 @@ class ThrottledCommunicator : public comm::Communicator {
       : Communicator(inner->rank(), inner->world()), inner_(inner), link_(link) {}
 
   void SetTimeout(absl::Duration timeout) override { inner_->SetTimeout(timeout); }
+  absl::Duration timeout() const override { return inner_->timeout(); }
   void Abort(absl::string_view reason) override { inner_->Abort(reason); }
 
  protected:

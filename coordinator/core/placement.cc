@@ -1,6 +1,7 @@
 #include "coordinator/core/placement.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -195,6 +196,34 @@ std::vector<PlacedRank> SlotPool::FindElsewhere(int ranks, int64_t slot_bytes,
   return placed;
 }
 
+bool SlotPool::InOneRack(const std::vector<PlacedRank>& placed) const {
+  const auto rack_of = [this](const PlacedRank& rank) -> const std::string& {
+    return hosts_[host_by_worker_.at(rank.worker)].rack;
+  };
+  return std::all_of(placed.begin(), placed.end(), [&](const PlacedRank& rank) {
+    return rack_of(rank) == rack_of(placed.front());
+  });
+}
+
+std::vector<PlacedRank> SlotPool::FindGroups(int groups, int ranks, int64_t slot_bytes,
+                                             const std::vector<std::string>& last,
+                                             bool elsewhere) const {
+  std::vector<PlacedRank> found;
+  if (ranks <= 0 || CountFree(slot_bytes) < ranks) return found;
+  SlotPool rest = CountFree(slot_bytes) < CountFree(0) ? WithRoomFor(slot_bytes) : *this;
+  for (int group = 0; group < groups; ++group) {
+    std::vector<PlacedRank> placed = elsewhere ? rest.FindElsewhere(ranks / groups, 0, last)
+                                               : rest.Find(ranks / groups, 0, last);
+    if (!elsewhere && !rest.InOneRack(placed)) {
+      std::vector<PlacedRank> other = rest.Find(ranks / groups, 0);
+      if (rest.InOneRack(other)) placed = std::move(other);
+    }
+    rest.Take(placed);
+    found.insert(found.end(), placed.begin(), placed.end());
+  }
+  return found;
+}
+
 void SlotPool::SetAvoided(int index, bool avoided) {
   PoolHost& host = hosts_[index];
   Erase(index);
@@ -255,9 +284,32 @@ std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size
 
 std::vector<PlacedRank> InRacks(const std::vector<PlacedRank>& placed, int size,
                                 absl::FunctionRef<std::string(const std::string&)> rack_of) {
-  return WholeGroups(placed, size, [&](const PlacedRank& a, const PlacedRank& b) {
-    return a.worker == b.worker || rack_of(a.worker) == rack_of(b.worker);
+  // In the order in which they come.
+  absl::flat_hash_map<std::string, size_t> index_of_rack, index_of_worker;
+  for (const PlacedRank& rank : placed) {
+    if (index_of_worker.contains(rank.worker)) continue;
+    const auto index = index_of_rack.try_emplace(rack_of(rank.worker), index_of_rack.size()).first;
+    index_of_worker.emplace(rank.worker, index->second);
+  }
+  const auto index_of = [&](const PlacedRank& rank) { return index_of_worker.at(rank.worker); };
+  const auto alike = [&](const PlacedRank& a, const PlacedRank& b) {
+    return index_of(a) == index_of(b);
+  };
+  const auto whole = [&](const std::vector<PlacedRank>& ranks) {
+    int groups = 0;
+    for (size_t first = 0; first + size <= ranks.size(); first += size) {
+      const auto begin = ranks.begin() + static_cast<std::ptrdiff_t>(first);
+      groups += std::all_of(begin, begin + size,
+                            [&](const PlacedRank& rank) { return alike(rank, *begin); });
+    }
+    return groups;
+  };
+  std::vector<PlacedRank> by_rack = placed;
+  std::stable_sort(by_rack.begin(), by_rack.end(), [&](const PlacedRank& a, const PlacedRank& b) {
+    return index_of(a) < index_of(b);
   });
+  by_rack = WholeGroups(by_rack, size, alike);
+  return whole(by_rack) > whole(placed) ? by_rack : placed;
 }
 
 std::vector<PlacedRank> InMesh(const std::vector<PlacedRank>& placed, int tensor, int pipeline,

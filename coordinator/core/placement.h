@@ -71,7 +71,7 @@ struct SlotClass {
 std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size);
 
 // The same slots in an order in which as many groups of `size` neighbouring ranks as can be have a
-// rack of their own. Slots of a rack lie side by side. `rack_of`: of a worker.
+// rack of their own: they stay as they are if as many have one already. `rack_of`: of a worker.
 std::vector<PlacedRank> InRacks(const std::vector<PlacedRank>& placed, int size,
                                 absl::FunctionRef<std::string(const std::string&)> rack_of);
 
@@ -110,6 +110,10 @@ class SlotPool {
   // Leaves the pool as it was.
   std::vector<PlacedRank> FindElsewhere(int ranks, int64_t slot_bytes,
                                         const std::vector<std::string>& last);
+  // The same of so many groups of equal size, one behind the other: each in one rack, as far as can
+  // be. `elsewhere`: as FindElsewhere; else on these workers, where a group then has one rack.
+  std::vector<PlacedRank> FindGroups(int groups, int ranks, int64_t slot_bytes,
+                                     const std::vector<std::string>& last, bool elsewhere) const;
   // They are free no longer. Returns what they have.
   SlotCounts Take(const std::vector<PlacedRank>& placed);
 
@@ -120,6 +124,7 @@ class SlotPool {
     int free = 0;
   };
 
+  bool InOneRack(const std::vector<PlacedRank>& placed) const;
   void SetAvoided(int host, bool avoided);
   void Insert(int host);
   void Erase(int host);

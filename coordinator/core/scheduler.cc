@@ -20,11 +20,9 @@ constexpr size_t kMostHolders = 3;
 using Pools = absl::InlinedVector<SlotPool*, 4>;
 
 int CountHosts(const std::vector<PlacedRank>& placed) {
-  int hosts = 0;
-  for (size_t i = 0; i < placed.size(); ++i) {
-    hosts += i == 0 || placed[i].worker != placed[i - 1].worker;
-  }
-  return hosts;
+  std::set<absl::string_view> hosts;
+  for (const PlacedRank& rank : placed) hosts.insert(rank.worker);
+  return static_cast<int>(hosts.size());
 }
 
 int CountOn(const std::vector<PlacedRank>& placed, const std::vector<std::string>& workers) {
@@ -229,19 +227,12 @@ class Pass {
 
   static std::vector<PlacedRank> FindIn(const Demand& demand, const GangSize& size,
                                         SlotPool& pool) {
-    const auto find = [&](SlotPool& in, int ranks) {
-      return demand.elsewhere ? in.FindElsewhere(ranks, size.slot_bytes, demand.last_workers)
-                              : in.Find(ranks, size.slot_bytes, demand.last_workers);
-    };
-    if (demand.islands == 1 || size.ranks % demand.islands != 0) return find(pool, size.ranks);
-    SlotPool rest = pool;
-    std::vector<PlacedRank> found;
-    for (int island = 0; island < demand.islands; ++island) {
-      const std::vector<PlacedRank> placed = find(rest, size.ranks / demand.islands);
-      rest.Take(placed);
-      found.insert(found.end(), placed.begin(), placed.end());
+    const std::vector<std::string>& last = demand.last_workers;
+    if (demand.islands > 1 && size.ranks % demand.islands == 0) {
+      return pool.FindGroups(demand.islands, size.ranks, size.slot_bytes, last, demand.elsewhere);
     }
-    return found;
+    return demand.elsewhere ? pool.FindElsewhere(size.ranks, size.slot_bytes, last)
+                            : pool.Find(size.ranks, size.slot_bytes, last);
   }
 
   // Of the pools where it fits and delays nobody: the one where it takes the fewest hosts, then the

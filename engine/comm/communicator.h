@@ -127,6 +127,7 @@ class Communicator {
   // Sets the time-out of this rank's later collectives. A lost peer is still noticed at once, over
   // a network as far as the system notices it. Call it between calls.
   virtual void SetTimeout(absl::Duration timeout) = 0;
+  virtual absl::Duration timeout() const = 0;
 
   // OK, or the error that has poisoned the communicator. May be called from any thread.
   absl::Status Check() { return Health(); }

@@ -131,6 +131,7 @@ class Group {
   }
 
   void SetTimeout(int rank, absl::Duration timeout) { timeouts_[rank] = timeout; }
+  absl::Duration timeout(int rank) const { return timeouts_[rank]; }
 
   // The first failure stays.
   void Fail(int rank, const absl::Status& status) {
@@ -194,6 +195,7 @@ class InProcessCommunicator : public Communicator {
   }
 
   void SetTimeout(absl::Duration timeout) override { group_->SetTimeout(rank(), timeout); }
+  absl::Duration timeout() const override { return group_->timeout(rank()); }
 
   void Abort(absl::string_view reason) override {
     group_->Fail(rank(), absl::AbortedError(reason));

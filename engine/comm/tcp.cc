@@ -93,6 +93,7 @@ class TcpCommunicator : public Communicator {
   }
 
   void SetTimeout(absl::Duration timeout) override { timeout_ = timeout; }
+  absl::Duration timeout() const override { return timeout_; }
 
   void Abort(absl::string_view reason) override { Fail(absl::AbortedError(reason)).IgnoreError(); }
 

@@ -7,8 +7,12 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "engine/comm/in_process.h"
 #include "engine/runtime/testing/snapshot.h"
 #include "engine/runtime/testing/tiny_job.h"
 
@@ -224,6 +228,31 @@ TEST(Sync, StopsAfterAnOuterStep) {
     ASSERT_TRUE(after.ok()) << after.status();
     EXPECT_FALSE(after->stop_agreed);
   });
+}
+
+// Islands go at their own pace: an outer step waits longer for one than a collective may take.
+TEST(Sync, AnIslandMayBeLate) {
+  const TinyJob job;
+  const v1::JobSpec spec = SyncSpecOf(job, {"", {.ranks = 2, .stage = 0}});
+  constexpr absl::Duration kUsual = absl::Milliseconds(200);
+  auto group = comm::MakeInProcessGroup(2);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < group.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      auto session = TrainingSession::Create(spec, {.threads = 1}, group[rank].get());
+      ASSERT_TRUE(session.ok()) << session.status();
+      ASSERT_TRUE((*session)->InitializeParameters().ok());
+      ASSERT_TRUE(group[rank]->Barrier().ok());
+      group[rank]->SetTimeout(kUsual);
+      while ((*session)->step() < kEvery) {
+        if (rank == 1 && (*session)->step() + 1 == kEvery) absl::SleepFor(4 * kUsual);
+        const absl::StatusOr<StepReport> report = (*session)->Step(false);
+        ASSERT_TRUE(report.ok()) << report.status();
+      }
+      EXPECT_EQ(group[rank]->timeout(), kUsual);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 // One island's parameters are no numbers in a step: it skips that, and all count it alike. Their

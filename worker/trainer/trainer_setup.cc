@@ -223,9 +223,8 @@ void Trainer::LimitWaits() {
   const int stages = PipelineStages(spec_.resources());
   // A rank may multiply all rows of its expert ranks while the others wait.
   const int share = ExpertRanks(spec_.resources());
-  const absl::Duration of_stages =
+  const absl::Duration patience =
       share * (stages == 1 ? comm::CommunicatorOptions().timeout : stages * kStagePatience);
-  const absl::Duration patience = spec_.train().has_sync() ? runtime::kIslandPatience : of_stages;
   communicator_->SetTimeout(patience);
   for (auto* each : {&device_communicator_, &stage_activations_, &stage_gradients_}) {
     if (*each != nullptr) (*each)->SetTimeout(patience);

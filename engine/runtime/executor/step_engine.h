@@ -132,8 +132,8 @@ class StepEngine {
   // plan.anchor: what the next outer step measures from is the parameters as they are. May return
   // before it has run.
   virtual absl::Status KeepAnchors() = 0;
-  // plan.outer. Collective, of all islands, for which it waits up to kIslandPatience. It has run
-  // when this returns.
+  // plan.outer. Collective, of all islands. A device waits for it up to kIslandPatience, and its
+  // communicators as long as they say. It has run when this returns.
   virtual absl::Status OuterStep() = 0;
 
   // ---- evaluation ----

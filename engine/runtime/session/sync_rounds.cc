@@ -9,6 +9,28 @@
 #include "engine/runtime/session/training_session.h"
 
 namespace milepost::runtime {
+namespace {
+
+// As long as it lives, calls may take kIslandPatience.
+class IslandPatience {
+ public:
+  explicit IslandPatience(comm::Communicator* communicator) : communicator_(communicator) {
+    if (communicator_ == nullptr) return;
+    usual_ = communicator_->timeout();
+    communicator_->SetTimeout(std::max(usual_, kIslandPatience));
+  }
+  ~IslandPatience() {
+    if (communicator_ != nullptr) communicator_->SetTimeout(usual_);
+  }
+  IslandPatience(const IslandPatience&) = delete;
+  IslandPatience& operator=(const IslandPatience&) = delete;
+
+ private:
+  comm::Communicator* const communicator_;
+  absl::Duration usual_;
+};
+
+}  // namespace
 
 bool TrainingSession::BeginsRound() const {
   const int64_t every = plan().options.outer_every;
@@ -28,7 +50,8 @@ absl::Status TrainingSession::EndRound(StepReport* report) {
   report->stop_agreed = false;
   report->of_all_ranks = state_.step() % plan().options.outer_every == 0;
   if (!report->of_all_ranks) return absl::OkStatus();
-  // Other islands come when they come.
+  // Other islands come when they come. Once they have agreed, all are where this one is.
+  const IslandPatience session(communicator_), device(options_.device_communicator);
   MP_RETURN_IF_ERROR(engine_->OuterStep());
   round_began_ = false;
   return AgreeOnRound(report);
