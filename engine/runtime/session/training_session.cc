@@ -325,12 +325,12 @@ absl::StatusOr<StepReport> TrainingSession::Step(bool stop_requested) {
   StepReport report;
   if (absl::Status status = Report(*scalars, &report); !status.ok()) return Fail(status);
   Advance(*scalars, &report);
-  const double round_end = SteadySeconds();
+  double outer = 0;  // nearly all of it waiting for other islands, and for what they send
   if (plan().options.outer_every > 0) {
+    const double begin = SteadySeconds();
     if (absl::Status status = EndRound(&report); !status.ok()) return Fail(status);
+    if (report.of_all_ranks) outer = SteadySeconds() - begin;
   }
-  // Nearly all of it is waiting for other islands, and for what they send.
-  const double outer = report.of_all_ranks ? SteadySeconds() - round_end : 0;
   in_micro_steps_ = false;
   // A step that is skipped has taught nothing.
   context_.new_scalings = context_.new_scalings && report.skipped;
