@@ -78,25 +78,19 @@ std::vector<PlacedRank> InMeshOf(const v1::ResourceSpec& resources,
                 ContextRanks(resources));
 }
 
-}  // namespace
-
-// Each island has a mesh of its own.
-std::vector<PlacedRank> Transition::ByRank(const v1::JobSpec& spec,
-                                           const std::vector<PlacedRank>& slots) const {
+// Each island has a mesh of its own, of slots that stand one behind the other.
+std::vector<PlacedRank> ByRank(const v1::JobSpec& spec, const std::vector<PlacedRank>& slots) {
   const int islands = Islands(spec), all = static_cast<int>(slots.size());
   if (islands == 1 || all % islands != 0) return InMeshOf(spec.resources(), slots);
-  const std::vector<PlacedRank> in_racks =
-      InRacks(slots, all / islands, [this](const std::string& name) {
-        const v1::WorkerRecord* worker = Worker(name);
-        return worker == nullptr ? "" : RackOf(worker->worker());
-      });
   std::vector<PlacedRank> by_rank;
-  for (auto begin = in_racks.begin(); begin != in_racks.end(); begin += all / islands) {
+  for (auto begin = slots.begin(); begin != slots.end(); begin += all / islands) {
     const auto island = InMeshOf(spec.resources(), {begin, begin + all / islands});
     by_rank.insert(by_rank.end(), island.begin(), island.end());
   }
   return by_rank;
 }
+
+}  // namespace
 
 void Transition::StartAttempt(int64_t number, const std::vector<PlacedRank>& slots) {
   v1::JobRecord& record = Change(number);

@@ -1,7 +1,6 @@
 #include "coordinator/core/placement.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -255,17 +254,12 @@ SlotCounts SlotPool::Take(const std::vector<PlacedRank>& placed) {
   return taken;
 }
 
-namespace {
-
-// Of neighbours that `alike` says are of the same place: whole groups of a place first.
-std::vector<PlacedRank> WholeGroups(
-    const std::vector<PlacedRank>& placed, int size,
-    absl::FunctionRef<bool(const PlacedRank&, const PlacedRank&)> alike) {
+std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size) {
   if (size <= 1) return placed;
   std::vector<PlacedRank> grouped, left;
   for (size_t begin = 0; begin < placed.size();) {
     size_t end = begin;
-    while (end < placed.size() && alike(placed[end], placed[begin])) ++end;
+    while (end < placed.size() && placed[end].worker == placed[begin].worker) ++end;
     const size_t whole = begin + (end - begin) / static_cast<size_t>(size) * size;
     grouped.insert(grouped.end(), placed.begin() + begin, placed.begin() + whole);
     left.insert(left.end(), placed.begin() + whole, placed.begin() + end);
@@ -273,43 +267,6 @@ std::vector<PlacedRank> WholeGroups(
   }
   grouped.insert(grouped.end(), left.begin(), left.end());
   return grouped;
-}
-
-}  // namespace
-
-std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size) {
-  return WholeGroups(placed, size,
-                     [](const PlacedRank& a, const PlacedRank& b) { return a.worker == b.worker; });
-}
-
-std::vector<PlacedRank> InRacks(const std::vector<PlacedRank>& placed, int size,
-                                absl::FunctionRef<std::string(const std::string&)> rack_of) {
-  // In the order in which they come.
-  absl::flat_hash_map<std::string, size_t> index_of_rack, index_of_worker;
-  for (const PlacedRank& rank : placed) {
-    if (index_of_worker.contains(rank.worker)) continue;
-    const auto index = index_of_rack.try_emplace(rack_of(rank.worker), index_of_rack.size()).first;
-    index_of_worker.emplace(rank.worker, index->second);
-  }
-  const auto index_of = [&](const PlacedRank& rank) { return index_of_worker.at(rank.worker); };
-  const auto alike = [&](const PlacedRank& a, const PlacedRank& b) {
-    return index_of(a) == index_of(b);
-  };
-  const auto whole = [&](const std::vector<PlacedRank>& ranks) {
-    int groups = 0;
-    for (size_t first = 0; first + size <= ranks.size(); first += size) {
-      const auto begin = ranks.begin() + static_cast<std::ptrdiff_t>(first);
-      groups += std::all_of(begin, begin + size,
-                            [&](const PlacedRank& rank) { return alike(rank, *begin); });
-    }
-    return groups;
-  };
-  std::vector<PlacedRank> by_rack = placed;
-  std::stable_sort(by_rack.begin(), by_rack.end(), [&](const PlacedRank& a, const PlacedRank& b) {
-    return index_of(a) < index_of(b);
-  });
-  by_rack = WholeGroups(by_rack, size, alike);
-  return whole(by_rack) > whole(placed) ? by_rack : placed;
 }
 
 std::vector<PlacedRank> InMesh(const std::vector<PlacedRank>& placed, int tensor, int pipeline,

@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 
 namespace milepost::coordinator {
@@ -69,11 +68,6 @@ struct SlotClass {
 // The same slots in an order in which as many groups of `size` neighbouring ranks as can be have a
 // host of their own: whole groups of a host first, and then what is left of the hosts.
 std::vector<PlacedRank> InGroups(const std::vector<PlacedRank>& placed, int size);
-
-// The same slots in an order in which as many groups of `size` neighbouring ranks as can be have a
-// rack of their own: they stay as they are if as many have one already. `rack_of`: of a worker.
-std::vector<PlacedRank> InRacks(const std::vector<PlacedRank>& placed, int size,
-                                absl::FunctionRef<std::string(const std::string&)> rack_of);
 
 // By rank of a mesh, whose numbers divide the slots': context ranks of a stage have a host of their
 // own as far as can be, with their tensor ranks; of what is left, tensor ranks have.

@@ -108,38 +108,11 @@ TEST(PlacementTest, OneRackBeforeSeveral) {
   EXPECT_EQ(Show(pool.Find(8, 0)), "d0 d1 d2 e0 e1 e2 a0 a1");  // the fullest racks first
 }
 
-// Islands of four: two racks have one each, and the third has what is left of both.
-TEST(PlacementTest, RacksHaveWholeGroups) {
-  const SlotPool pool = MakePool({{"a", {0, 1, 2}, "r1"},
-                                  {"b", {0, 1, 2}, "r1"},
-                                  {"c", {0, 1, 2}, "r2"},
-                                  {"d", {0, 1, 2}, "r2"}});
-  const auto rack_of = [](const std::string& worker) { return worker < "c" ? "r1" : "r2"; };
-  const std::vector<PlacedRank> placed = pool.Find(12, 0);
-  EXPECT_EQ(Show(placed), "a0 a1 a2 b0 b1 b2 c0 c1 c2 d0 d1 d2");
-  EXPECT_EQ(Show(InRacks(placed, 4, rack_of)), Show(placed)) << "two have a rack";
-  EXPECT_EQ(Show(InRacks(placed, 5, rack_of)), "a0 a1 a2 b0 b1 c0 c1 c2 d0 d1 b2 d2");
-  EXPECT_EQ(Show(InRacks(placed, 6, rack_of)), Show(placed));
-  EXPECT_EQ(Show(InRacks(placed, 1, rack_of)), Show(placed));
-}
-
-TEST(PlacementTest, GroupsWithARackOfTheirOwnStayAsTheyAre) {
-  const auto rack_of = [](const std::string& worker) { return worker == "a" ? "r1" : "r2"; };
-  const std::vector<PlacedRank> placed = {{"a", 0}, {"a", 1}, {"a", 2}, {"d", 0},
-                                          {"e", 0}, {"e", 1}, {"e", 2}, {"e", 3}};
-  EXPECT_EQ(Show(InRacks(placed, 4, rack_of)), Show(placed)) << "e has a whole one";
-  const std::vector<PlacedRank> mixed = {{"a", 0}, {"d", 0}, {"a", 1}, {"e", 0}};
-  EXPECT_EQ(Show(InRacks(mixed, 2, rack_of)), "a0 a1 d0 e0") << "wherever a rack's slots stand";
-}
-
 // Hosts that groups have run on are lost, and others take their place.
 TEST(PlacementTest, GroupsFindARackEachAgain) {
   const std::vector<std::string> last = {"a", "b", "c", "d", "e", "f"};
-  const auto rack_of = [](const std::string& worker) {
-    return worker < "d" || worker == "g" ? "r1" : "r2";
-  };
   const auto find = [&](const SlotPool& pool) {
-    return Show(InRacks(pool.FindGroups(2, 12, 0, last, false), 6, rack_of));
+    return Show(pool.FindGroups(2, 12, 0, last, false));
   };
   const SlotPool two_lost = MakePool({{"a", {0, 1}, "r1"},
                                       {"b", {0, 1}, "r1"},

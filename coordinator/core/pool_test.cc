@@ -59,7 +59,7 @@ TEST_F(PoolTest, AnIslandIsInOneRack) {
   ASSERT_TRUE(Starts(job));
   const auto worker_of = [&](int rank) { return Record(job).ranks(rank).worker(); };
   const auto rack_of = [&](int rank) {
-    return RackOf(state.FindWorker(worker_of(rank))->worker());
+    return state.FindWorker(worker_of(rank))->worker().labels().at("rack");
   };
   for (int rank = 0; rank < 8; ++rank) {
     EXPECT_EQ(rack_of(rank), rack_of(rank / 4 * 4)) << rank;

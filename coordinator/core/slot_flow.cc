@@ -23,6 +23,7 @@ constexpr size_t kMostMissing = 4;
 constexpr size_t kMostAbsent = 4;
 // In a row, without progress: by then the cause may be a host that no failure names.
 constexpr int kFailuresToMove = 2;
+constexpr char kRackLabel[] = "rack";
 
 bool TakesRanks(const v1::WorkerRecord& record) {
   return record.worker().state() == v1::WORKER_STATE_READY && !record.leaving() &&
@@ -289,11 +290,11 @@ class Inputs {
       HostFor(slot, worker.slots_size(), hosts)
           .slots.push_back({slot.index(), slot.memory_bytes(), free});
     }
-    const std::string rack = RackOf(worker);
+    const auto rack = worker.labels().find(kRackLabel);
     for (auto& [slot, pool_host] : hosts) {
       pool_host.worker = worker.name();
       pool_host.away = away;
-      pool_host.rack = rack;
+      if (rack != worker.labels().end()) pool_host.rack = rack->second;
       pool_host.avoided = IsAvoided(record, now_ - config_.avoid_after_failure);
       std::sort(pool_host.slots.begin(), pool_host.slots.end(),
                 [](const PoolSlot& a, const PoolSlot& b) { return a.index < b.index; });

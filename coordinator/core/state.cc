@@ -15,8 +15,6 @@ namespace milepost::coordinator {
 
 namespace {
 
-constexpr char kRackLabel[] = "rack";
-
 int64_t NumberOf(absl::string_view name, absl::string_view prefix) {
   int64_t number = 0;
   if (!absl::ConsumePrefix(&name, prefix) || !absl::SimpleAtoi(name, &number)) return 0;
@@ -83,11 +81,6 @@ const std::string& PoolOf(const v1::Worker& worker) {
   static const auto* const kNone = new std::string;
   const auto pool = worker.labels().find(kPoolLabel);
   return pool == worker.labels().end() ? *kNone : pool->second;
-}
-
-std::string RackOf(const v1::Worker& worker) {
-  const auto rack = worker.labels().find(kRackLabel);
-  return rack == worker.labels().end() ? "" : rack->second;
 }
 
 std::string AwaitedCheckpoint(const v1::JobRecord& record) {

@@ -109,8 +109,6 @@ bool IsConnected(const v1::Worker& worker);
 
 // The value of its label "pool"; empty: it has none. As long-lived as the worker.
 const std::string& PoolOf(const v1::Worker& worker);
-// The label of its rack; empty: it has none.
-std::string RackOf(const v1::Worker& worker);
 
 // What the job is to begin with, as long as it has no checkpoint of its own; empty: nothing.
 std::string AwaitedCheckpoint(const v1::JobRecord& record);

@@ -143,8 +143,6 @@ class Transition {
   void ReplaceStraggler(int64_t number, const v1::Straggler& straggler);
 
   // attempt_ranks.cc
-  std::vector<PlacedRank> ByRank(const v1::JobSpec& spec,
-                                 const std::vector<PlacedRank>& slots) const;
   void StartAttempt(int64_t number, const std::vector<PlacedRank>& slots);
   void SendStart(const v1::JobRecord& record, const v1::RankRecord& rank);
   void SendStop(const v1::JobRecord& record, const v1::RankRecord& rank);

@@ -80,29 +80,11 @@ Snapshot RestoreAndKeep(const v1::JobSpec& spec, const Snapshot& from, int64_t s
   return end;
 }
 
-void ExpectSame(const Snapshot& got, const Snapshot& want) {
-  ASSERT_EQ(got.tensors.size(), want.tensors.size());
-  for (size_t i = 0; i < got.tensors.size(); ++i) {
-    EXPECT_TRUE(got.data[i] == want.data[i])
-        << got.tensors[i].name() << " (" << got.tensors[i].kind() << ")";
-  }
-}
-
-// The length of all tensors of one kind, as one vector.
-double LengthOf(const Snapshot& state, const std::string& kind) {
-  double sum = 0;
-  for (size_t i = 0; i < state.tensors.size(); ++i) {
-    if (state.tensors[i].kind() != kind) continue;
-    for (size_t e = 0; e < state.data[i].size(); ++e) sum += std::pow(state.data[i][e], 2);
-  }
-  return std::sqrt(sum);
-}
-
 TEST(PowerSgd, RepeatsToTheBit) {
   const TinyJob job;
   for (const PowerSgdCase& c : kPowerSgdCases) {
     const v1::JobSpec spec = PowerSgdSpecOf(job, c);
-    ExpectSame(TrainAndKeep(spec, 6), TrainAndKeep(spec, 6));
+    ExpectSameState(TrainAndKeep(spec, 6), TrainAndKeep(spec, 6));
   }
 }
 
@@ -183,7 +165,7 @@ TEST(PowerSgd, GoesOnFromACheckpointToTheBit) {
       const Snapshot undisturbed = TrainAndKeep(spec, 7, /*save_at=*/at);
       const Snapshot saved = TrainAndKeep(spec, at);
       EXPECT_EQ(LengthOf(saved, "error") > 0, at > c.start);
-      ExpectSame(RestoreAndKeep(spec, saved, 7), undisturbed);
+      ExpectSameState(RestoreAndKeep(spec, saved, 7), undisturbed);
     }
   }
 }
@@ -195,7 +177,7 @@ TEST(PowerSgd, LoadsAtOtherNumbersOfRanks) {
   const Snapshot undisturbed = TrainAndKeep(PowerSgdSpecOf(job, {}), 9, /*save_at=*/5);
   for (const int ranks : {1, 3, 4}) {
     const v1::JobSpec spec = PowerSgdSpecOf(job, {.ranks = ranks});
-    ExpectSame(RestoreAndKeep(spec, at_two, 5), at_two);
+    ExpectSameState(RestoreAndKeep(spec, at_two, 5), at_two);
     const Snapshot end = RestoreAndKeep(spec, at_two, 9);
     EXPECT_NEAR(end.state.train_loss(), undisturbed.state.train_loss(), 1e-5);
     EXPECT_NEAR(LengthOf(end, "error"), LengthOf(undisturbed, "error"),
@@ -217,8 +199,8 @@ TEST(PowerSgd, SavingTwiceIsSavingOnce) {
     while (session.step() < 6) ASSERT_TRUE(session.Step(false).ok());
     Save(session, end, mutex);
   });
-  ExpectSame(second, first);
-  ExpectSame(end, TrainAndKeep(spec, 6, /*save_at=*/4));
+  ExpectSameState(second, first);
+  ExpectSameState(end, TrainAndKeep(spec, 6, /*save_at=*/4));
 }
 
 TEST(PowerSgd, AllocatesAndSendsWhatIsPlannedAndKeepsRanksAlike) {

@@ -93,30 +93,13 @@ Synced TrainSynced(const v1::JobSpec& spec, int64_t steps, const Snapshot* from 
   return run;
 }
 
-void ExpectSame(const Snapshot& got, const Snapshot& want) {
-  ASSERT_EQ(got.tensors.size(), want.tensors.size());
-  for (size_t i = 0; i < got.tensors.size(); ++i) {
-    EXPECT_TRUE(got.data[i] == want.data[i])
-        << got.tensors[i].name() << " (" << got.tensors[i].kind() << ")";
-  }
-}
-
-double LengthOf(const Snapshot& state, const std::string& kind) {
-  double sum = 0;
-  for (size_t i = 0; i < state.tensors.size(); ++i) {
-    if (state.tensors[i].kind() != kind) continue;
-    for (size_t e = 0; e < state.data[i].size(); ++e) sum += std::pow(state.data[i][e], 2);
-  }
-  return std::sqrt(sum);
-}
-
 TEST(Sync, RepeatsToTheBit) {
   const TinyJob job;
   for (const SyncCase& c : kSyncCases) {
     SCOPED_TRACE(c.name);
     const v1::JobSpec spec = SyncSpecOf(job, c);
     const Synced once = TrainSynced(spec, 6);
-    ExpectSame(TrainSynced(spec, 6).end, once.end);
+    ExpectSameState(TrainSynced(spec, 6).end, once.end);
     EXPECT_GT(LengthOf(once.end, "outer_momentum"), 0);
   }
 }
@@ -127,7 +110,7 @@ TEST(Sync, GoesOnFromACheckpointToTheBit) {
     SCOPED_TRACE(c.name);
     const v1::JobSpec spec = SyncSpecOf(job, c);
     const Snapshot saved = TrainSynced(spec, kEvery).end;
-    ExpectSame(TrainSynced(spec, 9, &saved).end, TrainSynced(spec, 9).end);
+    ExpectSameState(TrainSynced(spec, 9, &saved).end, TrainSynced(spec, 9).end);
   }
 }
 

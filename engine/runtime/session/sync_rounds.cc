@@ -32,13 +32,8 @@ class IslandPatience {
 
 }  // namespace
 
-bool TrainingSession::BeginsRound() const {
-  const int64_t every = plan().options.outer_every;
-  return every > 0 && (!round_began_ || state_.step() % every == 0);
-}
-
 absl::Status TrainingSession::BeginRound() {
-  if (!BeginsRound()) return absl::OkStatus();
+  if (plan().options.outer_every == 0 || round_began_) return absl::OkStatus();
   round_began_ = true;
   stop_in_round_ = false;
   skipped_before_round_ = state_.skipped_steps();

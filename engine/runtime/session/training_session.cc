@@ -208,6 +208,7 @@ absl::Status TrainingSession::Start(bool initial) {
   if (!status.ok()) return Fail(status);
   prefetcher_->Start(state_.samples_consumed());
   has_parameters_ = true;
+  round_began_ = false;
   base_given_ = false;
   return absl::OkStatus();
 }

@@ -241,7 +241,6 @@ class TrainingSession {
   void SetUpdate();
   // train.sync: a round is what lies between two outer steps. After its last step all islands
   // become one model, and agree on what their ranks report.
-  bool BeginsRound() const;
   absl::Status BeginRound();
   absl::Status EndRound(StepReport* report);
   absl::Status AgreeOnRound(StepReport* report);

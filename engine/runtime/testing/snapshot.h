@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -83,6 +84,25 @@ inline void Save(TrainingSession& session, Snapshot& snapshot, std::mutex& mutex
       snapshot.covered.push_back({i.tensor, i.begin, i.end});
     }
   }
+}
+
+// To the bit.
+inline void ExpectSameState(const Snapshot& got, const Snapshot& want) {
+  ASSERT_EQ(got.tensors.size(), want.tensors.size());
+  for (size_t i = 0; i < got.tensors.size(); ++i) {
+    EXPECT_TRUE(got.data[i] == want.data[i])
+        << got.tensors[i].name() << " (" << got.tensors[i].kind() << ")";
+  }
+}
+
+// The length of all tensors of one kind, as one vector.
+inline double LengthOf(const Snapshot& state, const std::string& kind) {
+  double sum = 0;
+  for (size_t i = 0; i < state.tensors.size(); ++i) {
+    if (state.tensors[i].kind() != kind) continue;
+    for (size_t e = 0; e < state.data[i].size(); ++e) sum += std::pow(state.data[i][e], 2);
+  }
+  return std::sqrt(sum);
 }
 
 // Of a job with adapters: gives what they adapt some values, as a folder would. Before Restore, or
