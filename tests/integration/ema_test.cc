@@ -174,14 +174,6 @@ TEST(Ema, WhatIsFrozenHasNone) {
   EXPECT_EQ(OfKind(state, "ema").size() + 1, OfKind(state, "master").size());
 }
 
-void ExpectSameState(const Snapshot& got, const Snapshot& want) {
-  ASSERT_EQ(got.tensors.size(), want.tensors.size());
-  for (size_t i = 0; i < got.tensors.size(); ++i) {
-    EXPECT_TRUE(got.data[i] == want.data[i])
-        << got.tensors[i].name() << " (" << got.tensors[i].kind() << ")";
-  }
-}
-
 TEST(Ema, ValidationsChangeNoBit) {
   const TinyJob job;
   for (const EmaCase& c : kEmaCases) {
