@@ -300,8 +300,7 @@ absl::StatusOr<std::string> PrepareFineTuning(const FineTuning& tuning) {
                   .dora = tuning.dora,
                   .sequence_length = length,
                   .tokens = tokens,
-                  // Experts have no kernels for one.
-                  .gpus = model.llama().has_experts() ? 0 : CountGpus()}));
+                  .gpus = CountGpus()}));
   MP_RETURN_IF_ERROR(WriteNewFile(absl::StrCat(target->path(), "/", kSpecFile), text));
   MP_RETURN_IF_ERROR(WriteNewFile(absl::StrCat(target->path(), "/", kMadeOf), made_of));
   MP_RETURN_IF_ERROR(target->Finish());

@@ -110,8 +110,6 @@ TEST(ExpertsTest, WhatIsNotForThemIsRefused) {
       {"model.llama.scale_embedding", [&](auto* s) { llama(s)->set_scale_embedding(true); }},
       {"model.llama.activation",
        [&](auto* s) { llama(s)->set_activation(v1::LlamaSpec::ACTIVATION_GEGLU); }},
-      {"resources.device",
-       [](auto* s) { s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA); }},
       {"train.precision", [](auto* s) { s->mutable_train()->set_precision(v1::PRECISION_FP8); }},
       {"model.lora",
        [](auto* s) {
@@ -201,6 +199,9 @@ TEST(ExpertsTest, SaysWhatExpertRanksBreak) {
                         s->mutable_resources()->set_max_ranks(4);
                       }),
               HasSubstr("resources.min_ranks: must be a multiple of resources.mesh.expert (2)"));
+  const auto on_gpus = [](JobSpec* s) { s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA); };
+  EXPECT_THAT(message(4, 2, on_gpus), HasSubstr("resources.mesh.expert: ranks on GPUs do not"));
+  EXPECT_EQ(message(4, 1, on_gpus), "");
   // Context ranks are data ranks to experts: these need not be multiples of each other.
   const auto with_context = [](JobSpec* s) {
     s->mutable_resources()->mutable_mesh()->set_context(2);

@@ -100,9 +100,6 @@ void CheckResources(const v1::JobSpec& spec, Checker* check) {
   CheckSizes(spec, check);
   if (!v1::DeviceKind_IsValid(resources.device()) || resources.device() == 0) {
     check->Add("resources.device", "expected cpu or cuda");
-  } else if (resources.device() == v1::DEVICE_KIND_CUDA && spec.model().llama().has_experts()) {
-    check->Add("resources.device",
-               "there are no kernels of model.llama.experts for a GPU: choose cpu");
   }
   check->Int("resources.threads_per_rank", resources.threads_per_rank(), 0, 1024);
   if (resources.has_memory()) {

@@ -193,6 +193,9 @@ void CheckExpertRanks(const v1::JobSpec& spec, Checker* check) {
   const OptimizerFields* optimizer = FieldsOf(spec.train().optimizer().type());
   const std::pair<bool, const char*> refused[] = {
       {!spec.model().llama().has_experts(), "is for model.llama.experts; take 1"},
+      {resources.device() == v1::DEVICE_KIND_CUDA,
+       "ranks on GPUs do not exchange rows of experts: take 1, and choose resources.mesh.tensor or "
+       "train.zero.stage: 3 where the experts do not fit"},
       {spec.train().zero().group() > 0, "is not for train.zero.group; take 1"},
       {optimizer != nullptr && !optimizer->by_element,
        "is not for a train.optimizer.type that steps on whole tensors: take adamw"},

@@ -1,5 +1,5 @@
 // What a rank on a GPU takes of its memory beside the arena: the control block, which changes from
-// step to step, and the kernels' tables, which are as many as the shards' pieces.
+// step to step, and the kernels' tables, which are as many as the shards' pieces and the experts.
 //
 //   const int64_t of_the_device = plan.arena_bytes + CudaBesideBytes(plan);
 //

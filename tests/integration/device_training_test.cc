@@ -128,6 +128,42 @@ TEST(DeviceTraining, IslandsTrainAsOnTheCpu) {
   }
 }
 
+// Experts among data ranks of every stage, and among tensor ranks, which divide each.
+TEST(DeviceTraining, ExpertsTrainAsOnTheCpu) {
+  const TinyJob job;
+  struct Ranks {
+    v1::Precision precision;
+    int ranks;
+    int stage;
+    int tensor = 1;
+    int pipeline = 1;
+  };
+  for (const Ranks& c : {Ranks{v1::PRECISION_FP32, 2, 1}, Ranks{v1::PRECISION_BF16, 2, 3},
+                         Ranks{v1::PRECISION_FP32, 2, 0, 2}, Ranks{v1::PRECISION_FP32, 4, 1, 2, 2},
+                         Ranks{v1::PRECISION_BF16, 2, 1, 1, 2}}) {
+    SCOPED_TRACE(absl::StrCat(c.ranks, " ranks, stage ", c.stage, ", tensor ", c.tensor));
+    const v1::JobSpec spec = job.Spec({.ranks = c.ranks,
+                                       .tensor = c.tensor,
+                                       .pipeline = c.pipeline,
+                                       .stage = c.stage,
+                                       .precision = c.precision,
+                                       .global_batch = 4,
+                                       .micro_batch = 1,
+                                       .layers = 2,
+                                       .steps = 3,
+                                       .llama = true,
+                                       .kv_heads = 4,
+                                       .experts = 4,
+                                       .balance = 0.01});
+    const double bar = c.precision == v1::PRECISION_FP32 ? kFp32Bar : kBf16Bar;
+    const Trained device = Train(spec, OnDevice(3, /*capture=*/true, c.ranks));
+    ExpectSame(device, Train(spec, OnCpu), bar);
+    if (c.tensor == 1 || c.pipeline == 1) continue;
+    const Trained again = Train(spec, OnDevice(4, /*capture=*/false, c.ranks));
+    EXPECT_TRUE(again.state.data == device.state.data);
+  }
+}
+
 // The scalings of the first step, too, are the CPU's.
 TEST(DeviceTraining, Fp8TrainsAsOnTheCpu) {
   const TinyJob job;
@@ -174,6 +210,13 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{"Gpt2", {.dropout = 0.1}}, Case{"Gpt2Documents", {.documents = true}},
                     Case{"Llama", {.llama = true, .qk_norm = true}},
                     Case{"Olmo3", {.llama = true, .olmo3 = true}},
+                    Case{"Experts", {.llama = true, .experts = 4, .balance = 0.01}},
+                    Case{"ExpertsRecomputed",
+                         {.recompute = v1::RECOMPUTE_FULL,
+                          .llama = true,
+                          .qk_norm = true,
+                          .experts = 5,
+                          .per_token = 1}},
                     Case{"LlamaBias", {.llama = true, .tied = true, .qkv_bias = true}},
                     Case{"Bert", {.dropout = 0.1, .bert = true}}, Case{"Heads", {.heads = true}},
                     Case{"Lora", {.lora = 4}},

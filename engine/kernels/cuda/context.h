@@ -20,6 +20,7 @@
 //   c.Sync()                                 all threads of the block, at the same place
 //   c.ShuffleXor(v, mask), c.Shuffle(v, lane)   all 32 lanes of a warp; they synchronise it too
 //   c.SyncWarp()                             orders accesses within a warp
+//   c.template MultiplyTiles<T>(a, b, sums)  all 32 lanes: a warp's product on tensor cores, below
 //   c.template Shared<T, N, kTag>()          N elements of the block, the same for the same tag
 //   c.template DynamicShared<T>()            the launch's shared bytes, as elements of T
 // Shared memory comes as an array with Get(i) and Set(i, value). Everything else in memory goes
@@ -130,6 +131,14 @@ MP_DEVICE void WriteUpTo(Context& c, T* p, const float (&values)[N], int64_t cou
     if (i < count) c.Store(p + i, Narrow<T>(values[i]));
   }
 }
+
+// MultiplyTiles<T>: sums += A B of 16-bit T, A [16, 16], B [16, 8], sums fp32 [16, 8]. A lane holds
+// two elements a word, the first in its lower half; with g = lane / 4 and t = lane % 4
+//   a[0], a[1]: A(g, 2t) and A(g + 8, 2t), each with the element behind it; a[2], a[3]: at 2t + 8
+//   b[0], b[1]: B(2t, g) and B(2t + 8, g), each with the element below it
+//   sums[0], sums[1]: (g, 2t) and (g, 2t + 1); sums[2], sums[3]: the same of row g + 8
+// Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type". In which order it
+// adds up is the device's.
 
 // Sums and maxima over a warp: every lane gets the result, by the same tree on device and host.
 template <typename Context, typename V>

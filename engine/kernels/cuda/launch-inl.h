@@ -74,6 +74,24 @@ class DeviceContext {
   __device__ __forceinline__ V Shuffle(V value, int lane) const {
     return __shfl_sync(0xffffffffu, value, lane);
   }
+  template <typename T>
+  __device__ __forceinline__ void MultiplyTiles(const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                                float (&sums)[4]) const {
+    if constexpr (kDTypeOf<T> == DType::kBf16) {
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+          "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    } else {
+      static_assert(kDTypeOf<T> == DType::kF16);
+      asm volatile(
+          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+          "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    }
+  }
 
   template <typename T, int N, int kTag>
   __device__ __forceinline__ DeviceArray<T> Shared() const {

@@ -90,6 +90,13 @@ absl::Status BalanceGradient(Backward& backward, const Op& op) {
   return backward.SetGradient(op, op.inputs[1], op.outputs[0].value);
 }
 
+int64_t GpuRoutingWorkspace(const WorkspaceContext& c) {
+  return kernels::cuda::RoutingWorkspace({.rows = c.Shape(0)[0],
+                                          .experts = c.op.attributes.experts.count,
+                                          .per_token = c.op.attributes.experts.per_token})
+      .Bytes();
+}
+
 // Of x: of expert ranks there is room for more rows than come.
 Shape EvenRows(const Graph& graph, const Op& op) {
   Shape x = graph.values[op.inputs[0]].shape;
@@ -118,7 +125,8 @@ bool ExpectRoutes(Builder& b, absl::string_view name, const ExpertRoutes& routes
 }  // namespace
 
 // What a row is routed to is decided once, in the forward.
-constinit const OpDefinition kRouteExperts = {.gradient = RouteGradient, .once = true};
+constinit const OpDefinition kRouteExperts = {
+    .gradient = RouteGradient, .gpu_workspace = GpuRoutingWorkspace, .once = true};
 constinit const OpDefinition kRouteExpertsBackward = {};
 constinit const OpDefinition kDispatchRows = {.gradient = DispatchGradient, .cheap = Always};
 constinit const OpDefinition kDispatchRowsBackward = {};

@@ -1,4 +1,5 @@
-// What experts are to the kernels: sizes, and how an expert's rows are cut into products.
+// What experts are to the kernels: sizes, how an expert's rows are cut into products on a CPU, and
+// the workspace on a GPU.
 #ifndef MILEPOST_ENGINE_OPS_EXPERTS_EXPERTS_CONTRACT_H_
 #define MILEPOST_ENGINE_OPS_EXPERTS_EXPERTS_CONTRACT_H_
 
@@ -6,6 +7,9 @@
 #include <bit>
 #include <cstdint>
 #include <vector>
+
+#include "common/round_up.h"
+#include "engine/ops/embedding/embedding_contract.h"
 
 namespace milepost::kernels {
 
@@ -29,16 +33,31 @@ struct RoutedRows {
 // product before it. So its rows are cut into pieces whose sizes are powers of two, the largest
 // first. Where they are cut depends on their number alone.
 inline constexpr int64_t kMostPieceRows = 1024;
-inline int64_t PieceRows(int64_t rows) {
+inline int64_t ExpertPieceRows(int64_t rows) {
   return std::min<int64_t>(kMostPieceRows, std::bit_floor(static_cast<uint64_t>(rows)));
 }
 
 // Every size of piece that up to `rows` rows are cut into.
-inline std::vector<int64_t> PieceSizes(int64_t rows) {
+inline std::vector<int64_t> ExpertPieceSizes(int64_t rows) {
   std::vector<int64_t> sizes;
-  for (int64_t size = 1; size <= PieceRows(rows); size *= 2) sizes.push_back(size);
+  for (int64_t size = 1; size <= ExpertPieceRows(rows); size *= 2) sizes.push_back(size);
   return sizes;
 }
+
+// ---- on a GPU ----
+namespace cuda {
+
+// What lies in the workspace of routing: the order of what rows picked, then the keys of sorting.
+struct RoutingWorkspace {
+  explicit RoutingWorkspace(const ExpertRouting& r) : picks(r.rows * r.per_token) {}
+  int64_t OrderBytes() const {
+    return CeilDiv(picks, 4) * 4 * static_cast<int64_t>(sizeof(int32_t));
+  }
+  int64_t Bytes() const { return OrderBytes() + RowOrderScratchBytes(picks); }
+  int64_t picks;
+};
+
+}  // namespace cuda
 
 }  // namespace milepost::kernels
 

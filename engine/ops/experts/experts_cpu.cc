@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/status_macros.h"
+#include "engine/ops/experts/experts_binding.h"
 #include "engine/ops/experts/experts_cpu_kernel.h"
 #include "engine/runtime/cpu/cpu_op.h"
 #include "engine/runtime/cpu/linear_layer.h"
@@ -19,18 +20,6 @@ using runtime::Binding;
 using runtime::BoundOp;
 using runtime::LinearLayer;
 using runtime::StepContext;
-
-kernels::ExpertRouting RoutingOf(const Binding& b) {
-  return {.rows = b.InputShape(0)[0],
-          .experts = b.attributes().experts.count,
-          .per_token = b.attributes().experts.per_token,
-          .normalize = b.attributes().experts.normalize};
-}
-
-// `narrow`: a value of one row for each that is routed.
-kernels::RoutedRows RoutedRowsOf(const Binding& b, const graph::Shape& narrow) {
-  return {.rows = narrow[0], .per_token = b.attributes().experts.per_token, .width = narrow[1]};
-}
 
 template <typename T>
 absl::StatusOr<BoundOp> RouteExpertsOf(const Binding& b) {
@@ -48,10 +37,7 @@ absl::StatusOr<BoundOp> RouteExpertsOf(const Binding& b) {
 template <typename T>
 absl::StatusOr<BoundOp> RouteExpertsBackwardOf(const Binding& b) {
   return [routing = RoutingOf(b), logits = b.Input<T>(0), weights = b.Input<float>(1),
-          chosen = b.Input<int32_t>(2), dweights = b.Input<float>(3),
-          slopes = b.attributes().divides_columns && b.tensor_rank > 0
-                       ? nullptr  // a sum of the tensor ranks' follows
-                       : b.Input<float>(4),
+          chosen = b.Input<int32_t>(2), dweights = b.Input<float>(3), slopes = SlopesOf(b),
           dlogits = b.Output<T>(0)](const StepContext&) {
     kernels::RouteExpertsBackward<T>(routing, logits, weights, chosen, dweights, slopes, dlogits);
     return absl::OkStatus();
@@ -117,25 +103,6 @@ absl::StatusOr<BoundOp> BindExpertBalance(const Binding& b) {
 
 // ---- the products ----
 
-// An expert's own layer, as if all rows were its.
-Op OfExpert(const Op& op, int64_t expert) {
-  const int64_t parts = op.attributes.parts;
-  Op own{.kind = OpKind::kLinear, .attributes = op.attributes};
-  if (op.kind == OpKind::kExpertLinearBackwardWeight) {
-    own.kind = OpKind::kLinearBackwardWeight;
-    own.inputs = {op.inputs[0], op.inputs[1]};
-    own.outputs.assign(op.outputs.begin() + expert * parts,
-                       op.outputs.begin() + (expert + 1) * parts);
-    return own;
-  }
-  if (op.kind == OpKind::kExpertLinearBackwardInput) own.kind = OpKind::kLinearBackwardInput;
-  const auto weights = op.inputs.begin() + 2 + expert * parts;
-  own.inputs = {op.inputs[0]};
-  own.inputs.insert(own.inputs.end(), weights, weights + parts);
-  own.outputs = op.outputs;
-  return own;
-}
-
 LinearLayer LayerOfExpert(const Binding& b, int64_t expert) {
   return LinearLayer(b.program, OfExpert(b.planned.op, expert), /*with_biases=*/false);
 }
@@ -151,7 +118,7 @@ std::vector<MatmulSpec> ExpertMatmulSpecs(const plan::StepPlan&, const plan::Pro
       specs.push_back(spec);
       continue;
     }
-    for (const int64_t size : kernels::PieceSizes(layer.rows)) {
+    for (const int64_t size : kernels::ExpertPieceSizes(layer.rows)) {
       specs.push_back(spec);
       (spec.transpose_a ? specs.back().k : specs.back().m) = size;
     }
@@ -191,7 +158,7 @@ absl::Status ForPieces(const int32_t* offsets, const ExpertProduct& p, const Fn&
     const int64_t end = offsets[segment + 1];
     for (int64_t first = offsets[segment]; first < end;) {
       const int64_t left = end - first;
-      const int64_t rows = p.spec.rows_alone ? left : kernels::PieceRows(left);
+      const int64_t rows = p.spec.rows_alone ? left : kernels::ExpertPieceRows(left);
       MP_RETURN_IF_ERROR(fn(first, rows));
       first += rows;
     }

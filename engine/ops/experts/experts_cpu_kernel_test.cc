@@ -215,13 +215,13 @@ TEST_P(Experts, SameBitsOnAnyThreadCount) {
 }
 
 TEST(ExpertPieces, AreOfFewSizesAndMakeUpAllRows) {
-  EXPECT_THAT(PieceSizes(5), ElementsAre(1, 2, 4));
-  EXPECT_THAT(PieceSizes(1 << 20), ElementsAre(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024));
+  EXPECT_THAT(ExpertPieceSizes(5), ElementsAre(1, 2, 4));
+  EXPECT_THAT(ExpertPieceSizes(1 << 20), ElementsAre(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024));
   for (const int64_t rows : {1, 2, 3, 1000, 1023, 5000}) {
-    const std::vector<int64_t> sizes = PieceSizes(rows);
-    for (int64_t left = rows; left > 0; left -= PieceRows(left)) {
-      EXPECT_THAT(sizes, testing::Contains(PieceRows(left)));
-      EXPECT_LE(PieceRows(left), left);
+    const std::vector<int64_t> sizes = ExpertPieceSizes(rows);
+    for (int64_t left = rows; left > 0; left -= ExpertPieceRows(left)) {
+      EXPECT_THAT(sizes, testing::Contains(ExpertPieceRows(left)));
+      EXPECT_LE(ExpertPieceRows(left), left);
     }
   }
 }

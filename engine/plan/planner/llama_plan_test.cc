@@ -178,16 +178,16 @@ TEST(LlamaPlan, EveryCombinationWithExpertsVerifies) {
   }
 }
 
-TEST(LlamaPlan, ExpertsAreNotForAGpu) {
-  const PlanOptions options = {.device = DeviceKind::kCuda, .sequence = 16};
+TEST(LlamaPlan, ExpertRanksAreNotForAGpu) {
+  PlanOptions options = {
+      .device = DeviceKind::kCuda, .world = 2, .compute_dtype = DType::kBf16, .sequence = 16};
   const v1::JobSpec spec = TinyMixture(2);
-  for (const absl::Status& status :
-       {PlanTraining(spec, options).status(), PlanGeneration(spec.model(), options).status()}) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_TRUE(absl::StrContains(status.message(), "model.llama.experts: there are no kernels"))
-        << status;
-  }
-  EXPECT_EQ(PlanTraining(TinyLlama(1), options).status(), absl::OkStatus());
+  EXPECT_EQ(PlanTraining(spec, options).status(), absl::OkStatus());
+  options.expert = 2;
+  const absl::Status status = PlanTraining(spec, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(absl::StrContains(status.message(), "resources.mesh.expert: ranks on GPUs"))
+      << status;
 }
 
 // What a row is routed to is kept; the rows of experts are made again.

@@ -99,6 +99,11 @@ absl::Status CheckOptions(const PlanOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("resources.mesh.expert: ", options.expert,
                                                    " does not divide ", options.world, " ranks"));
   }
+  if (options.expert > 1 && options.device == DeviceKind::kCuda) {
+    return absl::InvalidArgumentError(
+        "resources.mesh.expert: ranks on GPUs do not exchange rows of experts: take 1, and choose "
+        "resources.mesh.tensor or train.zero.stage: 3 where the experts do not fit");
+  }
   if (options.expert > 1 && options.shard_ranks > 0) {
     return absl::InvalidArgumentError("resources.mesh.expert: is not for train.zero.group");
   }
@@ -133,12 +138,6 @@ absl::Status CheckOptions(const PlanOptions& options) {
         "train.offload.optimizer: none");
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckDevice(const v1::ModelSpec& model, const PlanOptions& options) {
-  if (options.device != DeviceKind::kCuda || !model.llama().has_experts()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "model.llama.experts: there are no kernels of experts for a GPU; choose the device cpu");
 }
 
 }  // namespace milepost::plan

@@ -16,9 +16,6 @@ namespace milepost::plan {
 // INVALID_ARGUMENT names the spec's field, and says what to take instead.
 absl::Status CheckOptions(const PlanOptions& options);
 
-// INVALID_ARGUMENT for a model whose ops the device has no kernels for.
-absl::Status CheckDevice(const v1::ModelSpec& model, const PlanOptions& options);
-
 }  // namespace milepost::plan
 
 #endif  // MILEPOST_ENGINE_PLAN_PLANNER_OPTION_CHECKS_H_

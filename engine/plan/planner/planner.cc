@@ -351,7 +351,6 @@ absl::StatusOr<std::vector<std::vector<double>>> CostsOfRuns(const v1::JobSpec& 
 absl::StatusOr<StepPlan> DraftTraining(const v1::JobSpec& spec, const PlanOptions& options,
                                        Planning* planning) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
-  MP_RETURN_IF_ERROR(CheckDevice(spec.model(), options));
   if (options.dpo_beta > 0 && options.fp8) {
     return absl::InvalidArgumentError("train.dpo: not at train.precision fp8; take bf16");
   }
@@ -407,7 +406,6 @@ absl::StatusOr<StepPlan> PlanTraining(const v1::JobSpec& spec, const PlanOptions
 
 absl::StatusOr<StepPlan> PlanGeneration(const v1::ModelSpec& model, const PlanOptions& options) {
   MP_RETURN_IF_ERROR(CheckOptions(options));
-  MP_RETURN_IF_ERROR(CheckDevice(model, options));
   if (options.world != 1 || options.micro_batch != 1) {
     return absl::InvalidArgumentError("a generation plan is for one rank and no batches");
   }

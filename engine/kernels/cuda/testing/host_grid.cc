@@ -40,6 +40,7 @@ struct Thread {
 // Two rounds: a lane that is ahead may give its next value while others still read this one.
 struct Warp {
   uint64_t values[2][kWarp];
+  TileWords tiles[2];
   int arrived = 0;
 };
 
@@ -108,6 +109,13 @@ class HostBlock {
     warp.values[round][thread % kWarp] = bits;
     Wait(thread, State::kAtWarp, place);
     return warp.values[round][from];
+  }
+  const TileWords& ExchangeTiles(int thread, const LaneWords& own, const Place& place) {
+    Warp& warp = warps_[thread / kWarp];
+    TileWords& tiles = warp.tiles[threads_[thread].accessor.warp_epoch % 2];
+    tiles[thread % kWarp] = own;
+    Wait(thread, State::kAtWarp, place);
+    return tiles;
   }
   SharedStorage& Shared(int tag, size_t bytes, size_t granule) {
     const auto found = shared_.find(tag);
@@ -219,6 +227,10 @@ void HostContext::SyncWarp(Place place) const { owner_.Wait(thread_, State::kAtW
 uint64_t HostContext::ExchangeBits(uint64_t bits, int from, Place place) const {
   if (from < 0 || from >= kWarp) Fail(absl::StrCat("a shuffle from lane ", from), place);
   return owner_.Exchange(thread_, bits, from, place);
+}
+
+const TileWords& HostContext::ExchangeTiles(const LaneWords& own, Place place) const {
+  return owner_.ExchangeTiles(thread_, own, place);
 }
 
 char* HostContext::SharedBytes(int tag, size_t bytes, size_t granule) const {

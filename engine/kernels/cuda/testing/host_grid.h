@@ -26,6 +26,7 @@
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
 #include "engine/kernels/cuda/testing/host_memory.h"
+#include "engine/kernels/cuda/testing/host_tiles.h"
 
 namespace milepost::kernels::cuda {
 
@@ -97,6 +98,11 @@ class HostContext {
   V Shuffle(V value, int lane, Place place = Place::current()) const {
     return Exchange(value, lane, place);
   }
+  template <typename T>
+  void MultiplyTiles(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&sums)[4],
+                     Place place = Place::current()) const {
+    AddTiles<T>(ExchangeTiles({a[0], a[1], a[2], a[3], b[0], b[1]}, place), lane(), sums);
+  }
 
   template <typename T, int N, int kTag>
   HostSharedArray<T> Shared() const {
@@ -124,6 +130,7 @@ class HostContext {
     return value;
   }
   uint64_t ExchangeBits(uint64_t bits, int from, Place place) const;
+  const TileWords& ExchangeTiles(const LaneWords& own, Place place) const;
   char* SharedBytes(int tag, size_t bytes, size_t granule) const;
   char* DynamicSharedBytes(size_t granule, int64_t* bytes) const;
 

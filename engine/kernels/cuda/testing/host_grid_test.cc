@@ -5,6 +5,8 @@
 
 #include <numeric>
 
+#include "engine/kernels/cpu/testing.h"
+
 namespace milepost::kernels::cuda {
 namespace {
 
@@ -59,6 +61,44 @@ TEST(HostGrid, MissingBarrierIsARace) {
   for (uint64_t seed = 0; seed < 4; ++seed) {
     const absl::Status ran = RunOnHost(SumKernel{x.data(), sums.data(), true}, {}, {.seed = seed});
     EXPECT_THAT(MessageOf(ran), HasSubstr("race on element"));
+  }
+}
+
+// A product of tiles: [16, 16] by [16, 8].
+struct TilesKernel {
+  static constexpr int kThreads = 32;
+  const bf16* a;
+  const bf16* b;
+  float* out;
+
+  template <typename Context>
+  void operator()(Context& c) const {
+    const int g = c.lane() / 4, t = c.lane() % 4;
+    const auto pair = [&](const bf16* at, int apart) {
+      return c.Load(at).bits | static_cast<uint32_t>(c.Load(at + apart).bits) << 16;
+    };
+    const bf16* row = a + g * 16 + 2 * t;
+    const bf16* column = b + 2 * t * 8 + g;
+    const uint32_t words[4] = {pair(row, 1), pair(row + 8 * 16, 1), pair(row + 8, 1),
+                               pair(row + 8 * 16 + 8, 1)};
+    float sums[4] = {1, 1, 1, 1};
+    c.template MultiplyTiles<bf16>(words, {pair(column, 8), pair(column + 8 * 8, 8)}, sums);
+    for (int i = 0; i < 4; ++i) c.Store(out + (g + i / 2 * 8) * 8 + 2 * t + i % 2, sums[i]);
+  }
+};
+
+TEST(HostGrid, TilesOfAWarpAreMultiplied) {
+  const auto a_values = RandomVector<bf16>(16 * 16, 1), b_values = RandomVector<bf16>(16 * 8, 2);
+  HostArray<bf16> a(a_values), b(b_values);
+  HostArray<float> out(16 * 8);
+  const absl::Status ran = RunOnHost(TilesKernel{a.data(), b.data(), out.data()}, {}, {.seed = 3});
+  ASSERT_TRUE(ran.ok()) << ran;
+  for (int i = 0; i < 16 * 8; ++i) {
+    double want = 1;
+    for (int k = 0; k < 16; ++k) {
+      want += double{ToFloat(a_values[i / 8 * 16 + k])} * ToFloat(b_values[k * 8 + i % 8]);
+    }
+    EXPECT_NEAR(out.values()[i], want, 1e-6) << i;
   }
 }
 

@@ -59,9 +59,15 @@ class HostBlocks {
   uint64_t Exchange(int thread, uint64_t bits, int from) {
     Warp& warp = warps_[thread / kWarp];
     const int round = rounds_[thread]++ % 2;
-    warp[round][thread % kWarp] = bits;
+    warp.values[round][thread % kWarp] = bits;
     Wait(thread, true);
-    return warp[round][from];
+    return warp.values[round][from];
+  }
+  const TileWords& ExchangeTiles(int thread, const LaneWords& own) {
+    TileWords& tiles = warps_[thread / kWarp].tiles[rounds_[thread]++ % 2];
+    tiles[thread % kWarp] = own;
+    Wait(thread, true);
+    return tiles;
   }
   char* Shared(int tag, size_t bytes) {
     for (const SharedArray& array : shared_) {
@@ -83,7 +89,10 @@ class HostBlocks {
 
  private:
   enum class State : uint8_t { kNew, kReady, kAtBarrier, kAtWarp, kDone };
-  using Warp = std::array<std::array<uint64_t, kWarp>, 2>;
+  struct Warp {
+    std::array<uint64_t, kWarp> values[2];
+    TileWords tiles[2];
+  };
   struct SharedArray {
     int tag;
     size_t bytes;
@@ -208,6 +217,10 @@ void LaunchContext::SyncWarp() const { owner_->Wait(thread_, true); }
 uint64_t LaunchContext::ExchangeBits(uint64_t bits, int from) const {
   if (from < 0 || from >= kWarp) Fail("a shuffle from a lane that there is not");
   return owner_->Exchange(thread_, bits, from);
+}
+
+const TileWords& LaunchContext::ExchangeTiles(const LaneWords& own) const {
+  return owner_->ExchangeTiles(thread_, own);
 }
 char* LaunchContext::SharedBytes(int tag, size_t bytes) const {
   char* data = owner_->Shared(tag, bytes);

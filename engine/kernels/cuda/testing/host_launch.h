@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
+#include "engine/kernels/cuda/testing/host_tiles.h"
 
 namespace milepost::kernels::cuda {
 
@@ -72,6 +73,10 @@ class LaunchContext {
   V Shuffle(V value, int lane) const {
     return Exchange(value, lane);
   }
+  template <typename T>
+  void MultiplyTiles(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&sums)[4]) const {
+    AddTiles<T>(ExchangeTiles({a[0], a[1], a[2], a[3], b[0], b[1]}), lane(), sums);
+  }
 
   template <typename T, int N, int kTag>
   LaunchedArray<T> Shared() const {
@@ -103,6 +108,7 @@ class LaunchContext {
     return value;
   }
   uint64_t ExchangeBits(uint64_t bits, int from) const;
+  const TileWords& ExchangeTiles(const LaneWords& own) const;
   char* SharedBytes(int tag, size_t bytes) const;
 
   HostBlocks* owner_;

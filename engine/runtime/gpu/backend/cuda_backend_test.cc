@@ -233,6 +233,28 @@ INSTANTIATE_TEST_SUITE_P(
               .qkv_bias = true}},
         Case{{.precision = v1::PRECISION_BF16, .layers = 1, .llama = true, .documents = true}}));
 
+// Of some experts no row is; of hidden 13 an expert's parts are products of their own.
+INSTANTIATE_TEST_SUITE_P(Experts, EveryOp,
+                         ::testing::Values(Case{{.precision = v1::PRECISION_FP32,
+                                                 .layers = 1,
+                                                 .llama = true,
+                                                 .experts = 4,
+                                                 .balance = 0.02}},
+                                           Case{{.precision = v1::PRECISION_BF16,
+                                                 .layers = 2,
+                                                 .llama = true,
+                                                 .qk_norm = true,
+                                                 .experts = 9,
+                                                 .per_token = 3,
+                                                 .balance = 0.02}},
+                                           Case{{.precision = v1::PRECISION_FP16,
+                                                 .layers = 1,
+                                                 .width = 20,
+                                                 .llama = true,
+                                                 .hidden = 13,
+                                                 .experts = 3,
+                                                 .per_token = 1}}));
+
 // Adapters with magnitudes: weights of either layout.
 INSTANTIATE_TEST_SUITE_P(
     Dora, EveryOp,

@@ -126,6 +126,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(GenerationCase{"Gpt2", {}, v1::PRECISION_FP32},
                     GenerationCase{"Llama", {.llama = true, .qk_norm = true}, v1::PRECISION_FP32},
                     GenerationCase{"Gemma3", {.llama = true, .gemma3 = true}, v1::PRECISION_FP32},
+                    GenerationCase{"Experts",
+                                   {.llama = true, .experts = 5, .per_token = 2},
+                                   v1::PRECISION_FP32},
                     GenerationCase{"Olmo3", {.llama = true, .olmo3 = true}, v1::PRECISION_FP32},
                     GenerationCase{"LlamaF16", {.llama = true, .tied = true}, v1::PRECISION_FP16}),
     [](const auto& info) { return info.param.name; });

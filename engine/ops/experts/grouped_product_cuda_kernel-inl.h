@@ -1,0 +1,363 @@
+// The kernels behind grouped_product_cuda_kernel.h. A block makes a tile of kTileRows x kTileRows
+// results. What it multiplies comes through shared memory, kTileWords words of 32 bits deep, while
+// the next ones are on their way into registers.
+#ifndef MILEPOST_ENGINE_OPS_EXPERTS_GROUPED_PRODUCT_CUDA_KERNEL_INL_H_
+#define MILEPOST_ENGINE_OPS_EXPERTS_GROUPED_PRODUCT_CUDA_KERNEL_INL_H_
+
+#include <bit>
+#include <cstdint>
+
+#include "engine/kernels/cuda/context.h"
+#include "engine/ops/experts/grouped_product_cuda_kernel.h"
+
+namespace milepost::kernels::cuda {
+
+inline constexpr int kTileThreads = 256;
+inline constexpr int kTileRows = 128;  // and columns
+inline constexpr int kTileWords = 16;
+
+template <typename T>
+struct TileOf {
+  static constexpr int kEach = 4 / static_cast<int>(sizeof(T));  // elements of a word
+  static constexpr int kDepth = kTileWords * kEach;
+  // Words from one row to the next: those that a warp reads at once lie in different banks.
+  static constexpr int kStride = sizeof(T) == 4 ? 17 : 20;
+  static constexpr int kWords = kTileRows * kStride;
+};
+
+MP_DEVICE uint32_t WordOf(float value) { return std::bit_cast<uint32_t>(value); }
+template <typename T>
+MP_DEVICE uint32_t WordOf(T first, T second) {
+  return first.bits | static_cast<uint32_t>(second.bits) << 16;
+}
+
+// A matrix of [rows, depth]: neighbours along the depth lie side by side, or those along the rows.
+template <typename T>
+struct Factor {
+  const T* data;
+  int64_t stride;
+  int64_t rows;  // behind them all is 0
+};
+
+// What a thread brings of a tile: two packs. kN: kPack<T>, or 1 where rows may begin anywhere.
+template <typename T, int kN, bool kAlongDepth>
+struct TilePart {
+  using Tile = TileOf<T>;
+  Pack<T, kPack<T>> held[2];
+
+  template <typename Context>
+  MP_DEVICE void Load(Context& c, const Factor<T>& from, int64_t first, int64_t depth) {
+    MP_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (kAlongDepth) {
+        const int row = Row(c, i);
+        const int64_t at = first + c.thread() % 4 * kPack<T>;
+        held[i] = Read(c, from.data + row * from.stride + at, row < from.rows ? depth - at : 0);
+      } else {
+        const int row = Row(c, i);
+        const int64_t at = first + Word(c) * Tile::kEach + (sizeof(T) == 2 ? i : 0);
+        held[i] = Read(c, from.data + at * from.stride + row, at < depth ? from.rows - row : 0);
+      }
+    }
+  }
+
+  // Into tile[offset...].
+  template <typename Context, typename Array>
+  MP_DEVICE void Store(Context& c, const Array& tile, int offset) const {
+    MP_UNROLL
+    for (int i = 0; i < (kAlongDepth || sizeof(T) == 4 ? 2 : 1); ++i) {
+      const int at = offset + Row(c, i) * Tile::kStride;
+      if constexpr (kAlongDepth) {
+        MP_UNROLL
+        for (int w = 0; w < 4; ++w) tile.Set(at + c.thread() % 4 * 4 + w, Along(i, w));
+      } else {
+        MP_UNROLL
+        for (int j = 0; j < kPack<T>; ++j) {
+          tile.Set(at + j * Tile::kStride + Word(c), Across(i, j));
+        }
+      }
+    }
+  }
+
+ private:
+  // The first row, and the word of it, of the i-th pack.
+  template <typename Context>
+  MP_DEVICE static int Row(Context& c, int i) {
+    if constexpr (kAlongDepth) return (c.thread() + i * kTileThreads) / 4;
+    if constexpr (sizeof(T) == 2) return c.thread() / kTileWords * kPack<T>;
+    return (c.thread() + i * kTileThreads) / kTileWords * kPack<T>;
+  }
+  template <typename Context>
+  MP_DEVICE static int Word(Context& c) {
+    return c.thread() % kTileWords;
+  }
+  MP_DEVICE uint32_t Along(int i, int word) const {
+    if constexpr (sizeof(T) == 4) {
+      return WordOf(held[i].v[word]);
+    } else {
+      return WordOf(held[i].v[2 * word], held[i].v[2 * word + 1]);
+    }
+  }
+  // Of 16-bit numbers the two packs follow each other along the depth.
+  MP_DEVICE uint32_t Across(int i, int j) const {
+    if constexpr (sizeof(T) == 4) {
+      return WordOf(held[i].v[j]);
+    } else {
+      return WordOf(held[0].v[j], held[1].v[j]);
+    }
+  }
+  // The first `count` of a pack; the others are 0.
+  template <typename Context>
+  MP_DEVICE static Pack<T, kPack<T>> Read(Context& c, const T* p, int64_t count) {
+    Pack<T, kPack<T>> pack = {};
+    if constexpr (kN > 1) {
+      if (count > 0) pack = c.Load(reinterpret_cast<const Pack<T, kPack<T>>*>(p));
+    } else {
+      MP_UNROLL
+      for (int j = 0; j < kPack<T>; ++j) {
+        if (j < count) pack.v[j] = c.Load(p + j);
+      }
+    }
+    return pack;
+  }
+};
+
+// A thread's results: on tensor cores a warp makes 64 x 32 of them, in tiles of 16 x 8.
+template <typename T>
+struct TileSums {
+  static constexpr int kAcross = 2;  // neighbours in a row
+  float sums[4][4][4] = {};
+
+  template <typename Context>
+  MP_DEVICE static int FirstRow(Context& c) {
+    return c.warp() % 2 * 64;
+  }
+  template <typename Context>
+  MP_DEVICE static int FirstColumn(Context& c) {
+    return c.warp() / 2 * 32;
+  }
+  // Whether any of the warp's results is wanted.
+  template <typename Context>
+  MP_DEVICE static bool Wanted(Context& c, int64_t rows, int64_t columns) {
+    return FirstRow(c) < rows && FirstColumn(c) < columns;
+  }
+
+  template <typename Context, typename Array>
+  MP_DEVICE void Multiply(Context& c, const Array& tile, int rows_at, int columns_at) {
+    constexpr int kStride = TileOf<T>::kStride;
+    const int g = c.lane() / 4, t = c.lane() % 4;
+    MP_UNROLL
+    for (int word = 0; word < kTileWords; word += 8) {
+      uint32_t b[4][2];
+      MP_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const int at = columns_at + (FirstColumn(c) + 8 * j + g) * kStride + word + t;
+        b[j][0] = tile.Get(at);
+        b[j][1] = tile.Get(at + 4);
+      }
+      MP_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int at = rows_at + (FirstRow(c) + 16 * i + g) * kStride + word + t;
+        const uint32_t a[4] = {tile.Get(at), tile.Get(at + 8 * kStride), tile.Get(at + 4),
+                               tile.Get(at + 8 * kStride + 4)};
+        MP_UNROLL
+        for (int j = 0; j < 4; ++j) c.template MultiplyTiles<T>(a, b[j], sums[i][j]);
+      }
+    }
+  }
+
+  // fn(row, column, sums of kAcross neighbours) for each.
+  template <typename Context, typename Fn>
+  MP_DEVICE void ForEach(Context& c, const Fn& fn) const {
+    MP_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      MP_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const float(&four)[4] = sums[i / 4][i % 4];
+        const float two[2] = {four[2 * half], four[2 * half + 1]};
+        fn(FirstRow(c) + i / 4 * 16 + c.lane() / 4 + 8 * half,
+           FirstColumn(c) + i % 4 * 8 + c.lane() % 4 * 2, two);
+      }
+    }
+  }
+};
+
+// fp32: 8 x 8 results a thread, 16 rows and columns apart.
+template <>
+struct TileSums<float> {
+  static constexpr int kAcross = 1;
+  float sums[8][8] = {};
+
+  template <typename Context>
+  MP_DEVICE static bool Wanted(Context&, int64_t, int64_t) {
+    return true;
+  }
+
+  template <typename Context, typename Array>
+  MP_DEVICE void Multiply(Context& c, const Array& tile, int rows_at, int columns_at) {
+    constexpr int kStride = TileOf<float>::kStride;
+    const int row = c.thread() / 16, column = c.thread() % 16;
+    for (int word = 0; word < kTileWords; ++word) {
+      float a[8], b[8];
+      MP_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        a[i] = std::bit_cast<float>(tile.Get(rows_at + (row + 16 * i) * kStride + word));
+        b[i] = std::bit_cast<float>(tile.Get(columns_at + (column + 16 * i) * kStride + word));
+      }
+      MP_UNROLL
+      for (int i = 0; i < 64; ++i)
+        sums[i / 8][i % 8] = fmaf(a[i / 8], b[i % 8], sums[i / 8][i % 8]);
+    }
+  }
+
+  template <typename Context, typename Fn>
+  MP_DEVICE void ForEach(Context& c, const Fn& fn) const {
+    MP_UNROLL
+    for (int i = 0; i < 64; ++i) {
+      const float one[1] = {sums[i / 8][i % 8]};
+      fn(c.thread() / 16 + i / 8 * 16, c.thread() % 16 + i % 8 * 16, one);
+    }
+  }
+};
+
+// The block's tile of a product: of the rows of `a` and of those of `b`, which are the columns.
+template <typename T, int kN, bool kAAlongDepth, bool kBAlongDepth>
+struct BlockProduct {
+  using Tile = TileOf<T>;
+  TileSums<T> sums;
+  int begun = 0;  // tiles; they lie in two places in turn
+
+  template <typename Context>
+  MP_DEVICE void Add(Context& c, const Factor<T>& a, const Factor<T>& b, int64_t depth) {
+    if (depth <= 0) return;
+    auto words = c.template Shared<uint32_t, 4 * Tile::kWords, 0>();
+    TilePart<T, kN, kAAlongDepth> next_a;
+    TilePart<T, kN, kBAlongDepth> next_b;
+    next_a.Load(c, a, 0, depth);
+    next_b.Load(c, b, 0, depth);
+    for (int64_t first = 0; first < depth; first += Tile::kDepth) {
+      const int at = begun++ % 2 * 2 * Tile::kWords;
+      next_a.Store(c, words, at);
+      next_b.Store(c, words, at + Tile::kWords);
+      // Nobody still reads this place: what lay in it was read before the barrier of the last one.
+      c.Sync();
+      if (first + Tile::kDepth < depth) {
+        next_a.Load(c, a, first + Tile::kDepth, depth);
+        next_b.Load(c, b, first + Tile::kDepth, depth);
+      }
+      if (sums.Wanted(c, a.rows, b.rows)) sums.Multiply(c, words, at, at + Tile::kWords);
+    }
+  }
+
+  // To to[row, column] of the first rows and columns.
+  template <typename Context, typename U>
+  MP_DEVICE void Write(Context& c, U* to, int64_t stride, int64_t rows, int64_t columns,
+                       bool add) const {
+    sums.ForEach(c, [&](int row, int column, const auto& values) {
+      constexpr int kAcross = TileSums<T>::kAcross;
+      if (row >= rows || column >= columns) return;
+      U* at = to + row * stride + column;
+      // Where rows begin anywhere, so do pairs, and the last one may be half.
+      MP_UNROLL
+      for (int i = 0; i<kAcross; i += kN> 1 ? kAcross : 1) {
+        constexpr int kAtOnce = kN > 1 ? kAcross : 1;
+        if (column + i >= columns) return;
+        float out[kAtOnce];
+        MP_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) out[j] = values[i + j];
+        if (add) {
+          const auto before = Read<kAtOnce>(c, at + i);
+          MP_UNROLL
+          for (int j = 0; j < kAtOnce; ++j) out[j] += before.v[j];
+        }
+        cuda::Write(c, at + i, out);
+      }
+    });
+  }
+};
+
+MP_DEVICE int64_t LeftOfTile(int64_t all, int64_t first) {
+  return all - first < kTileRows ? all - first : kTileRows;
+}
+
+// A tile of rows a block. Tiles of segment i begin with number offsets[i] / kTileRows + i: between
+// two such there is always room for those of a segment, and which segment a tile is of is found
+// without counting. Some tiles are empty.
+template <typename T, int kN, bool kForward>
+struct GroupedRowsKernel {
+  static constexpr int kThreads = kTileThreads;
+  GroupedRows<T> p;
+
+  Grid grid() const {
+    return {.x = p.segments.rows / kTileRows + p.segments.segments,
+            .y = CeilDiv(p.columns, kTileRows)};
+  }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const int64_t segment = SegmentOf(c, c.block());
+    const int64_t first =
+        c.Load(p.segments.offsets + segment) + (c.block() - FirstTile(c, segment)) * kTileRows;
+    const int64_t end = c.Load(p.segments.offsets + segment + 1);
+    if (first >= end) return;
+    const int64_t column = c.block_y() * kTileRows;
+    const T* own = c.Load(p.weights + segment % p.segments.experts);
+    const int64_t rows = LeftOfTile(end, first), columns = LeftOfTile(p.columns, column);
+    BlockProduct<T, kN, true, kForward> product;
+    product.Add(c, {p.x + first * p.x_stride, p.x_stride, rows},
+                kForward ? Factor<T>{own + column * p.depth, p.depth, columns}
+                         : Factor<T>{own + column, p.columns, columns},
+                p.depth);
+    product.Write(c, p.y + first * p.y_stride + column, p.y_stride, rows, columns, p.add);
+  }
+
+ private:
+  template <typename Context>
+  MP_DEVICE int64_t FirstTile(Context& c, int64_t segment) const {
+    return c.Load(p.segments.offsets + segment) / kTileRows + segment;
+  }
+  // The last one that begins with this tile or before.
+  template <typename Context>
+  MP_DEVICE int64_t SegmentOf(Context& c, int64_t tile) const {
+    int64_t low = 0, high = p.segments.segments;
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      if (FirstTile(c, middle) <= tile) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+};
+
+// A tile of an expert's gradient a block, over all its rows in their order.
+template <typename T, int kN>
+struct GroupedWeightsKernel {
+  static constexpr int kThreads = kTileThreads;
+  GroupedWeights<T> p;
+
+  Grid grid() const {
+    return {.x = CeilDiv(p.height, kTileRows) * CeilDiv(p.width, kTileRows),
+            .y = p.segments.experts};
+  }
+  template <typename Context>
+  MP_DEVICE void operator()(Context& c) const {
+    const int64_t across = (p.width + kTileRows - 1) / kTileRows;
+    const int64_t row = c.block() / across * kTileRows, column = c.block() % across * kTileRows;
+    const int64_t rows = LeftOfTile(p.height, row), columns = LeftOfTile(p.width, column);
+    BlockProduct<T, kN, false, false> product;
+    for (int64_t s = c.block_y(); s < p.segments.segments; s += p.segments.experts) {
+      const int64_t first = c.Load(p.segments.offsets + s);
+      product.Add(c, {p.dy + first * p.dy_stride + row, p.dy_stride, rows},
+                  {p.x + first * p.x_stride + column, p.x_stride, columns},
+                  c.Load(p.segments.offsets + s + 1) - first);
+    }
+    product.Write(c, c.Load(p.gradients + c.block_y()) + row * p.width + column, p.width, rows,
+                  columns, p.add);
+  }
+};
+
+}  // namespace milepost::kernels::cuda
+
+#endif  // MILEPOST_ENGINE_OPS_EXPERTS_GROUPED_PRODUCT_CUDA_KERNEL_INL_H_
