@@ -272,7 +272,8 @@ absl::StatusOr<std::optional<MeshSearch::Seen>> MeshSearch::SeenOf(const Setting
 }
 
 absl::StatusOr<std::vector<MeshSearch::Seen>> MeshSearch::Rank(const DeviceProfile& profile,
-                                                               size_t count, const Wanted& wanted) {
+                                                               size_t count, const Wanted& wanted,
+                                                               double most) {
   MP_RETURN_IF_ERROR(Sieve());
   Known known = {.profile = profile};
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> open;
@@ -286,6 +287,7 @@ absl::StatusOr<std::vector<MeshSearch::Seen>> MeshSearch::Rank(const DeviceProfi
   while (!open.empty()) {
     const Candidate next = open.top();
     open.pop();
+    if (next.seconds > most) break;
     const bool enough = ranked.size() >= count;
     if (enough &&
         next.seconds > std::max(ranked[count - 1].seconds, kAsFast * ranked.front().seconds)) {
@@ -373,13 +375,15 @@ absl::StatusOr<std::vector<Sensitivity>> MeshSearch::RestsOn(const RankedSetting
   std::vector<Sensitivity> found;
   MP_ASSIGN_OR_RETURN(const ScaledDraft* const draft, DraftOf(chosen.setting));
   for (auto& [sensitivity, profile] : Varied(place_.profile)) {
-    MP_ASSIGN_OR_RETURN(const std::vector<Seen> ranked, Rank(profile, 1, nullptr));
-    if (ranked.empty() || draft == nullptr) continue;
-    const Seen& best = ranked.front();
+    if (draft == nullptr) continue;
+    // What would be as fast as the choice is not looked for.
     const double seconds = draft->Seconds(profile);
-    if (seconds > kAsFast * best.seconds && KeyOf(best.setting) != KeyOf(chosen.setting)) {
-      sensitivity.instead = best.setting;
-      sensitivity.ratio = seconds / best.seconds;
+    MP_ASSIGN_OR_RETURN(const std::vector<Seen> ranked,
+                        Rank(profile, 1, nullptr, seconds / kAsFast));
+    if (!ranked.empty() && seconds > kAsFast * ranked.front().seconds &&
+        KeyOf(ranked.front().setting) != KeyOf(chosen.setting)) {
+      sensitivity.instead = ranked.front().setting;
+      sensitivity.ratio = seconds / ranked.front().seconds;
     }
     found.push_back(sensitivity);
   }

@@ -17,6 +17,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -179,9 +180,11 @@ class MeshSearch {
   Preference RankOf(const Setting& setting) const;
   // Those that may need the fewest bytes, by how many they need at least.
   absl::StatusOr<std::vector<std::pair<double, Setting>>> SmallestBounds();
-  // By drafts: those that fit, at least `count` and all within 1% of the fastest, if there are.
+  // By drafts: those that fit, at least `count` and all within 1% of the fastest, if there are. Not
+  // all of those that take longer than `most` seconds.
   absl::StatusOr<std::vector<Seen>> Rank(const DeviceProfile& profile, size_t count,
-                                         const Wanted& wanted);
+                                         const Wanted& wanted,
+                                         double most = std::numeric_limits<double>::infinity());
 
   const v1::JobSpec& spec_;
   const MeshSpace space_;
