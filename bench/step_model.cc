@@ -102,6 +102,12 @@ v1::JobSpec Spec(const StepFlags& flags, const std::string& data) {
     model->set_kv_heads(flags.kv_heads);
     model->set_hidden(flags.hidden);
     if (flags.family == "gemma3") MakeGemma3(model);
+    if (flags.experts > 0) {
+      model->mutable_experts()->set_count(flags.experts);
+      model->mutable_experts()->set_per_token(flags.per_token);
+      model->mutable_experts()->set_balance_loss(0.01);
+      model->mutable_experts()->set_z_loss(0.001);
+    }
   } else if (flags.family == "resnet") {
     v1::ResNetSpec* model = spec.mutable_model()->mutable_resnet();
     model->set_depth(flags.depth);
@@ -150,6 +156,8 @@ void AddStepFlags(CLI::App& app, StepFlags* flags) {
   app.add_option("--heads", flags->heads);
   app.add_option("--kv-heads", flags->kv_heads, "llama and gemma3");
   app.add_option("--hidden", flags->hidden, "llama, gemma3 and bert");
+  app.add_option("--experts", flags->experts, "llama only: of a layer")->check(CLI::Range(0, 1024));
+  app.add_option("--per-token", flags->per_token, "of the experts")->check(CLI::Range(1, 1024));
   app.add_option("--vocabulary", flags->vocabulary);
   app.add_option("--context", flags->context, "sequence length");
   app.add_option("--depth", flags->depth, "resnet only");

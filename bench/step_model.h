@@ -22,6 +22,8 @@ struct StepFlags {
   int64_t heads = 6;
   int64_t kv_heads = 2;   // Llama only
   int64_t hidden = 1024;  // Llama and BERT
+  int64_t experts = 0;    // Llama only; 0: one MLP for all tokens
+  int64_t per_token = 2;  // of the experts
   int64_t vocabulary = 256;
   int64_t context = 256;
   int64_t depth = 50;   // ResNet only

@@ -3,6 +3,7 @@
 #include "engine/ops/attention/library_attention.h"
 #include "engine/ops/contract/alignment.h"
 #include "engine/ops/contract/sums.h"
+#include "engine/ops/experts/experts.h"
 
 namespace milepost::plan {
 namespace {
@@ -37,16 +38,11 @@ int64_t GroupBytes(const FlatGroup& group) {
   return bytes + ChunkTableBytes(group.shard_elements, segments) + TableBytes(kChunk * segments);
 }
 
-// Where each expert's weights lie, for each of a layer's parts (ops/experts/experts_cuda.cc).
-int64_t ExpertTableBytes(const Program& program) {
+int64_t ExpertTableBytesOf(const Program& program) {
   int64_t bytes = 0;
   for (const PlannedOp& planned : program.ops) {
     const graph::Op& op = planned.op;
-    if (op.kind != graph::OpKind::kExpertLinear &&
-        op.kind != graph::OpKind::kExpertLinearBackwardInput &&
-        op.kind != graph::OpKind::kExpertLinearBackwardWeight) {
-      continue;
-    }
+    if (!ops::IsExpertProduct(op.kind)) continue;
     constexpr int64_t kAddress = 8;
     bytes += op.attributes.parts * TableBytes(kAddress * op.attributes.experts.count);
   }
@@ -55,6 +51,12 @@ int64_t ExpertTableBytes(const Program& program) {
 
 }  // namespace
 
+int64_t ExpertTableBytes(const StepPlan& plan) {
+  int64_t bytes = 0;
+  for (const Program* program : plan.Programs()) bytes += ExpertTableBytesOf(*program);
+  return bytes;
+}
+
 int64_t CudaBesideBytes(const StepPlan& plan) {
   if (plan.options.device != DeviceKind::kCuda) return 0;
   int64_t bytes = kControl + kUpdateControl + kPiece + TableBytes(kImageTables);
@@ -62,7 +64,7 @@ int64_t CudaBesideBytes(const StepPlan& plan) {
     if (!group.frozen) bytes += GroupBytes(group);
   }
   bytes += TableBytes(4 * static_cast<int64_t>(plan.groups.size()));
-  bytes += ExpertTableBytes(plan.train) + ExpertTableBytes(plan.evaluate);
+  bytes += ExpertTableBytes(plan);
   // Of a pipeline's stage, whose program has all of a step.
   const int64_t micro_batches = plan.options.accumulation / plan.options.MicroSteps();
   bytes += DeviceAligned((micro_batches - 1) * kPosition);

@@ -16,6 +16,9 @@ namespace milepost::plan {
 // At most; about 1/256 of a byte per parameter of a shard where that is large. 0 on the CPU.
 int64_t CudaBesideBytes(const StepPlan& plan);
 
+// A part of it: where each expert's weights lie, for each op that multiplies by them.
+int64_t ExpertTableBytes(const StepPlan& plan);
+
 }  // namespace milepost::plan
 
 #endif  // MILEPOST_ENGINE_PLAN_CUDA_BESIDE_H_

@@ -25,7 +25,8 @@
 //   c.template DynamicShared<T>()            the launch's shared bytes, as elements of T
 // Shared memory comes as an array with Get(i) and Set(i, value). Everything else in memory goes
 // through Load and Store: the host's context checks bounds, alignment and races there. Threads
-// per block are a multiple of 32.
+// per block are a multiple of 32. A kernel that has kBlocks says how many blocks a multiprocessor
+// should have at once.
 #ifndef MILEPOST_ENGINE_KERNELS_CUDA_CONTEXT_H_
 #define MILEPOST_ENGINE_KERNELS_CUDA_CONTEXT_H_
 

@@ -105,8 +105,16 @@ class DeviceContext {
   }
 };
 
+// How many blocks of a kernel a multiprocessor should have at once: its kBlocks, if it says so.
 template <typename Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads) Run(const __grid_constant__ Kernel kernel) {
+constexpr int BlocksAtOnce() {
+  if constexpr (requires { Kernel::kBlocks; }) return Kernel::kBlocks;
+  return 1;
+}
+
+template <typename Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, BlocksAtOnce<Kernel>())
+    Run(const __grid_constant__ Kernel kernel) {
   DeviceContext context;
   kernel(context);
 }

@@ -1,4 +1,4 @@
-// A GPU has no kernels for experts yet: common/spec refuses such jobs before.
+// Ranks on GPUs do not exchange rows of experts: common/spec refuses such jobs before.
 #include "engine/runtime/gpu/backend/cuda_op.h"
 
 namespace milepost::ops::gpu {
@@ -6,8 +6,7 @@ namespace {
 
 absl::StatusOr<runtime::BoundOp> RefuseExpertRanks(const runtime::CudaBinding&) {
   return absl::UnimplementedError(
-      "resources.mesh.expert: there are no kernels of experts for a GPU; choose resources.device: "
-      "cpu");
+      "resources.mesh.expert: ranks on GPUs do not exchange rows of experts: take 1");
 }
 
 }  // namespace

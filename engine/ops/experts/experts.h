@@ -55,6 +55,13 @@
 
 namespace milepost::ops {
 
+// kExpertLinear and its backwards.
+inline bool IsExpertProduct(graph::OpKind kind) {
+  return kind == graph::OpKind::kExpertLinear ||
+         kind == graph::OpKind::kExpertLinearBackwardInput ||
+         kind == graph::OpKind::kExpertLinearBackwardWeight;
+}
+
 struct RouteOptions {
   int64_t per_token = 1;  // S, in [1, E]
   bool normalize = true;

@@ -25,6 +25,7 @@ struct TileOf {
   static constexpr int kWords = kTileRows * kStride;
 };
 
+// Elements as 32-bit words, the first in the lower half.
 MP_DEVICE uint32_t WordOf(float value) { return std::bit_cast<uint32_t>(value); }
 template <typename T>
 MP_DEVICE uint32_t WordOf(T first, T second) {
@@ -35,28 +36,32 @@ MP_DEVICE uint32_t WordOf(T first, T second) {
 template <typename T>
 struct Factor {
   const T* data;
-  int64_t stride;
-  int64_t rows;  // behind them all is 0
+  int stride;
+  int rows;  // behind them all is 0
 };
 
-// What a thread brings of a tile: two packs. kN: kPack<T>, or 1 where rows may begin anywhere.
+// What a thread brings of a tile: two packs of four words each. kN: kPack<T>, or 1 where rows may
+// begin anywhere.
 template <typename T, int kN, bool kAlongDepth>
 struct TilePart {
   using Tile = TileOf<T>;
-  Pack<T, kPack<T>> held[2];
+  using Words = Pack<uint32_t, 4>;
+  Words held[2];
 
   template <typename Context>
-  MP_DEVICE void Load(Context& c, const Factor<T>& from, int64_t first, int64_t depth) {
+  MP_DEVICE void Load(Context& c, const Factor<T>& from, int first, int depth) {
     MP_UNROLL
     for (int i = 0; i < 2; ++i) {
+      const int row = Row(c, i);
       if constexpr (kAlongDepth) {
-        const int row = Row(c, i);
-        const int64_t at = first + c.thread() % 4 * kPack<T>;
-        held[i] = Read(c, from.data + row * from.stride + at, row < from.rows ? depth - at : 0);
+        const int at = first + c.thread() % 4 * kPack<T>;
+        held[i] = ReadWords(c, from.data + int64_t{row} * from.stride + at,
+                            row < from.rows ? depth - at : 0);
       } else {
-        const int row = Row(c, i);
-        const int64_t at = first + Word(c) * Tile::kEach + (sizeof(T) == 2 ? i : 0);
-        held[i] = Read(c, from.data + at * from.stride + row, at < depth ? from.rows - row : 0);
+        // Of 16-bit numbers the two packs follow each other along the depth.
+        const int at = first + Word(c) * Tile::kEach + (sizeof(T) == 2 ? i : 0);
+        held[i] = ReadWords(c, from.data + int64_t{at} * from.stride + row,
+                            at < depth ? from.rows - row : 0);
       }
     }
   }
@@ -64,22 +69,35 @@ struct TilePart {
   // Into tile[offset...].
   template <typename Context, typename Array>
   MP_DEVICE void Store(Context& c, const Array& tile, int offset) const {
+    if constexpr (!kAlongDepth && sizeof(T) == 2) return StoreTurned(c, tile, offset);
+    constexpr int kApart = kAlongDepth ? 1 : Tile::kStride;
+    const int column = kAlongDepth ? c.thread() % 4 * 4 : Word(c);
     MP_UNROLL
-    for (int i = 0; i < (kAlongDepth || sizeof(T) == 4 ? 2 : 1); ++i) {
-      const int at = offset + Row(c, i) * Tile::kStride;
-      if constexpr (kAlongDepth) {
-        MP_UNROLL
-        for (int w = 0; w < 4; ++w) tile.Set(at + c.thread() % 4 * 4 + w, Along(i, w));
-      } else {
-        MP_UNROLL
-        for (int j = 0; j < kPack<T>; ++j) {
-          tile.Set(at + j * Tile::kStride + Word(c), Across(i, j));
-        }
+    for (int i = 0; i < 2; ++i) {
+      MP_UNROLL
+      for (int w = 0; w < 4; ++w) {
+        tile.Set(offset + Row(c, i) * Tile::kStride + column + w * kApart, held[i].v[w]);
       }
     }
   }
 
  private:
+  // The j-th elements of both packs are a word of row j. The halves of a warp write rows 4 apart at
+  // once: others would lie in the same banks.
+  template <typename Context, typename Array>
+  MP_DEVICE void StoreTurned(Context& c, const Array& tile, int offset) const {
+    const bool upper = c.lane() >= kWarp / 2;
+    const int at = offset + Row(c, 0) * Tile::kStride + Word(c);
+    MP_UNROLL
+    for (int w = 0; w < 4; ++w) {
+      const uint32_t a = upper ? held[0].v[w ^ 2] : held[0].v[w];
+      const uint32_t b = upper ? held[1].v[w ^ 2] : held[1].v[w];
+      const int row = 2 * w ^ (upper ? 4 : 0);
+      tile.Set(at + row * Tile::kStride, (a & 0xffff) | b << 16);
+      tile.Set(at + (row + 1) * Tile::kStride, a >> 16 | (b & 0xffff0000));
+    }
+  }
+
   // The first row, and the word of it, of the i-th pack.
   template <typename Context>
   MP_DEVICE static int Row(Context& c, int i) {
@@ -91,34 +109,26 @@ struct TilePart {
   MP_DEVICE static int Word(Context& c) {
     return c.thread() % kTileWords;
   }
-  MP_DEVICE uint32_t Along(int i, int word) const {
-    if constexpr (sizeof(T) == 4) {
-      return WordOf(held[i].v[word]);
-    } else {
-      return WordOf(held[i].v[2 * word], held[i].v[2 * word + 1]);
-    }
-  }
-  // Of 16-bit numbers the two packs follow each other along the depth.
-  MP_DEVICE uint32_t Across(int i, int j) const {
-    if constexpr (sizeof(T) == 4) {
-      return WordOf(held[i].v[j]);
-    } else {
-      return WordOf(held[0].v[j], held[1].v[j]);
-    }
-  }
-  // The first `count` of a pack; the others are 0.
+  // The first `count` elements of a pack; the others are 0.
   template <typename Context>
-  MP_DEVICE static Pack<T, kPack<T>> Read(Context& c, const T* p, int64_t count) {
-    Pack<T, kPack<T>> pack = {};
+  MP_DEVICE static Words ReadWords(Context& c, const T* p, int count) {
+    Words words = {};
     if constexpr (kN > 1) {
-      if (count > 0) pack = c.Load(reinterpret_cast<const Pack<T, kPack<T>>*>(p));
+      if (count > 0) words = c.Load(reinterpret_cast<const Words*>(p));
     } else {
       MP_UNROLL
-      for (int j = 0; j < kPack<T>; ++j) {
-        if (j < count) pack.v[j] = c.Load(p + j);
+      for (int w = 0; w < 4; ++w) {
+        const int first = w * Tile::kEach;
+        if constexpr (sizeof(T) == 4) {
+          if (first < count) words.v[w] = WordOf(c.Load(p + first));
+        } else {
+          const T a = first < count ? c.Load(p + first) : T{};
+          const T b = first + 1 < count ? c.Load(p + first + 1) : T{};
+          words.v[w] = WordOf(a, b);
+        }
       }
     }
-    return pack;
+    return words;
   }
 };
 
@@ -138,7 +148,7 @@ struct TileSums {
   }
   // Whether any of the warp's results is wanted.
   template <typename Context>
-  MP_DEVICE static bool Wanted(Context& c, int64_t rows, int64_t columns) {
+  MP_DEVICE static bool Wanted(Context& c, int rows, int columns) {
     return FirstRow(c) < rows && FirstColumn(c) < columns;
   }
 
@@ -189,7 +199,7 @@ struct TileSums<float> {
   float sums[8][8] = {};
 
   template <typename Context>
-  MP_DEVICE static bool Wanted(Context&, int64_t, int64_t) {
+  MP_DEVICE static bool Wanted(Context&, int, int) {
     return true;
   }
 
@@ -228,14 +238,14 @@ struct BlockProduct {
   int begun = 0;  // tiles; they lie in two places in turn
 
   template <typename Context>
-  MP_DEVICE void Add(Context& c, const Factor<T>& a, const Factor<T>& b, int64_t depth) {
+  MP_DEVICE void Add(Context& c, const Factor<T>& a, const Factor<T>& b, int depth) {
     if (depth <= 0) return;
     auto words = c.template Shared<uint32_t, 4 * Tile::kWords, 0>();
     TilePart<T, kN, kAAlongDepth> next_a;
     TilePart<T, kN, kBAlongDepth> next_b;
     next_a.Load(c, a, 0, depth);
     next_b.Load(c, b, 0, depth);
-    for (int64_t first = 0; first < depth; first += Tile::kDepth) {
+    for (int first = 0; first < depth; first += Tile::kDepth) {
       const int at = begun++ % 2 * 2 * Tile::kWords;
       next_a.Store(c, words, at);
       next_b.Store(c, words, at + Tile::kWords);
@@ -251,8 +261,7 @@ struct BlockProduct {
 
   // To to[row, column] of the first rows and columns.
   template <typename Context, typename U>
-  MP_DEVICE void Write(Context& c, U* to, int64_t stride, int64_t rows, int64_t columns,
-                       bool add) const {
+  MP_DEVICE void Write(Context& c, U* to, int64_t stride, int rows, int columns, bool add) const {
     sums.ForEach(c, [&](int row, int column, const auto& values) {
       constexpr int kAcross = TileSums<T>::kAcross;
       if (row >= rows || column >= columns) return;
@@ -276,56 +285,70 @@ struct BlockProduct {
   }
 };
 
-MP_DEVICE int64_t LeftOfTile(int64_t all, int64_t first) {
-  return all - first < kTileRows ? all - first : kTileRows;
+MP_DEVICE int LeftOfTile(int64_t all, int64_t first) {
+  return all - first < kTileRows ? static_cast<int>(all - first) : kTileRows;
 }
 
-// A tile of rows a block. Tiles of segment i begin with number offsets[i] / kTileRows + i: between
-// two such there is always room for those of a segment, and which segment a tile is of is found
-// without counting. Some tiles are empty.
+// While one block waits for memory, another one multiplies.
+template <typename T, int kN>
+inline constexpr int kTileBlocks = sizeof(T) == 2 && kN > 1 ? 2 : 1;
+
+// A tile of rows and columns a block. The tiles of segment i begin with number i + offsets[i] /
+// kTileRows: between two such there is always room for those of a segment, and which segment a tile
+// is of is found without counting. Some tiles are empty. Blocks that run at once share rows and
+// weights: they have all columns of kTogether tiles of rows, then of the next.
 template <typename T, int kN, bool kForward>
 struct GroupedRowsKernel {
   static constexpr int kThreads = kTileThreads;
+  static constexpr int kBlocks = kTileBlocks<T, kN>;
+  static constexpr int64_t kTogether = 8;
   GroupedRows<T> p;
 
-  Grid grid() const {
-    return {.x = p.segments.rows / kTileRows + p.segments.segments,
-            .y = CeilDiv(p.columns, kTileRows)};
-  }
+  Grid grid() const { return {.x = Tiles() * CeilDiv(p.columns, kTileRows)}; }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
-    const int64_t segment = SegmentOf(c, c.block());
+    const Place place = PlaceOf(c.block());
+    const int64_t segment = SegmentOf(c, place.tile), column = place.column * kTileRows;
     const int64_t first =
-        c.Load(p.segments.offsets + segment) + (c.block() - FirstTile(c, segment)) * kTileRows;
+        c.Load(p.segments.offsets + segment) + (place.tile - FirstTile(c, segment)) * kTileRows;
     const int64_t end = c.Load(p.segments.offsets + segment + 1);
     if (first >= end) return;
-    const int64_t column = c.block_y() * kTileRows;
     const T* own = c.Load(p.weights + segment % p.segments.experts);
-    const int64_t rows = LeftOfTile(end, first), columns = LeftOfTile(p.columns, column);
+    const int rows = LeftOfTile(end, first), columns = LeftOfTile(p.columns, column);
+    const auto depth = static_cast<int>(p.depth), across = static_cast<int>(p.columns);
     BlockProduct<T, kN, true, kForward> product;
-    product.Add(c, {p.x + first * p.x_stride, p.x_stride, rows},
-                kForward ? Factor<T>{own + column * p.depth, p.depth, columns}
-                         : Factor<T>{own + column, p.columns, columns},
-                p.depth);
+    product.Add(c, {p.x + first * p.x_stride, static_cast<int>(p.x_stride), rows},
+                kForward ? Factor<T>{own + column * p.depth, depth, columns}
+                         : Factor<T>{own + column, across, columns},
+                depth);
     product.Write(c, p.y + first * p.y_stride + column, p.y_stride, rows, columns, p.add);
   }
 
  private:
+  struct Place {
+    int64_t tile, column;
+  };
+
+  MP_BOTH int64_t Tiles() const { return p.segments.rows / kTileRows + p.segments.segments; }
+  MP_DEVICE Place PlaceOf(int64_t block) const {
+    const int64_t of_group = kTogether * ((p.columns + kTileRows - 1) / kTileRows);
+    const int64_t first = block / of_group * kTogether, rest = block % of_group;
+    const int64_t tiles = Tiles() - first < kTogether ? Tiles() - first : kTogether;
+    return {first + rest % tiles, rest / tiles};
+  }
   template <typename Context>
   MP_DEVICE int64_t FirstTile(Context& c, int64_t segment) const {
     return c.Load(p.segments.offsets + segment) / kTileRows + segment;
   }
-  // The last one that begins with this tile or before.
+  // The last one that begins with this tile or before: a warp looks at 32 places at once.
   template <typename Context>
   MP_DEVICE int64_t SegmentOf(Context& c, int64_t tile) const {
     int64_t low = 0, high = p.segments.segments;
     while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      if (FirstTile(c, middle) <= tile) {
-        low = middle;
-      } else {
-        high = middle;
-      }
+      const int64_t step = (high - low + kWarp - 1) / kWarp, at = low + c.lane() * step;
+      const int before = WarpSum(c, at < high && FirstTile(c, at) <= tile ? 1 : 0);
+      low += (before - 1) * step;
+      high = low + step < high ? low + step : high;
     }
     return low;
   }
@@ -335,6 +358,7 @@ struct GroupedRowsKernel {
 template <typename T, int kN>
 struct GroupedWeightsKernel {
   static constexpr int kThreads = kTileThreads;
+  static constexpr int kBlocks = kTileBlocks<T, kN>;
   GroupedWeights<T> p;
 
   Grid grid() const {
@@ -345,12 +369,12 @@ struct GroupedWeightsKernel {
   MP_DEVICE void operator()(Context& c) const {
     const int64_t across = (p.width + kTileRows - 1) / kTileRows;
     const int64_t row = c.block() / across * kTileRows, column = c.block() % across * kTileRows;
-    const int64_t rows = LeftOfTile(p.height, row), columns = LeftOfTile(p.width, column);
+    const int rows = LeftOfTile(p.height, row), columns = LeftOfTile(p.width, column);
     BlockProduct<T, kN, false, false> product;
     for (int64_t s = c.block_y(); s < p.segments.segments; s += p.segments.experts) {
-      const int64_t first = c.Load(p.segments.offsets + s);
-      product.Add(c, {p.dy + first * p.dy_stride + row, p.dy_stride, rows},
-                  {p.x + first * p.x_stride + column, p.x_stride, columns},
+      const int32_t first = c.Load(p.segments.offsets + s);
+      product.Add(c, {p.dy + first * p.dy_stride + row, static_cast<int>(p.dy_stride), rows},
+                  {p.x + first * p.x_stride + column, static_cast<int>(p.x_stride), columns},
                   c.Load(p.segments.offsets + s + 1) - first);
     }
     product.Write(c, c.Load(p.gradients + c.block_y()) + row * p.width + column, p.width, rows,

@@ -190,7 +190,8 @@ class Reader {
     if (rates == nullptr || !rates->is_object() || !rates->contains("F32") || rates->size() > 16) {
       return Problem("matmul", "expected {\"F32\": {\"achieved\": FLOP/s, \"peak\": FLOP/s}, ...}");
     }
-    for (const auto& [dtype, rate] : rates->items()) {
+    for (const auto& [dtype, of_dtype] : rates->items()) {
+      const Json& rate = of_dtype;
       const std::string field = absl::StrCat("matmul.", dtype.substr(0, 16));
       if (!rate.is_object() || !rate.contains("achieved")) {
         return Problem(field, "expected {\"achieved\": FLOP/s, \"peak\": FLOP/s}");

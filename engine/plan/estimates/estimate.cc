@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/check.h"
+#include "engine/ops/experts/experts.h"
 #include "engine/plan/estimates/links.h"
 #include "engine/plan/passes/stream_pass.h"
 #include "engine/plan/planning.h"
@@ -65,7 +66,7 @@ double OffloadSeconds(const OpCosts& op, const DeviceProfile& profile) {
 double PartOf(const OpCosts& op, const MatmulRate& rate, const DeviceProfile& profile) {
   const auto part_at = [](double size, double half) { return size > 0 ? size / (size + half) : 1; };
   if (!IsAttention(op.kind)) {
-    return part_at(static_cast<double>(op.product_least), rate.product_half);
+    return op.product_part * part_at(static_cast<double>(op.product_least), rate.product_half);
   }
   const double best = rate.attention > 0 ? rate.attention : profile.attention_fraction;
   return best * op.attention_part * part_at(op.attention_seen, rate.attention_half);
@@ -278,6 +279,16 @@ double AttentionPartOf(const StepPlan& plan, const graph::Op& op) {
   return std::cbrt(std::min(1.0, width / 128)) * seen / (seen + 500);
 }
 
+// Products of experts are the own kernels of a GPU, which multiply tiles of 128 rows of one expert.
+// No GPU has run them: how fast they are at best is a guess, about half of what a library reaches.
+double ProductPartOf(const StepPlan& plan, const graph::Op& op) {
+  if (!ops::IsExpertProduct(op.kind) || plan.options.device != DeviceKind::kCuda) return 1;
+  constexpr double kBest = 0.5, kHalfATile = 64;
+  const double rows = static_cast<double>(plan.train.graph.values[op.inputs[0]].shape[0]) /
+                      static_cast<double>(op.attributes.experts.count);
+  return kBest * rows / (rows + kHalfATile);
+}
+
 // Of products of two matrices, which have all of the sizes between them. The weight of an image's
 // patches has further dimensions.
 int64_t ProductLeastOf(const StepPlan& plan, const graph::Op& op) {
@@ -325,6 +336,7 @@ StepCosts CostsOf(const StepPlan& plan) {
                         .fp8 = planned.op.attributes.fp8,
                         .attention_part = AttentionPartOf(plan, planned.op),
                         .attention_seen = SeenOf(planned.op.attributes),
+                        .product_part = ProductPartOf(plan, planned.op),
                         .product_least = ProductLeastOf(plan, planned.op),
                         .wait_for = planned.wait_for,
                         .flops = planned.flops,

@@ -58,6 +58,7 @@ struct OpCosts {
   double attention_part = 1;
   // Positions that one sees; twice as many where it sees the later ones too.
   double attention_seen = 0;
+  double product_part = 1;    // of a product's rate, that products of this kind reach
   int64_t product_least = 0;  // of a product's rows, columns and inner size; 0: not told
   std::vector<int32_t> wait_for;
   double flops = 0;

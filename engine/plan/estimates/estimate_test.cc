@@ -225,6 +225,19 @@ TEST(Estimate, ShortSequencesAndNarrowHeadsSlowDownAGpusAttention) {
   EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 6 / (0.5 * 3000 / 3500));
 }
 
+// 64 rows of an expert are half as fast as many.
+TEST(Estimate, ProductsOfExpertsReachLessOnAGpu) {
+  StepPlan plan = PlanOf({{.flops = 3}});
+  graph::Op& op = plan.train.ops[0].op;
+  op.kind = OpKind::kExpertLinear;
+  op.attributes.experts.count = 8;
+  op.inputs = {0};
+  plan.train.graph.values.push_back({.shape = {8 * 64, 32}});
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, Unit()).seconds, 3);
+  plan.options.device = DeviceKind::kCuda;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, Unit()).seconds, 3 / (0.5 * 0.5));
+}
+
 TEST(Estimate, AttentionHasAPartOfEachTypesRate) {
   StepPlan plan = PlanOf({{.flops = 3}});
   plan.train.ops[0].op.kind = OpKind::kAttention;

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "engine/ops/experts/experts.h"
+#include "engine/plan/cuda_beside.h"
 #include "engine/runtime/gpu/backend/cuda_op.h"
 #include "engine/runtime/gpu/backend/testing/op_bench.h"
 #include "engine/runtime/testing/tiny_job.h"
@@ -254,6 +256,28 @@ INSTANTIATE_TEST_SUITE_P(Experts, EveryOp,
                                                  .hidden = 13,
                                                  .experts = 3,
                                                  .per_token = 1}}));
+
+// Of width 20 and hidden 13 an expert's parts are products of their own, with a table each.
+TEST(CudaBackend, TablesOfExpertsAreAsManyBytesAsAPlanSays) {
+  const TinyJob job;
+  const v1::JobSpec spec = SpecOf(
+      job, {.layers = 2, .width = 20, .llama = true, .kv_heads = 4, .hidden = 13, .experts = 90});
+  OpBench bench(spec, OptionsOf(spec));
+  int64_t parts = 0;
+  for (const OpBench::ProgramOf program : {&plan::StepPlan::train, &plan::StepPlan::evaluate}) {
+    for (size_t i = 0; i < bench.Ops(program).size(); ++i) {
+      const graph::Op& op = bench.Ops(program)[i].op;
+      if (!ops::IsExpertProduct(op.kind)) continue;
+      const int64_t before = bench.tables.bytes();
+      ASSERT_EQ(bench.BindOp(program, i), absl::OkStatus());
+      EXPECT_EQ(bench.tables.bytes() - before, op.attributes.parts * 90 * 8) << i;
+      parts += op.attributes.parts;
+    }
+  }
+  EXPECT_EQ(parts, 2 * (3 * 3 + 3));  // layers, of three ops and an evaluation's
+  EXPECT_GE(plan::ExpertTableBytes(bench.plan()), parts * 768);  // each on 256 bytes
+  EXPECT_LE(plan::ExpertTableBytes(bench.plan()), 2 * parts * 768);
+}
 
 // Adapters with magnitudes: weights of either layout.
 INSTANTIATE_TEST_SUITE_P(

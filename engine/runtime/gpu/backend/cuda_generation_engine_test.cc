@@ -129,6 +129,9 @@ INSTANTIATE_TEST_SUITE_P(
                     GenerationCase{"Experts",
                                    {.llama = true, .experts = 5, .per_token = 2},
                                    v1::PRECISION_FP32},
+                    GenerationCase{"ExpertsF16",
+                                   {.llama = true, .experts = 5, .per_token = 2},
+                                   v1::PRECISION_FP16},
                     GenerationCase{"Olmo3", {.llama = true, .olmo3 = true}, v1::PRECISION_FP32},
                     GenerationCase{"LlamaF16", {.llama = true, .tied = true}, v1::PRECISION_FP16}),
     [](const auto& info) { return info.param.name; });

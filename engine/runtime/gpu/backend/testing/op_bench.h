@@ -144,6 +144,12 @@ class OpBench {
     context.many_documents = !*fit;
   }
 
+  // On the device, without running it.
+  absl::Status BindOp(ProgramOf program, size_t op) {
+    return cuda_backend_->Bind(cuda_plan_, cuda_plan_.*program, (cuda_plan_.*program).ops[op])
+        .status();
+  }
+
   // One entry for each output.
   std::vector<Result> RunOp(ProgramOf program, size_t op) {
     const plan::PlannedOp& cpu = (cpu_plan_.*program).ops[op];
