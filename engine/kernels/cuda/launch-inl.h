@@ -105,18 +105,34 @@ class DeviceContext {
   }
 };
 
-// How many blocks of a kernel a multiprocessor should have at once: its kBlocks, if it says so.
 template <typename Kernel>
-constexpr int BlocksAtOnce() {
-  if constexpr (requires { Kernel::kBlocks; }) return Kernel::kBlocks;
-  return 1;
+__global__ void __launch_bounds__(Kernel::kThreads) Run(const __grid_constant__ Kernel kernel) {
+  DeviceContext context;
+  kernel(context);
+}
+
+// Of a kernel that says how many blocks a multiprocessor should have at once. Others do without the
+// number: with it, 1 too, the compiler takes more registers.
+template <typename Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, Kernel::kBlocks)
+    RunBlocks(const __grid_constant__ Kernel kernel) {
+  DeviceContext context;
+  kernel(context);
 }
 
 template <typename Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads, BlocksAtOnce<Kernel>())
-    Run(const __grid_constant__ Kernel kernel) {
-  DeviceContext context;
-  kernel(context);
+constexpr int BlocksToldBy() {
+  if constexpr (requires { Kernel::kBlocks; }) return Kernel::kBlocks;
+  return 0;
+}
+
+template <typename Kernel>
+constexpr auto EntryOf() {
+  if constexpr (BlocksToldBy<Kernel>() > 0) {
+    return &RunBlocks<Kernel>;
+  } else {
+    return &Run<Kernel>;
+  }
 }
 
 // "kernel NAME of X x Y blocks: ..."; out of line, in launch.cu.
@@ -129,12 +145,13 @@ absl::Status Launch(const Kernel& kernel, const Grid& grid, cudaStream_t stream,
   constexpr int64_t kDefaultShared = 48 << 10;
   if (grid.shared_bytes > kDefaultShared) {
     const cudaError_t allowed =
-        cudaFuncSetAttribute(Run<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+        cudaFuncSetAttribute(EntryOf<Kernel>(), cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(grid.shared_bytes));
     if (allowed != cudaSuccess) return LaunchError(name, grid, allowed);
   }
   const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y));
-  Run<<<blocks, Kernel::kThreads, static_cast<size_t>(grid.shared_bytes), stream>>>(kernel);
+  EntryOf<Kernel>()<<<blocks, Kernel::kThreads, static_cast<size_t>(grid.shared_bytes), stream>>>(
+      kernel);
   const cudaError_t launched = cudaGetLastError();
   return launched == cudaSuccess ? absl::OkStatus() : LaunchError(name, grid, launched);
 }

@@ -82,8 +82,8 @@ struct TilePart {
   }
 
  private:
-  // The j-th elements of both packs are a word of row j. The halves of a warp write rows 4 apart at
-  // once: others would lie in the same banks.
+  // The j-th elements of both packs are a word of row j. The halves of a warp write rows that are
+  // an odd multiple of 4 apart: 8 apart they would lie in the same banks.
   template <typename Context, typename Array>
   MP_DEVICE void StoreTurned(Context& c, const Array& tile, int offset) const {
     const bool upper = c.lane() >= kWarp / 2;
@@ -289,9 +289,10 @@ MP_DEVICE int LeftOfTile(int64_t all, int64_t first) {
   return all - first < kTileRows ? static_cast<int>(all - first) : kTileRows;
 }
 
-// While one block waits for memory, another one multiplies.
+// While one block waits for memory, another one multiplies. Of fp32 the compiler does that by
+// itself, but spills registers where rows begin anywhere. 0: not told.
 template <typename T, int kN>
-inline constexpr int kTileBlocks = sizeof(T) == 2 && kN > 1 ? 2 : 1;
+inline constexpr int kTileBlocks = sizeof(T) == 2 ? 2 : (kN == 1 ? 1 : 0);
 
 // A tile of rows and columns a block. The tiles of segment i begin with number i + offsets[i] /
 // kTileRows: between two such there is always room for those of a segment, and which segment a tile

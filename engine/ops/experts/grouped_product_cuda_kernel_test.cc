@@ -221,6 +221,13 @@ TYPED_TEST(GroupedProducts, AreThoseOfEachExpert) {
                            .add = true});
 }
 
+// More segments than a warp looks at at once, of which tiles begin far apart; two columns of tiles.
+TYPED_TEST(GroupedProducts, OfManyExperts) {
+  GroupedCase of = {.experts = 70, .depth = 16, .columns = 144};
+  for (int i = 0; i < 70; ++i) of.rows.push_back(i == 41 ? 290 : i % 4 == 1 ? 0 : i % 3 + 1);
+  this->template Check<kPack<TypeParam>>(of);
+}
+
 // No row of any segment.
 TYPED_TEST(GroupedProducts, WithoutRowsGradientsAreZeroOrStay) {
   for (const bool add : {false, true}) {

@@ -284,8 +284,10 @@ double AttentionPartOf(const StepPlan& plan, const graph::Op& op) {
 double ProductPartOf(const StepPlan& plan, const graph::Op& op) {
   if (!ops::IsExpertProduct(op.kind) || plan.options.device != DeviceKind::kCuda) return 1;
   constexpr double kBest = 0.5, kHalfATile = 64;
-  const double rows = static_cast<double>(plan.train.graph.values[op.inputs[0]].shape[0]) /
-                      static_cast<double>(op.attributes.experts.count);
+  const graph::ExpertsAttributes& experts = op.attributes.experts;
+  const int64_t all =
+      experts.even_rows > 0 ? experts.even_rows : plan.train.graph.values[op.inputs[0]].shape[0];
+  const double rows = static_cast<double>(all) / static_cast<double>(experts.count);
   return kBest * rows / (rows + kHalfATile);
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "engine/ops/experts/experts.h"
 #include "engine/plan/verification/verify.h"
 
 namespace milepost::plan {
@@ -20,14 +21,9 @@ using graph::kNoValue;
 using graph::OpKind;
 using graph::ValueId;
 
-bool IsExpertLinear(OpKind kind) {
-  return kind == OpKind::kExpertLinear || kind == OpKind::kExpertLinearBackwardInput ||
-         kind == OpKind::kExpertLinearBackwardWeight;
-}
-
 // Makes a row of each row alone, or copies all.
 bool ComputesByRow(OpKind kind) {
-  return IsExpertLinear(kind) || kind == OpKind::kSwiGlu || kind == OpKind::kSwiGluBackward ||
+  return ops::IsExpertProduct(kind) || kind == OpKind::kSwiGlu || kind == OpKind::kSwiGluBackward ||
          kind == OpKind::kGeGlu || kind == OpKind::kGeGluBackward || kind == OpKind::kCopyToHost ||
          kind == OpKind::kCopyToDevice;
 }
@@ -55,11 +51,12 @@ class ExpertsVerifier {
   absl::Status Verify(const graph::Op& op) {
     for (const ValueId input : op.inputs) {
       const auto group = group_of_.find(input);
-      if (group == group_of_.end() || group->second->of_experts == IsExpertLinear(op.kind))
+      if (group == group_of_.end() || group->second->of_experts == ops::IsExpertProduct(op.kind))
         continue;
-      return Wrong(op, absl::StrCat(" reads ", group->second->name,
-                                    IsExpertLinear(op.kind) ? ", which is of no expert"
-                                                            : ", which only some ranks have"));
+      return Wrong(op,
+                   absl::StrCat(" reads ", group->second->name,
+                                ops::IsExpertProduct(op.kind) ? ", which is of no expert"
+                                                              : ", which only some ranks have"));
     }
     if (op.kind == OpKind::kRowsToExperts || op.kind == OpKind::kRowsFromExperts) {
       return VerifyExchange(op);
@@ -69,7 +66,7 @@ class ExpertsVerifier {
     if (any && !ComputesByRow(op.kind)) {
       return Wrong(op, " reads rows of all ranks, as if they were this rank's");
     }
-    if (IsExpertLinear(op.kind)) MP_RETURN_IF_ERROR(VerifyExperts(op));
+    if (ops::IsExpertProduct(op.kind)) MP_RETURN_IF_ERROR(VerifyExperts(op));
     for (const graph::Output& output : op.outputs) {
       if (output.value == kNoValue) continue;
       at_experts_[output.value] =
@@ -138,7 +135,7 @@ class ExpertsVerifier {
 std::set<int> BlocksWithExperts(const Program& program) {
   std::set<int> blocks;
   for (const PlannedOp& planned : program.ops) {
-    if (IsExpertLinear(planned.op.kind)) blocks.insert(planned.op.block);
+    if (ops::IsExpertProduct(planned.op.kind)) blocks.insert(planned.op.block);
   }
   return blocks;
 }
