@@ -15,7 +15,7 @@
 #include "common/status_macros.h"
 #include "engine/kernels/cuda/context.h"
 #include "engine/kernels/cuda/stream.h"
-#include "engine/ops/embedding/embedding_contract.h"
+#include "engine/ops/contract/row_order.h"
 
 namespace milepost::kernels::cuda {
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "common/round_up.h"
+#include "engine/ops/contract/row_order.h"
 
 namespace milepost::kernels {
 
@@ -41,17 +42,6 @@ struct TableGradient {
 
 // ---- on a GPU ----
 namespace cuda {
-
-// Rows that are sorted at once, without keys in memory (row_order_kernels.h).
-inline constexpr int kOrderTile = 1024;
-
-// The id above the row: all keys differ.
-using RowKey = uint64_t;
-
-// Two lists of keys, which merges read and write in turn; none where one tile holds all.
-inline int64_t RowOrderScratchBytes(int64_t rows) {
-  return rows <= kOrderTile ? 0 : 2 * CeilDiv(rows, 2) * 2 * static_cast<int64_t>(sizeof(RowKey));
-}
 
 // Ordered rows whose gradients a block sums.
 inline constexpr int kRunRows = 32;

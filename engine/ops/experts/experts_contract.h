@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/round_up.h"
-#include "engine/ops/embedding/embedding_contract.h"
+#include "engine/ops/contract/row_order.h"
 
 namespace milepost::kernels {
 

@@ -242,22 +242,38 @@ struct RouteBackwardKernel {
   }
 };
 
-// kN: kPack<T> where the width is a multiple of it, else 1; a pack a thread.
+// A pack of a row for each thread, in blocks of 256. kN: kPack<T> where the width is a multiple of
+// it, else 1.
+template <int kN>
+struct RowPack {
+  static constexpr int kThreads = 256;
+  int64_t row, column;
+
+  static Grid GridOf(const RoutedRows& s) {
+    return {.x = CeilDiv(s.rows * (s.width / kN), kThreads)};
+  }
+  // Behind the last row there is none.
+  template <typename Context>
+  MP_DEVICE static RowPack Of(Context& c, const RoutedRows& s) {
+    const int64_t packs = s.width / kN, i = c.block() * kThreads + c.thread();
+    return {i / packs, i % packs * kN};
+  }
+};
+
 template <typename T, int kN>
 struct DispatchRowsKernel {
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = RowPack<kN>::kThreads;
   using P = Pack<T, kN>;
   RoutedRows s;
   const T* x;
   const int32_t* slots;
   T* y;
 
-  Grid grid() const { return {.x = CeilDiv(s.rows * (s.width / kN), kThreads)}; }
+  Grid grid() const { return RowPack<kN>::GridOf(s); }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
-    const int64_t packs = s.width / kN, i = c.block() * kThreads + c.thread();
-    if (i >= s.rows * packs) return;
-    const int64_t row = i / packs, column = i % packs * kN;
+    const auto [row, column] = RowPack<kN>::Of(c, s);
+    if (row >= s.rows) return;
     const P pack = c.Load(reinterpret_cast<const P*>(x + row * s.width + column));
     for (int64_t k = row * s.per_token; k < (row + 1) * s.per_token; ++k) {
       c.Store(reinterpret_cast<P*>(y + c.Load(slots + k) * s.width + column), pack);
@@ -267,19 +283,18 @@ struct DispatchRowsKernel {
 
 template <typename T, int kN>
 struct CombineRowsKernel {
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = RowPack<kN>::kThreads;
   RoutedRows s;
   const T* y;
   const float* weights;
   const int32_t* slots;
   T* out;
 
-  Grid grid() const { return {.x = CeilDiv(s.rows * (s.width / kN), kThreads)}; }
+  Grid grid() const { return RowPack<kN>::GridOf(s); }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
-    const int64_t packs = s.width / kN, i = c.block() * kThreads + c.thread();
-    if (i >= s.rows * packs) return;
-    const int64_t row = i / packs, column = i % packs * kN;
+    const auto [row, column] = RowPack<kN>::Of(c, s);
+    if (row >= s.rows) return;
     float sum[kN] = {};
     for (int64_t k = row * s.per_token; k < (row + 1) * s.per_token; ++k) {
       const auto part = Read<kN>(c, y + c.Load(slots + k) * s.width + column);
