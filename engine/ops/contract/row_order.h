@@ -1,5 +1,4 @@
-// What ordering rows on a GPU needs (engine/kernels/cuda/row_order_kernels.h), for the plans of those
-// who order.
+// What ordering rows on a GPU needs (engine/kernels/cuda/row_order_kernels.h), as plans count it.
 #ifndef MILEPOST_ENGINE_OPS_CONTRACT_ROW_ORDER_H_
 #define MILEPOST_ENGINE_OPS_CONTRACT_ROW_ORDER_H_
 
