@@ -17,7 +17,7 @@ from milepost import _dcp_items, _tree
 from milepost._job import Job, job
 from milepost._link import Link, MilepostError, open_link
 from milepost._reader import ALIGNMENT, TENSOR, Memory, Reader
-from milepost._tensors import Form, Part, Sink, part_to_save
+from milepost._tensors import Form, Part, Sink, bytes_at, copy_bytes, part_to_save
 
 __all__ = ["Checkpoint", "load", "save", "wait"]
 
@@ -190,12 +190,7 @@ class Parts:
             if isinstance(memory, memoryview):
                 memoryview(buffer)[offset : offset + len(memory)] = memory
             else:
-                import torch
-
-                to = torch.frombuffer(
-                    buffer, dtype=torch.uint8, count=memory.numel(), offset=offset
-                )
-                to.copy_(memory)
+                copy_bytes(memory, bytes_at(buffer, offset, memory.numel()))
 
     def to_json(self) -> Dict[str, Any]:
         return {"tensors": self._tensors, "pieces": self._pieces}

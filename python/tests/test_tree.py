@@ -1,6 +1,7 @@
 """State dicts to descriptions and back, and the order of samples. PyTorch's and NumPy's part where
 they are."""
 
+import itertools
 import json
 import os
 import sys
@@ -124,6 +125,19 @@ class TreeTest(unittest.TestCase):
         v = target["v"]
         round_trip({"v": torch.ones(2, 3)}, target)
         self.assertTrue(torch.equal(v, torch.ones(2, 3, dtype=torch.float64)))
+
+    @unittest.skipIf(torch is None, "there is no PyTorch")
+    def test_bytes_at_any_place(self):
+        source = torch.arange(64, dtype=torch.uint8)
+        memory = bytearray(68)
+        for base in range(5):  # a storage may begin anywhere
+            storage = torch.frombuffer(memory, dtype=torch.uint8, offset=base, count=64)
+            for begin, offset, size in itertools.product(range(5), range(5), (0, 1, 4, 7, 8)):
+                storage.zero_()
+                _tensors.copy_bytes(source[begin : begin + size], storage[offset : offset + size])
+                wanted = torch.zeros(64, dtype=torch.uint8)
+                wanted[offset : offset + size] = source[begin : begin + size]
+                self.assertTrue(torch.equal(storage, wanted), (base, begin, offset, size))
 
     @unittest.skipIf(torch is None, "there is no PyTorch")
     def test_an_optimizer(self):
