@@ -195,4 +195,12 @@ ResidualRmsNormResult ResidualRmsNorm(Builder& b, absl::string_view name, ValueI
   return result;
 }
 
+void LeaveOutSum(Op& op) {
+  op.kind = DefinitionOf(op.kind).after_sum;
+  op.attributes.dropout = 0;  // is in the sum
+  op.inputs.erase(op.inputs.begin());
+  op.inputs[0] = op.outputs[0].value;
+  op.outputs.erase(op.outputs.begin());
+}
+
 }  // namespace milepost::ops

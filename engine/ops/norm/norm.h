@@ -62,6 +62,10 @@ ResidualRmsNormResult ResidualRmsNorm(graph::Builder& b, absl::string_view name,
                                       graph::ValueId gamma, double epsilon,
                                       double gamma_offset = 0);
 
+// Leaves the norm alone of an op that adds to the residual stream first
+// (OpDefinition::after_sum): it reads the sum, which another op has made.
+void LeaveOutSum(graph::Op& op);
+
 }  // namespace milepost::ops
 
 #endif  // MILEPOST_ENGINE_OPS_NORM_NORM_H_

@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "engine/ops/norm/norm.h"
+#include "engine/ops/op_definition.h"
 #include "engine/ops/pipeline/pipeline.h"
 
 namespace milepost::plan {
@@ -19,6 +22,79 @@ using graph::Op;
 using graph::OpKind;
 using graph::ValueId;
 using graph::ValueKind;
+
+// A run that begins with a norm over what it first adds to the residual stream would be handed both
+// parts. Here the run before adds them, and hands on the sum alone; one gradient comes back. With
+// dropout it stays as it is: an op for dropout alone would round once more.
+class SumsBeforeHandovers {
+ public:
+  SumsBeforeHandovers(graph::Graph& graph, const std::vector<int>& run_of_block)
+      : graph_(graph), run_of_block_(run_of_block), uses_(graph.values.size()) {
+    for (size_t i = 0; i < graph.ops.size(); ++i) {
+      const Op& op = graph.ops[i];
+      for (const ValueId input : op.inputs) {
+        if (input != kNoValue) uses_[input].readers.push_back(RunOf(op));
+      }
+      for (const graph::Output& output : op.outputs) {
+        if (output.value != kNoValue) uses_[output.value].maker = i;
+      }
+    }
+  }
+
+  void Run() && {
+    std::multimap<size_t, Op> sums;  // by the op behind which they come
+    for (Op& op : graph_.ops) {
+      if (!Takes(op)) continue;
+      const size_t behind = std::max(*uses_[op.inputs[0]].maker, *uses_[op.inputs[1]].maker);
+      sums.emplace(behind, SumOf(op, graph_.ops[behind].block));
+      ops::LeaveOutSum(op);
+    }
+    std::vector<Op> ops;
+    for (size_t i = 0; i < graph_.ops.size(); ++i) {
+      ops.push_back(std::move(graph_.ops[i]));
+      const auto [begin, end] = sums.equal_range(i);
+      for (auto sum = begin; sum != end; ++sum) ops.push_back(std::move(sum->second));
+    }
+    graph_.ops = std::move(ops);
+  }
+
+ private:
+  struct Uses {
+    std::optional<size_t> maker;  // index of an op
+    std::vector<int> readers;     // their runs
+  };
+
+  int RunOf(const Op& op) const { return run_of_block_[op.block]; }
+
+  // Whether earlier runs make both parts, and of later ones' ops this one alone reads them.
+  bool Takes(const Op& op) const {
+    if (ops::DefinitionOf(op.kind).after_sum == graph::kNoOpKind) return false;
+    if (op.attributes.dropout > 0) return false;
+    return std::all_of(op.inputs.begin(), op.inputs.begin() + 2, [&](ValueId part) {
+      const Uses& uses = uses_[part];
+      if (!uses.maker) return false;
+      const int made = RunOf(graph_.ops[*uses.maker]);
+      const auto later = std::count_if(uses.readers.begin(), uses.readers.end(),
+                                       [&](int run) { return run > made; });
+      return made < RunOf(op) && later == 1;
+    });
+  }
+
+  Op SumOf(const Op& norm, int block) {
+    const ValueId sum = norm.outputs[0].value, delta = norm.inputs[1];
+    graph_.values[sum].block = block;
+    Op op = norm;
+    op.kind = OpKind::kAdd;
+    op.block = block;
+    op.inputs = {norm.inputs[0], delta};
+    op.outputs = {{.value = sum, .may_overwrite = delta}};
+    return op;
+  }
+
+  graph::Graph& graph_;
+  const std::vector<int>& run_of_block_;
+  std::vector<Uses> uses_;  // by value
+};
 
 class StageCutter {
  public:
@@ -339,6 +415,7 @@ class Unroller {
 }  // namespace
 
 void CutStage(graph::Graph& graph, const std::vector<int>& run_of_block, int stages, int stage) {
+  SumsBeforeHandovers(graph, run_of_block).Run();
   StageCutter(graph, run_of_block, stages, stage).Run();
 }
 

@@ -22,7 +22,8 @@ namespace milepost::plan {
 
 // Leaves of a graph without a backward the ops of one stage. What earlier blocks make for its own
 // is received from the stage before; what later ones need is sent to the next one, also where it
-// only passes through. What depends on no parameter is made by each stage that reads it. All
+// only passes through. What a run adds to the residual stream is added before it is sent, where no
+// dropout comes between. What depends on no parameter is made by each stage that reads it. All
 // parameters stay in the graph: Parameter::elsewhere and shared say which are this stage's.
 // `run_of_block`: by block, never falling. Run r is that of stage r % stages, and its chunk
 // r / stages (Attributes::chunk). Each run receives and sends what is its own: the last stage's

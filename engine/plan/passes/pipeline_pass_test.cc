@@ -76,6 +76,34 @@ TEST(PipelinePass, EveryParameterHasItsStage) {
   EXPECT_EQ(held.count("transformer.wte.weight"), 2);
 }
 
+// What goes from stage to stage is the residual stream, with all that was added to it: one value of
+// each micro-batch, and its gradient. With dropout the stage that adds has to drop too.
+TEST(PipelinePass, AStageHandsOnOneValue) {
+  std::vector<v1::JobSpec> specs = {SpecOf({.layers = 4}), SpecOf({.layers = 4, .dropout = 0.1})};
+  v1::LlamaSpec& llama = *specs.emplace_back().mutable_model()->mutable_llama();
+  llama.set_layers(4);
+  llama.set_width(64);
+  llama.set_heads(4);
+  llama.set_kv_heads(2);
+  llama.set_head_dim(16);
+  llama.set_hidden(128);
+  llama.set_context(32);
+  llama.set_vocabulary(96);
+  constexpr size_t kMicroBatches = 5;
+  for (const v1::JobSpec& spec : specs) {
+    for (int stage = 0; stage < 3; ++stage) {
+      const auto plan = PlanTraining(spec, StageOptions(3, stage, kMicroBatches));
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      const size_t values = spec.model().gpt2().dropout() > 0 ? 2 : 1;
+      const size_t ends = stage == 1 ? 2 : 1;
+      for (const Stream stream : {Stream::kStageActivations, Stream::kStageGradients}) {
+        EXPECT_EQ(TransfersOf(plan->train, stream).size(), values * ends * kMicroBatches);
+      }
+      EXPECT_EQ(TransfersOf(plan->evaluate, Stream::kStageActivations).size(), ends);
+    }
+  }
+}
+
 // Both ends of a stream between two stages come to the same transfers in the same order.
 TEST(PipelinePass, SendsMeetReceives) {
   for (const PipelineSchedule schedule : kOrders) {
@@ -206,10 +234,8 @@ TEST(PipelinePass, InterleavedSendsMeetReceives) {
         trains.push_back(HandedBy(plan, plan.train, stream));
         evaluates.push_back(HandedBy(plan, plan.evaluate, stream));
       }
-      // The residual stream and what is added to it; the first run has one of them.
-      const int values = 2 * borders;
-      EXPECT_EQ(CountHandovers(trains), values * micro_batches) << stages << " x " << chunks;
-      EXPECT_EQ(CountHandovers(evaluates), stream == Stream::kStageActivations ? values : 0);
+      EXPECT_EQ(CountHandovers(trains), borders * micro_batches) << stages << " x " << chunks;
+      EXPECT_EQ(CountHandovers(evaluates), stream == Stream::kStageActivations ? borders : 0);
     }
   }
 }

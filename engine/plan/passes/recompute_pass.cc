@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "engine/ops/norm/norm.h"
 #include "engine/ops/op_definition.h"
 
 namespace milepost::plan {
@@ -98,19 +99,11 @@ class RecomputePass {
     return made ? again_[value] : value;
   }
 
-  // Of a residual norm whose sum is still there.
-  static void LeaveOutSum(Op* op) {
-    op->kind = ops::DefinitionOf(op->kind).after_sum;
-    op->attributes.dropout = 0;  // is in the sum
-    op->inputs.erase(op->inputs.begin());
-    op->inputs[0] = op->outputs[0].value;
-    op->outputs.erase(op->outputs.begin());
-  }
-
   void Replay(const Op& forward) {
     Op op = forward;
     op.phase = graph::Phase::kRecompute;
-    if (IsResidualNorm(op.kind) && !Dropped(op.outputs[0].value, op.block)) LeaveOutSum(&op);
+    // The sum is still there.
+    if (IsResidualNorm(op.kind) && !Dropped(op.outputs[0].value, op.block)) ops::LeaveOutSum(op);
     for (ValueId& input : op.inputs) input = Again(input, op.block);
     for (graph::Output& output : op.outputs) {
       if (output.value == kNoValue) continue;
