@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/short_slices.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
 
@@ -196,6 +197,7 @@ int64_t Executor::LeastFinished() const {
 }
 
 void Executor::Loop(Thread thread) {
+  TakeShortSlices();
   ThreadState& state = threads_[thread];
   std::unique_lock lock(mutex_);
   while (true) {
