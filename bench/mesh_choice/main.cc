@@ -21,6 +21,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "bench/mesh_choice/throttled.h"
 #include "common/philox.h"
 #include "common/spec/auto_fields.h"
@@ -180,6 +182,9 @@ std::string TextOf(const plan::Setting& setting) {
   if (setting.pipeline > 1 && setting.schedule == plan::PipelineSchedule::kZeroBubble) {
     text += ", zero-bubble";
   }
+  if (setting.pipeline > 1 && setting.schedule == plan::PipelineSchedule::kInterleaved) {
+    text += ", interleaved by " + std::to_string(setting.chunks);
+  }
   return text + ", stage " + std::to_string(setting.stage) + ", micro-batch " +
          std::to_string(setting.micro);
 }
@@ -207,15 +212,54 @@ absl::StatusOr<std::vector<Tried>> TryAll(const v1::JobSpec& open, const plan::M
   return tried;
 }
 
+// Of all-reduces of so many bytes by all ranks, the fastest.
+absl::StatusOr<double> AllReduceSeconds(const Link& link, size_t bytes) {
+  constexpr int kRepeats = 20;
+  auto inner = comm::MakeInProcessGroup(kRanks);
+  double least[kRanks];
+  absl::Status status[kRanks];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      ThrottledCommunicator slow(inner[rank].get(), link);
+      std::vector<float> values(bytes / sizeof(float), 1.0f);
+      std::vector<double> seconds;
+      for (int i = 0; i < kRepeats && status[rank].ok(); ++i) {
+        const absl::Time begin = absl::Now();
+        status[rank] = slow.AllReduce(absl::MakeSpan(values));
+        seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
+      }
+      least[rank] = *std::min_element(seconds.begin(), seconds.end());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& one : status) MP_RETURN_IF_ERROR(one);
+  return *std::max_element(least, least + kRanks);
+}
+
+// The device profile of a rank at the end of such a link. What `here` says of links is of processes
+// that are connected through loopback; these ranks copy from each other's memory, and sleep.
+absl::StatusOr<plan::DeviceProfile> WithLink(plan::DeviceProfile here, const Link& link) {
+  constexpr size_t kFew = 64, kMany = 4 << 20;
+  constexpr double kNoLimit = 1e18;
+  MP_ASSIGN_OR_RETURN(here.collective_seconds,
+                      AllReduceSeconds({kNoLimit, link.latency_seconds}, kFew));
+  MP_ASSIGN_OR_RETURN(const double many, AllReduceSeconds({kNoLimit, link.latency_seconds}, kMany));
+  const double copy = std::max(many - here.collective_seconds, 1e-9);
+  here.host_bandwidth = static_cast<double>(kMany) / copy;
+  // What is on its way is copied first.
+  here.network_bandwidth = 1 / (1 / here.host_bandwidth + 1 / link.bytes_per_second);
+  here.ranks_per_host = 1;
+  return here;
+}
+
 absl::StatusOr<nlohmann::ordered_json> RunCase(int index, const std::string& data,
                                                const plan::DeviceProfile& here,
                                                const Flags& flags) {
   const Model& model = kModels[index % kModelCount];
   const Link link = {kLinks[index / kModelCount], kLatency};
-  plan::RankPlace place = {.memory_bytes = int64_t{8} << 30, .memory_of = "here", .profile = here};
-  place.profile.ranks_per_host = 1;
-  place.profile.network_bandwidth = link.bytes_per_second;
-  place.profile.collective_seconds += link.latency_seconds;
+  plan::RankPlace place = {.memory_bytes = int64_t{8} << 30, .memory_of = "here"};
+  MP_ASSIGN_OR_RETURN(place.profile, WithLink(here, link));
   const v1::JobSpec open = OpenSpec(model, data);
   MP_RETURN_IF_ERROR(ValidateJobSpec(open));
   plan::MeshSpace space = plan::WholeSpace(open, place);
@@ -236,6 +280,8 @@ absl::StatusOr<nlohmann::ordered_json> RunCase(int index, const std::string& dat
   if (chosen == tried.end()) return absl::InternalError("the choice is no candidate");
   nlohmann::ordered_json result{{"model", model.name},
                                 {"link_megabytes_per_second", link.bytes_per_second / 1e6},
+                                {"collective_seconds", place.profile.collective_seconds},
+                                {"host_bandwidth", place.profile.host_bandwidth},
                                 {"settings", tried.size()},
                                 {"choice", TextOf(chosen->setting)},
                                 {"expected_seconds", best[0].estimate.seconds},
