@@ -3,10 +3,10 @@
 //
 //   std::thread([] { TakeShortSlices(); ... });
 //
-// Linux gives a core to a thread that wakes up only at the end of the running thread's slice, a
-// millisecond or so, where neither has had less than its share. From 6.12 on a thread with shorter
-// slices goes first (sched_setattr(2), sched_runtime). That needs no right, and the thread's share
-// of the cores and its nice value stay. Elsewhere nothing changes. Does not block.
+// A thread that wakes up mostly waits until the running thread's slice ends, a millisecond or so.
+// From Linux 6.12 on it goes first if its own slices are shorter (sched_setattr(2),
+// sched_runtime). That needs no right. The thread's share of the cores and its nice value stay.
+// Elsewhere nothing changes. Does not block.
 #ifndef MILEPOST_COMMON_SHORT_SLICES_H_
 #define MILEPOST_COMMON_SHORT_SLICES_H_
 

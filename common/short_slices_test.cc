@@ -35,7 +35,7 @@ bool IsLinux(int major, int minor) {
 
 TEST(ShortSlices, AreTheThreadsAlone) {
   const std::string before = SliceOfThread();
-  std::string slice, inner;
+  std::string slice;
   std::thread thread([&] {
     ASSERT_EQ(setpriority(PRIO_PROCESS, 0, 3), 0);
     TakeShortSlices();

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,13 +22,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "bench/mesh_choice/throttled.h"
 #include "common/philox.h"
 #include "common/spec/auto_fields.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
+#include "common/steady_time.h"
 #include "engine/comm/in_process.h"
 #include "engine/data/npy.h"
 #include "engine/measure/cpu_bench.h"
@@ -216,25 +216,23 @@ absl::StatusOr<std::vector<Tried>> TryAll(const v1::JobSpec& open, const plan::M
 absl::StatusOr<double> AllReduceSeconds(const Link& link, size_t bytes) {
   constexpr int kRepeats = 20;
   auto inner = comm::MakeInProcessGroup(kRanks);
-  double least[kRanks];
+  std::vector<double> least(kRanks, std::numeric_limits<double>::infinity());
   absl::Status status[kRanks];
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
       ThrottledCommunicator slow(inner[rank].get(), link);
       std::vector<float> values(bytes / sizeof(float), 1.0f);
-      std::vector<double> seconds;
       for (int i = 0; i < kRepeats && status[rank].ok(); ++i) {
-        const absl::Time begin = absl::Now();
+        const double begin = SteadySeconds();
         status[rank] = slow.AllReduce(absl::MakeSpan(values));
-        seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
+        least[rank] = std::min(least[rank], SteadySeconds() - begin);
       }
-      least[rank] = *std::min_element(seconds.begin(), seconds.end());
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (const absl::Status& one : status) MP_RETURN_IF_ERROR(one);
-  return *std::max_element(least, least + kRanks);
+  return *std::max_element(least.begin(), least.end());
 }
 
 // The device profile of a rank at the end of such a link. What `here` says of links is of processes

@@ -181,6 +181,7 @@ TEST(CudaWorkspace, AllOfTheDevicesMemoryIsAccountedFor) {
   const TinyJob job;
   std::vector<TinyOptions> cases = {{.layers = 1, .documents = true}, {.layers = 2, .llama = true}};
   cases.push_back({.layers = 3, .width = 640});  // tables of more than one chunk
+  cases.push_back({.layers = 8, .llama = true, .experts = 90});
   for (const TinyOptions& which : cases) {
     for (const auto optimizer : {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_LAMB}) {
       v1::JobSpec spec = job.Spec(which);
