@@ -200,7 +200,7 @@ TEST(ExpertsTest, SaysWhatExpertRanksBreak) {
                       }),
               HasSubstr("resources.min_ranks: must be a multiple of resources.mesh.expert (2)"));
   const auto on_gpus = [](JobSpec* s) { s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA); };
-  EXPECT_THAT(message(4, 2, on_gpus), HasSubstr("resources.mesh.expert: ranks on GPUs do not"));
+  EXPECT_EQ(message(4, 2, on_gpus), "");
   EXPECT_EQ(message(4, 1, on_gpus), "");
   // Context ranks are data ranks to experts: these need not be multiples of each other.
   const auto with_context = [](JobSpec* s) {

@@ -51,6 +51,9 @@ std::vector<int> PossibleTensors(const v1::JobSpec& normalized);
 // The same of context ranks, beside the tensor ranks and stages that it has.
 std::vector<int> PossibleContexts(const v1::JobSpec& normalized);
 
+// The same of expert ranks, beside all that it has; 1 alone where the model has no experts.
+std::vector<int> PossibleExperts(const v1::JobSpec& normalized);
+
 // Whether so many context ranks divide the heads of a tensor rank; those of keys may be shared.
 // Else neighbours share queries.
 bool ContextDividesHeads(const v1::JobSpec& normalized, int context);

@@ -193,9 +193,6 @@ void CheckExpertRanks(const v1::JobSpec& spec, Checker* check) {
   const OptimizerFields* optimizer = FieldsOf(spec.train().optimizer().type());
   const std::pair<bool, const char*> refused[] = {
       {!spec.model().llama().has_experts(), "is for model.llama.experts; take 1"},
-      {resources.device() == v1::DEVICE_KIND_CUDA,
-       "ranks on GPUs do not exchange rows of experts: take 1, and choose resources.mesh.tensor or "
-       "train.zero.stage: 3 where the experts do not fit"},
       {spec.train().zero().group() > 0, "is not for train.zero.group; take 1"},
       {optimizer != nullptr && !optimizer->by_element,
        "is not for a train.optimizer.type that steps on whole tensors: take adamw"},
@@ -320,21 +317,37 @@ bool ContextDividesHeads(const v1::JobSpec& normalized, int context) {
   return true;
 }
 
+namespace {
+
+// Those up to `most` with which the mesh is valid, and 1.
+std::vector<int> ValidNumbers(v1::JobSpec with, int64_t most,
+                              void (v1::MeshSpec::*set)(int32_t number)) {
+  std::vector<int> numbers = {1};
+  for (int number = 2; number <= most; ++number) {
+    (with.mutable_resources()->mutable_mesh()->*set)(number);
+    Checker check;
+    CheckMesh(with, &check);
+    if (check.Take().empty()) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+}  // namespace
+
 std::vector<int> PossibleContexts(const v1::JobSpec& normalized) {
   v1::JobSpec with = normalized;
   v1::MeshSpec* mesh = with.mutable_resources()->mutable_mesh();
   mesh->set_tensor(TensorRanks(normalized.resources()));
   mesh->clear_context();
-  const int rest = DataRanks(with.resources());
-  std::vector<int> contexts = {1};
-  for (int context = 2; context <= std::min<int64_t>(rest, kMaxContext); ++context) {
-    if (rest % context != 0) continue;
-    mesh->set_context(context);
-    Checker check;
-    CheckMesh(with, &check);
-    if (check.Take().empty()) contexts.push_back(context);
-  }
-  return contexts;
+  const int64_t most = std::min<int64_t>(DataRanks(with.resources()), kMaxContext);
+  return ValidNumbers(std::move(with), most, &v1::MeshSpec::set_context);
+}
+
+std::vector<int> PossibleExperts(const v1::JobSpec& normalized) {
+  v1::JobSpec with = normalized;
+  with.mutable_resources()->mutable_mesh()->set_tensor(TensorRanks(normalized.resources()));
+  const int64_t most = with.model().llama().experts().count();
+  return ValidNumbers(std::move(with), most, &v1::MeshSpec::set_expert);
 }
 
 }  // namespace milepost

@@ -134,7 +134,7 @@ struct LoraAttributes {
 // Of the ops of experts (ops/experts/experts.h).
 struct ExpertsAttributes {
   int64_t count = 0;        // E; kExpertLinear*: those that this rank has
-  int64_t ranks = 1;        // kRowsToExperts, kRowsFromExperts: that share out a layer's experts
+  int64_t ranks = 1;        // of ops/expert_parallel: that share out a layer's experts
   int64_t even_rows = 0;    // kExpertLinear*: of x, where all experts are used alike; 0: all
   int64_t per_token = 0;    // S
   bool normalize = true;    // the weights of a token's experts sum to 1

@@ -18,8 +18,7 @@ absl::Status RowsToExpertsGradient(Backward& backward, const Op& op) {
   const ValueId y = op.inputs[0];
   MP_ASSIGN_OR_RETURN(const ValueId dz, backward.RequireGradient(op, op.outputs[0].value));
   const ValueId dy = backward.NewGradient(y);
-  backward.Emit(op, OpKind::kRowsFromExperts, {dz, op.inputs[1], op.outputs[1].value},
-                {{.value = dy}});
+  backward.Emit(op, OpKind::kRowsFromExperts, {dz, op.inputs[1], op.inputs[2]}, {{.value = dy}});
   return backward.SetGradient(op, y, dy);
 }
 
@@ -31,12 +30,8 @@ absl::Status RowsFromExpertsGradient(Backward& backward, const Op& op) {
   return backward.SetGradient(op, z, dz);
 }
 
-bool AsksForSegments(const Op& op) {
-  return op.kind == OpKind::kRowsToExperts && op.inputs.size() == 2;
-}
-
-int64_t RowsToExpertsWorkspace(const WorkspaceContext& c) {
-  return AsksForSegments(c.op) ? kernels::ExpertRowsWorkspaceBytes(ExpertRowsOf(c.graph, c.op)) : 0;
+int64_t SegmentsWorkspace(const WorkspaceContext& c) {
+  return 2 * kernels::ExpertCountsBytes(c.op.attributes.experts.count);
 }
 
 Op ExchangeOp(OpKind kind, std::vector<ValueId> inputs, std::vector<graph::Output> outputs,
@@ -49,13 +44,18 @@ Op ExchangeOp(OpKind kind, std::vector<ValueId> inputs, std::vector<graph::Outpu
 
 }  // namespace
 
-constinit const OpDefinition kRowsToExperts = {.gradient = RowsToExpertsGradient,
-                                               .cpu_workspace = RowsToExpertsWorkspace};
+constinit const OpDefinition kExpertSegments = {
+    .gradient = NoGradient, .cpu_workspace = SegmentsWorkspace, .gpu_workspace = SegmentsWorkspace};
+constinit const OpDefinition kRowsToExperts = {.gradient = RowsToExpertsGradient};
 constinit const OpDefinition kRowsFromExperts = {.gradient = RowsFromExpertsGradient};
 
-Op RowsToExpertsOp(ValueId y, ValueId offsets, ValueId z, ValueId segments,
+Op ExpertSegmentsOp(ValueId offsets, ValueId segments, const ExpertRanks& who) {
+  return ExchangeOp(OpKind::kExpertSegments, {offsets}, {{.value = segments}}, who);
+}
+
+Op RowsToExpertsOp(ValueId y, ValueId offsets, ValueId segments, ValueId z,
                    const ExpertRanks& who) {
-  return ExchangeOp(OpKind::kRowsToExperts, {y, offsets}, {{.value = z}, {.value = segments}}, who);
+  return ExchangeOp(OpKind::kRowsToExperts, {y, offsets, segments}, {{.value = z}}, who);
 }
 
 Op RowsFromExpertsOp(ValueId z, ValueId offsets, ValueId segments, ValueId y,
@@ -72,11 +72,14 @@ kernels::ExpertRowsShape ExpertRowsOf(const graph::Graph& graph, const Op& op) {
           .row_bytes = own.shape[1] * ByteSize(own.dtype)};
 }
 
-double EvenRowsBytes(const graph::Graph& graph, const Op& op) {
-  const kernels::ExpertRowsShape shape = ExpertRowsOf(graph, op);
-  const double others = 1 - 1.0 / static_cast<double>(shape.ranks);
-  const int64_t counts = AsksForSegments(op) ? shape.experts * int64_t{sizeof(int32_t)} : 0;
-  return others * static_cast<double>(shape.rows * shape.row_bytes + counts);
+double EvenExchangeBytes(const graph::Graph& graph, const Op& op) {
+  const graph::ExpertsAttributes& experts = op.attributes.experts;
+  int64_t bytes = kernels::ExpertCountsBytes(experts.count);
+  if (IsRowsExchange(op.kind)) {
+    const kernels::ExpertRowsShape shape = ExpertRowsOf(graph, op);
+    bytes = shape.rows * shape.row_bytes;
+  }
+  return (1 - 1.0 / static_cast<double>(experts.ranks)) * static_cast<double>(bytes);
 }
 
 }  // namespace milepost::ops

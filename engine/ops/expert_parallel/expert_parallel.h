@@ -1,16 +1,16 @@
 // What expert ranks exchange: those that share out a layer's experts among them (Lepikhin et al.,
 // "GShard", 2020). plan/passes/experts_pass.h puts the ops into a graph.
 //
-// kRowsToExperts:   y[P,C], offsets i32[E+1] (ops/experts/experts.h) -> z[Q,C], segments i32[E+1]:
-//                   of R ranks the r-th has experts [r E/R, (r+1) E/R), and gets all rows for them.
-//                   Those of the first rank come first, and of one rank those of the first expert.
-//                   Rows [segments[i], segments[i+1]) are of rank i / (E/R) and of the own expert
-//                   i % (E/R). Q rows are room for whatever is picked; those behind the last
-//                   segment are undefined. Given segments i32[E+1] as a third input, it does not
-//                   ask for them again, and makes z alone.
+// kExpertSegments:  offsets i32[E+1] (ops/experts/experts.h) -> segments i32[E+1]: of R ranks the
+//                   r-th has experts [r E/R, (r+1) E/R), and will get all rows for them. Those of
+//                   the first rank come first, and of one rank those of the first expert. Rows
+//                   [segments[i], segments[i+1]) are of rank i / (E/R) and of the own expert
+//                   i % (E/R).
+// kRowsToExperts:   y[P,C], offsets, segments -> z[Q,C]: these rows. Q are room for whatever is
+//                   picked; those behind the last segment are undefined.
 // kRowsFromExperts: z[Q,C], offsets, segments -> y[P,C]: the way back, and each other's gradient.
 //
-// Within one rank both copy.
+// Within one rank all three copy.
 #ifndef MILEPOST_ENGINE_OPS_EXPERT_PARALLEL_EXPERT_PARALLEL_H_
 #define MILEPOST_ENGINE_OPS_EXPERT_PARALLEL_EXPERT_PARALLEL_H_
 
@@ -24,8 +24,9 @@ struct ExpertRanks {
   int64_t ranks = 1;    // R, which divides E
 };
 
-graph::Op RowsToExpertsOp(graph::ValueId y, graph::ValueId offsets, graph::ValueId z,
-                          graph::ValueId segments, const ExpertRanks& who);
+graph::Op ExpertSegmentsOp(graph::ValueId offsets, graph::ValueId segments, const ExpertRanks& who);
+graph::Op RowsToExpertsOp(graph::ValueId y, graph::ValueId offsets, graph::ValueId segments,
+                          graph::ValueId z, const ExpertRanks& who);
 graph::Op RowsFromExpertsOp(graph::ValueId z, graph::ValueId offsets, graph::ValueId segments,
                             graph::ValueId y, const ExpertRanks& who);
 
@@ -33,11 +34,16 @@ inline bool IsRowsExchange(graph::OpKind kind) {
   return kind == graph::OpKind::kRowsToExperts || kind == graph::OpKind::kRowsFromExperts;
 }
 
+// An op by which expert ranks tell or send each other something.
+inline bool IsExpertExchange(graph::OpKind kind) {
+  return kind == graph::OpKind::kExpertSegments || IsRowsExchange(kind);
+}
+
 // Of an op of either kind.
 kernels::ExpertRowsShape ExpertRowsOf(const graph::Graph& graph, const graph::Op& op);
 
-// What a rank sends where every expert gets as many rows.
-double EvenRowsBytes(const graph::Graph& graph, const graph::Op& op);
+// What a rank sends by an IsExpertExchange, where every expert gets as many rows.
+double EvenExchangeBytes(const graph::Graph& graph, const graph::Op& op);
 
 }  // namespace milepost::ops
 

@@ -24,9 +24,10 @@ inline int64_t MostExpertRows(int64_t tokens, int64_t per_token, int64_t experts
   return ranks * tokens * std::min(per_token, experts / ranks);
 }
 
-// How many rows go to each expert, and how many come for each own one of each rank: i32.
-inline int64_t ExpertRowsWorkspaceBytes(const ExpertRowsShape& shape) {
-  return 2 * shape.experts * static_cast<int64_t>(sizeof(int32_t));
+// kExpertSegments' workspace: how many rows go to each expert, and behind that how many come for
+// each own one of each rank. Both i32[E], of each rank E / R.
+inline int64_t ExpertCountsBytes(int64_t experts) {
+  return experts * static_cast<int64_t>(sizeof(int32_t));
 }
 
 }  // namespace milepost::kernels

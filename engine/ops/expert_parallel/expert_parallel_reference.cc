@@ -4,17 +4,14 @@ namespace milepost::ops::reference {
 namespace {
 
 // Of one rank.
-void RowsToExperts(const Run& run) {
-  run.Write(0, run.in(0));
-  const bool wanted = run.op.outputs.size() == 2;
-  if (wanted) run.all_integers[run.op.outputs[1].value] = run.integers(1);
-}
+void ExpertSegments(const Run& run) { run.all_integers[run.op.outputs[0].value] = run.integers(0); }
 
-void RowsFromExperts(const Run& run) { run.Write(0, run.in(0)); }
+void CopyRows(const Run& run) { run.Write(0, run.in(0)); }
 
 }  // namespace
 
-constinit const Rule kRowsToExperts = RowsToExperts;
-constinit const Rule kRowsFromExperts = RowsFromExperts;
+constinit const Rule kExpertSegments = ExpertSegments;
+constinit const Rule kRowsToExperts = CopyRows;
+constinit const Rule kRowsFromExperts = CopyRows;
 
 }  // namespace milepost::ops::reference

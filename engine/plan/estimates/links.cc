@@ -93,6 +93,7 @@ Participants ParticipantsOf(OpKind kind, const PlanOptions& options, int ranks_p
       // Those of a stage are placed beside each other.
       if (options.context * options.tensor <= on_host) return {options.context, options.context};
       return Apart(options.context, options.tensor, all, on_host);
+    case OpKind::kExpertSegments:
     case OpKind::kRowsToExperts:
     case OpKind::kRowsFromExperts:
       return Neighbours(options.expert, options.world, data_on_host);
@@ -119,7 +120,7 @@ double CollectiveSeconds(OpKind kind, double wire_bytes, const PlanOptions& opti
                          const DeviceProfile& profile, bool of_experts) {
   if (wire_bytes <= 0) return 0;
   const Participants who = ParticipantsOf(kind, options, profile.ranks_per_host, of_experts);
-  if (ops::IsHeadsExchange(kind) || ops::IsRowsExchange(kind))
+  if (ops::IsHeadsExchange(kind) || ops::IsExpertExchange(kind))
     return ExchangeSeconds(wire_bytes, who, profile);
   return wire_bytes / std::max(Bandwidth(who, profile), 1.0) +
          profile.collective_seconds * Ways(kind, who, options);

@@ -124,7 +124,8 @@ class ExpertsDivider {
     exchange.segments = AddLike(exchange.offsets, " at experts");
     op.inputs[0] = AddLike(before, " at experts");
     graph_.values[op.inputs[0]].shape[0] = exchange.rows;
-    Push(ops::RowsToExpertsOp(before, exchange.offsets, op.inputs[0], exchange.segments,
+    Push(ops::ExpertSegmentsOp(exchange.offsets, exchange.segments, exchange.who), op);
+    Push(ops::RowsToExpertsOp(before, exchange.offsets, exchange.segments, op.inputs[0],
                               exchange.who),
          op);
     at_experts_[op.inputs[0]] = exchange;

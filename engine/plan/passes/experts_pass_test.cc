@@ -1,4 +1,5 @@
 #include "engine/plan/passes/experts_pass.h"
+#include "engine/ops/expert_parallel/expert_parallel.h"
 
 #include <string>
 #include <vector>
@@ -80,9 +81,9 @@ TEST(ExpertsPass, ExpertsLieBetweenTwoExchanges) {
     const std::string& made = graph.values[op.outputs[0].value].name;
     if (absl::StartsWith(made, "layers.0.mlp.")) kinds.push_back(Name(op.kind));
   }
-  EXPECT_THAT(kinds, ElementsAre("linear", "route_experts", "dispatch_rows", "rows_to_experts",
-                                 "expert_linear", "swiglu", "expert_linear", "rows_from_experts",
-                                 "combine_rows"));
+  EXPECT_THAT(kinds, ElementsAre("linear", "route_experts", "dispatch_rows", "expert_segments",
+                                 "rows_to_experts", "expert_linear", "swiglu", "expert_linear",
+                                 "rows_from_experts", "combine_rows"));
   // 16 tokens, and 2 experts for each: of two ranks all may come.
   EXPECT_EQ(ValueOf(graph, "layers.0.mlp.rows").shape, (Shape{32, 64}));
   EXPECT_EQ(ValueOf(graph, "layers.0.mlp.rows at experts").shape, (Shape{64, 64}));
@@ -162,12 +163,12 @@ TEST(ExpertsPass, ExchangesAreCountedAndPlannedAsCommunication) {
   int exchanges = 0;
   double bytes = 0;
   for (const PlannedOp& op : plan->train.ops) {
-    if (op.op.kind != OpKind::kRowsToExperts && op.op.kind != OpKind::kRowsFromExperts) continue;
+    if (!ops::IsExpertExchange(op.op.kind)) continue;
     EXPECT_EQ(op.stream, Stream::kCommunication);
     ++exchanges;
     bytes += op.wire_bytes;
   }
-  EXPECT_EQ(exchanges, 4 * 2);
+  EXPECT_EQ(exchanges, (4 + 1) * 2);
   // Of 2 x 16 tokens two rows of 64 each, there and back, forward and backward, and once how many
   // of each of 4 experts; half of it is the rank's own.
   const auto rows = static_cast<double>(plan->options.micro_batch * plan->options.sequence * 2);
@@ -196,6 +197,13 @@ TEST(ExpertsPass, ExchangesAreVerified) {
       EXPECT_FALSE(VerifyExperts(without, without.train).ok()) << Name(kind);
     }
   }
+  StepPlan unknown = *plan, fewer_counts = *plan;
+  const int asks = FindOp(unknown.train, OpKind::kExpertSegments);
+  unknown.train.ops[asks].op.kind = OpKind::kAdd;
+  EXPECT_THAT(VerifyExperts(unknown, unknown.train).message(),
+              HasSubstr("does not know where rows begin"));
+  fewer_counts.train.ops[asks].wire_bytes /= 2;
+  EXPECT_THAT(Verify(fewer_counts).message(), HasSubstr("expert_segments"));
   StepPlan narrow = *plan;
   const int exchange = FindOp(narrow.train, OpKind::kRowsToExperts);
   const graph::ValueId rows = narrow.train.ops[exchange].op.outputs[0].value;

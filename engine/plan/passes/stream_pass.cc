@@ -28,7 +28,7 @@ bool IsCommunication(OpKind kind) {
          kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce ||
          kind == OpKind::kReduceShared || kind == OpKind::kReduceParts ||
          kind == OpKind::kTensorGather || kind == OpKind::kTensorScatter ||
-         ops::IsHeadsExchange(kind) || ops::IsRowsExchange(kind) ||
+         ops::IsHeadsExchange(kind) || ops::IsExpertExchange(kind) ||
          kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes ||
          kind == OpKind::kReduceLeftFactors || kind == OpKind::kReduceRightFactors ||
          kind == OpKind::kAverageIslands;

@@ -50,7 +50,7 @@ PlannedOp FromGraph(const graph::Graph& graph, const graph::Op& op, const PlanOp
     const int64_t piece = ops::HeadsExchangeOf(graph, op).PieceBytes();
     planned.wire_bytes = static_cast<double>((options.context - 1) * piece);
   }
-  if (ops::IsRowsExchange(op.kind)) planned.wire_bytes = ops::EvenRowsBytes(graph, op);
+  if (ops::IsExpertExchange(op.kind)) planned.wire_bytes = ops::EvenExchangeBytes(graph, op);
   return planned;
 }
 

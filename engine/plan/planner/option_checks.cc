@@ -99,11 +99,6 @@ absl::Status CheckOptions(const PlanOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("resources.mesh.expert: ", options.expert,
                                                    " does not divide ", options.world, " ranks"));
   }
-  if (options.expert > 1 && options.device == DeviceKind::kCuda) {
-    return absl::InvalidArgumentError(
-        "resources.mesh.expert: ranks on GPUs do not exchange rows of experts: take 1, and choose "
-        "resources.mesh.tensor or train.zero.stage: 3 where the experts do not fit");
-  }
   if (options.expert > 1 && options.shard_ranks > 0) {
     return absl::InvalidArgumentError("resources.mesh.expert: is not for train.zero.group");
   }

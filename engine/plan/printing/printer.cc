@@ -293,7 +293,7 @@ void AddMesh(const StepPlan& plan, const PrintOptions& options, Json& json) {
                       {"experts", own.experts},
                       {"even_rows", own.even_rows},
                       {"most_rows", own.most_rows},
-                      {"exchanged_bytes", ExchangedBytes(plan, ops::IsRowsExchange)}};
+                      {"exchanged_bytes", ExchangedBytes(plan, ops::IsExpertExchange)}};
   }
 }
 
@@ -303,7 +303,7 @@ void AddExpertsText(const StepPlan& plan, std::string& text) {
                         "expert         %d of %d experts of each layer, with room for %d rows, "
                         "%d where all are used alike; %s exchanged then per step and rank\n",
                         own.experts, own.of, own.most_rows, own.even_rows,
-                        HumanBytes(ExchangedBytes(plan, ops::IsRowsExchange)));
+                        HumanBytes(ExchangedBytes(plan, ops::IsExpertExchange)));
 }
 
 void AddSyncText(const StepPlan& plan, const PrintOptions& options, std::string& text) {

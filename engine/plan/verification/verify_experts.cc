@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "engine/ops/expert_parallel/expert_parallel.h"
 #include "engine/ops/experts/experts.h"
 #include "engine/plan/verification/verify.h"
 
@@ -58,9 +59,8 @@ class ExpertsVerifier {
                                 ops::IsExpertProduct(op.kind) ? ", which is of no expert"
                                                               : ", which only some ranks have"));
     }
-    if (op.kind == OpKind::kRowsToExperts || op.kind == OpKind::kRowsFromExperts) {
-      return VerifyExchange(op);
-    }
+    if (op.kind == OpKind::kExpertSegments) segments_[op.outputs[0].value] = true;
+    if (ops::IsRowsExchange(op.kind)) return VerifyExchange(op);
     bool any = false;
     for (const ValueId input : op.inputs) any |= input != kNoValue && at_experts_[input];
     if (any && !ComputesByRow(op.kind)) {
@@ -117,9 +117,7 @@ class ExpertsVerifier {
     if (own[0] % tokens != 0 || all[0] < options_.expert * tokens * picks) {
       return Wrong(op, absl::StrCat(" has room for ", all[0], " rows, which may be too few"));
     }
-    const bool knows = op.inputs.size() == 3;
-    if (knows && !segments_[op.inputs[2]]) return Wrong(op, " does not know where rows begin");
-    if (!knows) segments_[op.outputs[1].value] = true;
+    if (!segments_[op.inputs[2]]) return Wrong(op, " does not know where rows begin");
     at_experts_[to] = to_experts;
     return absl::OkStatus();
   }

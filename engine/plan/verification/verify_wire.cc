@@ -43,13 +43,10 @@ std::optional<double> OfActivations(const StepPlan& plan, const graph::Op& op) {
       return Ring(options.context, BytesOf(plan, op.outputs[0].value));
     case OpKind::kHeadsToTokens:
       return Ring(options.context, BytesOf(plan, op.inputs[0]));
-    case OpKind::kRowsToExperts: {  // every row but those for own experts
-      double bytes = BytesOf(plan, op.inputs[0]);
-      if (op.inputs.size() == 2) {  // and how many rows each expert gets
-        bytes += static_cast<double>(4 * (plan.train.graph.values[op.inputs[1]].shape[0] - 1));
-      }
-      return Ring(options.expert, bytes);
-    }
+    case OpKind::kExpertSegments:  // how many rows each of the others' experts gets
+      return Ring(options.expert, BytesOf(plan, op.inputs[0]) - 4);
+    case OpKind::kRowsToExperts:  // every row but those for own experts
+      return Ring(options.expert, BytesOf(plan, op.inputs[0]));
     case OpKind::kRowsFromExperts:
       return Ring(options.expert, BytesOf(plan, op.outputs[0].value));
     default:

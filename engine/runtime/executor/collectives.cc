@@ -7,6 +7,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "engine/ops/context_parallel/context_parallel.h"
+#include "engine/ops/expert_parallel/expert_parallel.h"
 #include "engine/plan/statistics.h"
 #include "engine/runtime/executor/shard_ranks.h"
 
@@ -80,6 +81,8 @@ class CollectiveMaker {
       case OpKind::kTokensToHeads:
       case OpKind::kHeadsToTokens:
         return ExchangeHeads();
+      case OpKind::kExpertSegments:
+        return ExchangeCounts();
       case OpKind::kRowsToExperts:
         return ExchangeRows(planned_.op.outputs[0].value);
       case OpKind::kRowsFromExperts:
@@ -296,6 +299,20 @@ class CollectiveMaker {
     }
     call.sent = to_heads ? of_tokens : of_heads;
     call.received = to_heads ? of_heads : of_tokens;
+    return call;
+  }
+
+  // Where they lie: expert_parallel_contract.h.
+  Collective ExchangeCounts() const {
+    Collective call = {.kind = Kind::kExchange,
+                       .elements = kernels::ExpertCountsBytes(planned_.op.attributes.experts.count),
+                       .dtype = DType::kU8,
+                       .among = AmongRanks(ExpertRanks(plan_.options, rank_)),
+                       .sent = {.has_own = true},
+                       .received = {.has_own = true}};
+    if (planned_.workspace == plan::kNoBuffer) return call;  // of one rank
+    call.sent.offset = plan_.buffers[planned_.workspace].offset;
+    call.received.offset = call.sent.offset + call.elements;
     return call;
   }
 

@@ -31,6 +31,7 @@
 #include "engine/runtime/gpu/backend/device_communicator.h"
 #include "engine/runtime/gpu/backend/device_tables.h"
 #include "engine/runtime/gpu/backend/step_control.h"
+#include "engine/runtime/gpu/device/host_numbers.h"
 
 namespace milepost::runtime {
 
@@ -62,6 +63,7 @@ struct CudaMemoryOfStep {
   char* host_arena = nullptr;  // plan.host_arena_bytes of pinned memory, where there are some
   int host_threads = 1;        // for updates by the host
   StateDisk* disk = nullptr;   // where states are on disk
+  const HostNumbers* numbers = nullptr;  // where an op's host must know any
 };
 
 // Scratch that the libraries asked for, at least: what PlanOptions' min_attention_workspace_bytes

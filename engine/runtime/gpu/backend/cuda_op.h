@@ -37,6 +37,11 @@ struct CudaBinding : OpBinding {
     const int64_t at = ControlLayoutOf(plan, rank).PositionOf(attributes().micro_batch);
     return reinterpret_cast<const kernels::cuda::StepPosition*>(memory.control + at);
   }
+  // Numbers of an input that the host has read before the op is enqueued: HostNumbers::NeededFor.
+  // For what they are then, not for what they are now.
+  const int32_t* OnHost(int input) const {
+    return memory.numbers->Of(program, planned.op.inputs[static_cast<size_t>(input)]);
+  }
   // Of the op's dropout, over rows `width` wide.
   kernels::cuda::DropoutArgs Dropout(int64_t width) const {
     const OwnElements own = ElementsOfRows(InputShape(0)[0], width);

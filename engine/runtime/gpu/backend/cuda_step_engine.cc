@@ -147,6 +147,13 @@ class CudaEngine : public StepEngine {
   absl::Status Synchronize() {
     return WaitFor([this](absl::Duration timeout) { return train_->Synchronize(timeout); });
   }
+  HostSide HostSideOfStep() { return {memory_.host_arena, rank_, &*numbers_}; }
+  // What has come from a rank that failed is not used.
+  absl::Status AwaitNumbers(StreamId stream) {
+    MP_RETURN_IF_ERROR(
+        WaitFor([&](absl::Duration time) { return device().Synchronize(stream, time); }));
+    return communicators_.Health();
+  }
   absl::Status Choose(const StepEngineArguments& arguments);
   absl::StatusOr<std::string> ChooseOfStage(int stage, const v1::JobSpec& spec,
                                             const plan::PlanOptions& options);
@@ -174,6 +181,7 @@ class CudaEngine : public StepEngine {
   DeviceCommunicators communicators_;
   std::optional<CudaBackend> backend_;
   CudaMemoryOfStep memory_;
+  std::optional<HostNumbers> numbers_;
   std::unique_ptr<DeviceExecutor> train_;
   std::unique_ptr<DeviceExecutor> evaluate_;
   std::unique_ptr<DeviceExecutor> exchange_;
@@ -315,14 +323,19 @@ absl::Status CudaEngine::AllocateOnDevice(const std::string& state_folder) {
 }
 
 absl::Status CudaEngine::Bind() {
+  MP_ASSIGN_OR_RETURN(numbers_, HostNumbers::Make({&plan_.train, &plan_.evaluate}));
+  Pinned(numbers_->Pin(device()));
+  numbers_->SetWait([this](StreamId stream) { return AwaitNumbers(stream); });
+  // A replay would move as many rows as the step that was captured.
+  parts_.capture &= numbers_->empty();
+  memory_.numbers = &*numbers_;
   backend_->Attach(memory_);
   MP_ASSIGN_OR_RETURN(
       train_, DeviceExecutor::Create(plan_, plan_.train, &*backend_, parts_.device.get(), streams_,
-                                     memory_.arena, OffloadMemory{memory_.host_arena, rank_}));
-  MP_ASSIGN_OR_RETURN(
-      evaluate_,
-      DeviceExecutor::Create(plan_, plan_.evaluate, &*backend_, parts_.device.get(), streams_,
-                             memory_.arena, OffloadMemory{memory_.host_arena, rank_}));
+                                     memory_.arena, HostSideOfStep()));
+  MP_ASSIGN_OR_RETURN(evaluate_,
+                      DeviceExecutor::Create(plan_, plan_.evaluate, &*backend_, parts_.device.get(),
+                                             streams_, memory_.arena, HostSideOfStep()));
   const auto on_groups = [this](const plan::Program& program) {
     return DeviceExecutor::Create(plan_, program, &*backend_, parts_.device.get(), streams_,
                                   memory_.arena);

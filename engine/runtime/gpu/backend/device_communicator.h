@@ -25,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "engine/kernels/cuda/stream.h"
 #include "engine/runtime/executor/collectives.h"
+#include "engine/runtime/executor/row_transfers.h"
 
 namespace milepost::runtime {
 
@@ -51,6 +52,11 @@ class DeviceCommunicator {
   // 0. Does not wait for the call to be done.
   virtual absl::Status Enqueue(const Collective& call, char* arena, void* scratch,
                                cudaStream_t stream) = 0;
+
+  // Of a kExchangeRows: moves bytes of device memory, as comm::Communicator::Exchange, and what
+  // stays. Sizes are even. Not within a capture, whose
+  // replays would move as many. Does not wait for the call to be done.
+  virtual absl::Status EnqueueRows(const RowTransfers& moves, cudaStream_t stream) = 0;
 
   // OK, or why calls under way will never end: UNAVAILABLE with the peer, ABORTED.
   virtual absl::Status Health() = 0;

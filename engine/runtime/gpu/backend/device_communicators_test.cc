@@ -24,6 +24,7 @@ class ToldCommunicator : public DeviceCommunicator {
   absl::Status Enqueue(const Collective&, char*, void*, cudaStream_t) override {
     return absl::OkStatus();
   }
+  absl::Status EnqueueRows(const RowTransfers&, cudaStream_t) override { return absl::OkStatus(); }
   absl::Status Health() override { return told_->health; }
   void Abort(absl::string_view reason) override { told_->aborted = std::string(reason); }
 

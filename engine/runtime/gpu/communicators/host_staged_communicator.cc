@@ -21,22 +21,22 @@ constexpr absl::Duration kLongestLook = absl::Microseconds(200);
 // Numbers wrap around.
 bool Reached(uint32_t word, uint32_t number) { return static_cast<int32_t>(word - number) >= 0; }
 
-// A part of a call's values: where it lies in the arena and in the staging.
-struct Part {
+// A part of a call's values: bytes from the arena's begin, and from the staging's.
+struct PartOfArena {
   int64_t at = 0;
   int64_t staged = 0;
   int64_t bytes = 0;
 };
-using Parts = absl::InlinedVector<Part, 2>;
+using PartsOfArena = absl::InlinedVector<PartOfArena, 2>;
 
-Part AllOf(const Collective& call) { return {.at = call.offset, .bytes = call.bytes()}; }
+PartOfArena AllOf(const Collective& call) { return {.at = call.offset, .bytes = call.bytes()}; }
 
-Part MineOf(const Collective& call, int rank) {
+PartOfArena MineOf(const Collective& call, int rank) {
   const int64_t begin = call.shard_bytes() * call.among.IndexOf(rank);
   return {.at = call.offset + begin, .staged = begin, .bytes = call.shard_bytes()};
 }
 
-Parts PartsToHost(const Collective& call, int rank) {
+PartsOfArena PartsToHost(const Collective& call, int rank) {
   if (call.kind == Kind::kReceive) return {};
   if (call.kind == Kind::kExchange) {
     return {{.at = call.sent.offset, .bytes = call.BytesOf(call.sent)}};
@@ -45,7 +45,7 @@ Parts PartsToHost(const Collective& call, int rank) {
 }
 
 // Behind those that are sent; on both sides of this rank's own one, where that has a place.
-Parts ReceivedPieces(const Collective& call, int rank) {
+PartsOfArena ReceivedPieces(const Collective& call, int rank) {
   const int64_t at = call.received.offset, staged = call.BytesOf(call.sent);
   const int64_t all = call.BytesOf(call.received);
   if (!call.received.has_own) return {{.at = at, .staged = staged, .bytes = all}};
@@ -55,7 +55,7 @@ Parts ReceivedPieces(const Collective& call, int rank) {
           {.at = at + end, .staged = staged + end, .bytes = all - end}};
 }
 
-Parts PartsToDevice(const Collective& call, int rank) {
+PartsOfArena PartsToDevice(const Collective& call, int rank) {
   if (call.kind == Kind::kSend) return {};
   if (call.kind == Kind::kExchange) return ReceivedPieces(call, rank);
   return {call.kind == Kind::kReduceScatter ? MineOf(call, rank) : AllOf(call)};
@@ -64,6 +64,7 @@ Parts PartsToDevice(const Collective& call, int rank) {
 // Of a call, in the staging; behind the values what sums of bf16 need (CallOnHost).
 int64_t StagedBytes(const Collective& call) {
   if (call.kind == Kind::kExchange) return call.BytesOf(call.sent) + call.BytesOf(call.received);
+  if (call.kind == Kind::kExchangeRows) return 2 * call.bytes();  // there, and from there
   return call.bytes() + (call.SumsBf16() ? call.bytes() : 0);
 }
 
@@ -116,18 +117,62 @@ absl::Status HostStagedCommunicator::HandOver(Item* item) {
   return absl::OkStatus();
 }
 
-// The number is taken, and known to the thread, before anything is put on the stream: putting may
-// block until the device has room, for which the thread may have to go on, so no lock is held.
+absl::Status HostStagedCommunicator::CheckRoom(int64_t bytes) const {
+  if (bytes <= pinned_.staging_bytes) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("a call of ", bytes, " bytes, with staging for ", pinned_.staging_bytes));
+}
+
 absl::Status HostStagedCommunicator::Enqueue(const Collective& call, char* arena, void*,
                                              cudaStream_t stream) {
-  const int64_t bytes = StagedBytes(call);
-  if (bytes > pinned_.staging_bytes) {
-    return absl::InternalError(
-        absl::StrCat("a call of ", bytes, " bytes, with staging for ", pinned_.staging_bytes));
+  if (call.kind == Kind::kExchangeRows) {
+    return absl::InternalError("rows are exchanged by EnqueueRows");
   }
-  Item item = {.call = call};
+  MP_RETURN_IF_ERROR(CheckRoom(StagedBytes(call)));
+  const auto parts = [&](const PartsOfArena& of_arena) {
+    Parts parts;
+    for (const PartOfArena& part : of_arena) {
+      parts.push_back({arena + part.at, pinned_.staging + part.staged, part.bytes});
+    }
+    return parts;
+  };
+  return EnqueueItem({.call = [this, call] { return CallOnStaging(call, pinned_.staging, ranks_); },
+                      .to_host = parts(PartsToHost(call, rank())),
+                      .to_device = parts(PartsToDevice(call, rank()))},
+                     stream);
+}
+
+// What is sent is staged in front of what comes.
+absl::Status HostStagedCommunicator::EnqueueRows(const RowTransfers& moves, cudaStream_t stream) {
+  if (moves.stays.bytes > 0) {
+    MP_RETURN_IF_ERROR(transfer_.Copy(moves.stays.to, moves.stays.from, moves.stays.bytes, stream));
+  }
+  std::vector<comm::Communicator::Transfer> transfers = moves.transfers;
+  Item item;
+  char* staged = pinned_.staging;
+  for (comm::Communicator::Transfer& t : transfers) {
+    const auto bytes = static_cast<int64_t>(t.send_bytes);
+    // Read on the device alone.
+    item.to_host.push_back({const_cast<char*>(t.send), staged, bytes});
+    t.send = std::exchange(staged, staged + bytes);
+  }
+  for (comm::Communicator::Transfer& t : transfers) {
+    const auto bytes = static_cast<int64_t>(t.receive_bytes);
+    item.to_device.push_back({t.receive, staged, bytes});
+    t.receive = std::exchange(staged, staged + bytes);
+  }
+  MP_RETURN_IF_ERROR(CheckRoom(staged - pinned_.staging));
+  item.call = [this, transfers = std::move(transfers), among = moves.among] {
+    return ranks_.Exchange(transfers, among);
+  };
+  return EnqueueItem(std::move(item), stream);
+}
+
+// The number is taken, and known to the thread, before anything is put on the stream: putting may
+// block until the device has room, for which the thread may have to go on, so no lock is held.
+absl::Status HostStagedCommunicator::EnqueueItem(Item item, cudaStream_t stream) {
   MP_RETURN_IF_ERROR(HandOver(&item));
-  const absl::Status status = EnqueueOn(item, arena, stream);
+  const absl::Status status = EnqueueOn(item, stream);
   if (status.ok()) return status;
   ranks_.Abort(status.message());
   const std::lock_guard lock(mutex_);
@@ -135,18 +180,16 @@ absl::Status HostStagedCommunicator::Enqueue(const Collective& call, char* arena
   return failure_;
 }
 
-absl::Status HostStagedCommunicator::EnqueueOn(const Item& item, char* arena, cudaStream_t stream) {
-  for (const Part& part : PartsToHost(item.call, rank())) {
+absl::Status HostStagedCommunicator::EnqueueOn(const Item& item, cudaStream_t stream) {
+  for (const Part& part : item.to_host) {
     if (part.bytes == 0) continue;
-    MP_RETURN_IF_ERROR(
-        transfer_.Copy(pinned_.staging + part.staged, arena + part.at, part.bytes, stream));
+    MP_RETURN_IF_ERROR(transfer_.Copy(part.staged, part.device, part.bytes, stream));
   }
   MP_RETURN_IF_ERROR(transfer_.Set(pinned_.ready, item.number, stream));
   MP_RETURN_IF_ERROR(transfer_.Await(pinned_.done, item.number, stream));
-  for (const Part& part : PartsToDevice(item.call, rank())) {
+  for (const Part& part : item.to_device) {
     if (part.bytes == 0) continue;
-    MP_RETURN_IF_ERROR(
-        transfer_.Copy(arena + part.at, pinned_.staging + part.staged, part.bytes, stream));
+    MP_RETURN_IF_ERROR(transfer_.Copy(part.device, part.staged, part.bytes, stream));
   }
   return absl::OkStatus();
 }
@@ -159,12 +202,12 @@ void HostStagedCommunicator::Run() {
       under_way_ = false;
       changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
       if (queue_.empty() || !failure_.ok()) return;
-      item = queue_.front();
+      item = std::move(queue_.front());
       queue_.pop_front();
       under_way_ = true;
     }
     if (!AwaitReady(item.number)) return;
-    Finish(item.number, CallOnStaging(item.call, pinned_.staging, ranks_));
+    Finish(item.number, item.call());
   }
 }
 

@@ -39,8 +39,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -90,18 +92,29 @@ class HostStagedCommunicator : public DeviceCommunicator {
   bool capturable() const override { return false; }
   absl::Status Enqueue(const Collective& call, char* arena, void* scratch,
                        cudaStream_t stream) override;
+  absl::Status EnqueueRows(const RowTransfers& moves, cudaStream_t stream) override;
   absl::Status Health() override;
   void Abort(absl::string_view reason) override;
 
  private:
+  // A part of what a call moves: where it lies on the device and in the staging.
+  struct Part {
+    char* device = nullptr;
+    char* staged = nullptr;
+    int64_t bytes = 0;
+  };
+  using Parts = std::vector<Part>;
   struct Item {
-    Collective call;
+    std::function<absl::Status()> call;  // on the staging
+    Parts to_host, to_device;
     uint32_t number = 0;
   };
 
+  absl::Status CheckRoom(int64_t bytes) const;
+  absl::Status EnqueueItem(Item item, cudaStream_t stream);
   // Numbers the item, and hands it to the thread.
   absl::Status HandOver(Item* item);
-  absl::Status EnqueueOn(const Item& item, char* arena, cudaStream_t stream);
+  absl::Status EnqueueOn(const Item& item, cudaStream_t stream);
   void Run();
   bool AwaitReady(uint32_t number);
   void Finish(uint32_t number, const absl::Status& status);

@@ -217,6 +217,29 @@ TEST(HostStagedCommunicator, ExchangesPiecesWhereverTheyLie) {
   });
 }
 
+TEST(HostStagedCommunicator, ExchangesAsManyRowsAsThereAre) {
+  auto staged = comm::MakeInProcessGroup(4);
+  auto direct = comm::MakeInProcessGroup(4);
+  OnRanks(4, [&](int r) {
+    Rank rank(*staged[r]);
+    std::vector<float> found = Values(r), wanted = Values(r);
+    const auto here = RowExchangesOfFour(r, reinterpret_cast<char*>(found.data()));
+    const auto there = RowExchangesOfFour(r, reinterpret_cast<char*>(wanted.data()));
+    for (size_t i = 0; i < here.size(); ++i) {
+      ASSERT_EQ(rank.communicator->EnqueueRows(here[i], nullptr), absl::OkStatus());
+      rank.stream.Synchronize();
+      const RowTransfers::Copy& stays = there[i].stays;
+      std::memcpy(stays.to, stays.from, static_cast<size_t>(stays.bytes));
+      ASSERT_EQ(direct[r]->Exchange(there[i].transfers, there[i].among), absl::OkStatus());
+      EXPECT_EQ(found, wanted) << i;
+    }
+    RowTransfers large = here[0];
+    large.transfers[0].send_bytes = rank.staging.size() + 1;
+    EXPECT_THAT(rank.communicator->EnqueueRows(large, nullptr).message(),
+                HasSubstr("with staging for"));
+  });
+}
+
 // Values that kernels on the stream make between the calls; more calls than numbers until the wrap.
 TEST(HostStagedCommunicator, IsPartOfTheStreamsWork) {
   constexpr int kCalls = 200;

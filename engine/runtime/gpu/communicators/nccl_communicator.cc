@@ -75,6 +75,9 @@ std::vector<comm::RankSet> RankSetsOfStages(const plan::StepPlan& plan, int rank
   add(shards == 1 ? DataRanks(options, rank) : among(ShardRanks(options, data_rank)));
   add(among({data_rank % shards, options.Replicas(), shards}));
   add(among(ContextRanks(options, data_rank)));
+  add(among(ExpertRanks(options, data_rank)));
+  const int expert = options.expert;
+  add(among({data_rank % expert, options.world / expert, expert}));
   add({rank - tensor_rank, options.tensor, 1});
   const int sharers = SharersOf(plan);
   add({rank - tensor_rank % sharers, sharers, 1});
@@ -354,7 +357,7 @@ absl::Status NcclCommunicator::EnqueuePlain(const Bound& b) {
             return b.data + call.received.offset + call.PieceBegin(call.received, peer, b.own);
           });
     case Kind::kExchangeRows:
-      return absl::UnimplementedError("expert ranks do not exchange rows over NCCL");
+      return absl::InternalError("rows are exchanged by EnqueueRows");
   }
   return absl::InternalError("a kind of call that there is not");
 }
@@ -387,24 +390,57 @@ absl::Status NcclCommunicator::EnqueueRounded(const Bound& b, char* scratch) {
   return kernels::cuda::Cast(rounded, call.elements, values, b.stream);
 }
 
+absl::Status NcclCommunicator::Grouped(
+    NcclComm* comm, absl::Time deadline,
+    absl::FunctionRef<void(absl::FunctionRef<void(NcclResult)>)> transfers) {
+  return Do(comm, "exchange", deadline, [&] {
+    NcclResult failed = nccl_.GroupStart();
+    transfers([&](NcclResult result) {
+      const bool fine = result == NcclResult::kSuccess || result == NcclResult::kInProgress;
+      if (!fine && failed == NcclResult::kSuccess) failed = result;
+    });
+    const NcclResult ended = nccl_.GroupEnd();
+    return failed == NcclResult::kSuccess ? ended : failed;
+  });
+}
+
 absl::Status NcclCommunicator::Exchange(const Bound& b, DType type, PieceOfPeer sent,
                                         PieceOfPeer received) {
   const auto count = static_cast<size_t>(b.call.shard_elements());
   NcclComm& comm = b.link.comm;
-  return Do(&comm, "exchange", b.deadline, [&] {
-    NcclResult failed = nccl_.GroupStart();
-    const auto keep = [&](NcclResult result) {
-      const bool fine = result == NcclResult::kSuccess || result == NcclResult::kInProgress;
-      if (!fine && failed == NcclResult::kSuccess) failed = result;
-    };
+  return Grouped(&comm, b.deadline, [&](absl::FunctionRef<void(NcclResult)> keep) {
     for (int peer = 0; peer < b.call.among.count; ++peer) {
       if (peer == b.own) continue;
       keep(nccl_.Send(sent(peer), count, type, peer, comm, b.stream));
       keep(nccl_.Receive(received(peer), count, type, peer, comm, b.stream));
     }
-    const NcclResult ended = nccl_.GroupEnd();
-    return failed == NcclResult::kSuccess ? ended : failed;
   });
+}
+
+// What stays is a message to itself. Both sides know where there is none to send.
+absl::Status NcclCommunicator::EnqueueRows(const RowTransfers& moves, cudaStream_t stream) {
+  MP_ASSIGN_OR_RETURN(Link * link, LinkOf(moves.among));
+  NcclComm& comm = link->comm;
+  const auto own = static_cast<size_t>(moves.stays.bytes);
+  const absl::Status status = Grouped(
+      &comm, absl::Now() + options_.enqueue_timeout, [&](absl::FunctionRef<void(NcclResult)> keep) {
+        const auto send = [&](const char* data, size_t bytes, int peer) {
+          if (bytes > 0) keep(nccl_.Send(data, bytes, DType::kU8, peer, comm, stream));
+        };
+        const auto receive = [&](char* data, size_t bytes, int peer) {
+          if (bytes > 0) keep(nccl_.Receive(data, bytes, DType::kU8, peer, comm, stream));
+        };
+        send(moves.stays.from, own, moves.own);
+        receive(moves.stays.to, own, moves.own);
+        for (const comm::Communicator::Transfer& t : moves.transfers) {
+          const int peer = moves.among.IndexOf(t.peer);
+          send(t.send, t.send_bytes, peer);
+          receive(t.receive, t.receive_bytes, peer);
+        }
+      });
+  if (status.ok()) return status;
+  const std::lock_guard lock(mutex_);
+  return FailLocked(status);
 }
 
 }  // namespace milepost::runtime

@@ -72,6 +72,7 @@ class NcclCommunicator : public DeviceCommunicator {
   std::string Register(char* memory, int64_t bytes) override;
   absl::Status Enqueue(const Collective& call, char* arena, void* scratch,
                        cudaStream_t stream) override;
+  absl::Status EnqueueRows(const RowTransfers& moves, cudaStream_t stream) override;
   absl::Status Health() override;
   void Abort(absl::string_view reason) override;
 
@@ -104,6 +105,9 @@ class NcclCommunicator : public DeviceCommunicator {
   // Of one of the set's ranks: what it is sent, or sends.
   using PieceOfPeer = absl::FunctionRef<char*(int peer)>;
   absl::Status Exchange(const Bound& b, DType type, PieceOfPeer sent, PieceOfPeer received);
+  // What `transfers` puts on the stream, as one call.
+  absl::Status Grouped(NcclComm* comm, absl::Time deadline,
+                       absl::FunctionRef<void(absl::FunctionRef<void(NcclResult)>)> transfers);
 
   using NcclCall = absl::FunctionRef<NcclResult()>;
   // Makes the call, and waits until NCCL is done with it: the call is on its stream then. `what` is

@@ -154,6 +154,24 @@ TEST(NcclCommunicator, ExchangesPiecesWhereverTheyLie) {
   });
 }
 
+TEST(NcclCommunicator, ExchangesAsManyRowsAsThereAre) {
+  Ranks ranks(4);
+  for (int rank = 0; rank < 4; ++rank) ranks.options[rank].sets = SetsOfFour(rank);
+  ranks.Run([&](int rank, auto communicator) {
+    ASSERT_TRUE(communicator.ok()) << communicator.status();
+    std::vector<float> found = NcclValues(rank), wanted = NcclValues(rank);
+    const auto here = RowExchangesOfFour(rank, reinterpret_cast<char*>(found.data()));
+    const auto there = RowExchangesOfFour(rank, reinterpret_cast<char*>(wanted.data()));
+    for (size_t i = 0; i < here.size(); ++i) {
+      ASSERT_EQ((*communicator)->EnqueueRows(here[i], nullptr), absl::OkStatus());
+      const RowTransfers::Copy& stays = there[i].stays;
+      std::memcpy(stays.to, stays.from, static_cast<size_t>(stays.bytes));
+      ASSERT_EQ(ranks.tcp[rank]->Exchange(there[i].transfers, there[i].among), absl::OkStatus());
+      EXPECT_TRUE(found == wanted) << i;
+    }
+  });
+}
+
 // Those of a mesh: tensor ranks, data ranks with a tensor rank, and all.
 TEST(NcclCommunicator, AMeshHasASetForEachOfItsAxes) {
   const TinyJob job;

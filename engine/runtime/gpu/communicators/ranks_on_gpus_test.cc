@@ -315,6 +315,33 @@ TEST(RanksOnGpus, TrainAlikeInStagesThatDivideSequences) {
   }
 }
 
+// Ranks that share experts out: alone, among data ranks, and in every mesh that has sets of both.
+TEST(RanksOnGpus, TrainAlikeWhereTheyShareExpertsOut) {
+  const TinyJob job;
+  const auto spec = [&](TinyOptions tiny) {
+    tiny.llama = true;
+    tiny.kv_heads = 4;
+    tiny.experts = 4;
+    tiny.micro_batch = 1;
+    return ContextSpec(job, tiny);
+  };
+  for (const auto precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
+    ExpectAlike(spec({.ranks = 4, .expert = 4, .stage = 1, .precision = precision}),
+                precision == v1::PRECISION_FP32 ? 1e-5 : 2e-2);
+  }
+  ExpectAlike(spec({.ranks = 4, .expert = 2, .stage = 3}), 1e-5);
+  ExpectAlike(spec({.ranks = 4, .tensor = 2, .expert = 2, .stage = 1}), 1e-5);
+  ExpectAlike(spec({.ranks = 4, .context = 2, .expert = 4, .stage = 2, .balance = 0}), 1e-5);
+  for (const int stage : {0, 3}) {
+    ExpectAlike(spec({.ranks = 4,
+                      .pipeline = 2,
+                      .expert = 2,
+                      .schedule = v1::PIPELINE_SCHEDULE_ZERO_BUBBLE,
+                      .stage = stage}),
+                1e-5);
+  }
+}
+
 // The first rank of each stage chooses for what no stage before it has, and rank 0 knows all.
 TEST(RanksOnGpus, AllRanksOfAStageTakeTheAlgorithmsOfItsFirst) {
   using Order = kernels::cuda::HostProducts::Order;

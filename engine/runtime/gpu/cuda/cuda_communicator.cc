@@ -76,6 +76,9 @@ class ThroughTheHost : public DeviceCommunicator {
                        cudaStream_t stream) override {
     return communicator_->Enqueue(call, arena, scratch, stream);
   }
+  absl::Status EnqueueRows(const RowTransfers& moves, cudaStream_t stream) override {
+    return communicator_->EnqueueRows(moves, stream);
+  }
   absl::Status Health() override { return communicator_->Health(); }
   void Abort(absl::string_view reason) override { communicator_->Abort(reason); }
 

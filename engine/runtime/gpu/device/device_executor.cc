@@ -1,6 +1,7 @@
 #include "engine/runtime/gpu/device/device_executor.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -58,10 +59,10 @@ StreamId DeviceStreams::Of(plan::Stream stream) const {
 
 absl::StatusOr<std::unique_ptr<DeviceExecutor>> DeviceExecutor::Create(
     const plan::StepPlan& plan, const plan::Program& program, Backend* backend, Device* device,
-    const DeviceStreams& streams, char* arena, const OffloadMemory& offload) {
+    const DeviceStreams& streams, char* arena, const HostSide& host) {
   auto executor = std::unique_ptr<DeviceExecutor>(new DeviceExecutor(device, streams));
   MP_RETURN_IF_ERROR(executor->AddJoined(program));
-  MP_RETURN_IF_ERROR(executor->Bind(plan, program, backend, arena, offload));
+  MP_RETURN_IF_ERROR(executor->Bind(plan, program, backend, arena, host));
   return executor;
 }
 
@@ -83,17 +84,25 @@ absl::Status DeviceExecutor::AddJoined(const plan::Program& program) {
 }
 
 absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Program& program,
-                                  Backend* backend, char* arena, const OffloadMemory& offload) {
+                                  Backend* backend, char* arena, const HostSide& host) {
+  program_ = &program;
+  numbers_ = host.numbers;
+  std::set<graph::ValueId> read;
   section_of_ = SectionsOf(program);
   thunks_.resize(program.ops.size());
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const plan::PlannedOp& op = program.ops[i];
-    const OpBinding binding = {plan, program, op, arena, offload.rank, offload.host_arena};
+    const OpBinding binding = {plan, program, op, arena, host.rank, host.host_arena};
     Thunk& thunk = thunks_[i];
     thunk.planned = &op;
     thunk.stream = streams_.Of(op.stream);
     thunk.name = absl::StrCat("op ", i, " (", graph::Name(op.op.kind), ")");
     thunk.accesses = AccessesOf(binding);
+    for (const graph::ValueId value : HostNumbers::NeededFor(op.op)) {
+      if (!read.insert(value).second) continue;
+      MP_CHECK(numbers_ != nullptr) << "no place for what the host must know";
+      thunk.numbers.emplace_back(value, binding.ValueAt(value));
+    }
     if (IsOffloadCopy(op.op.kind)) {
       thunk.copy = OffloadCopyOf(binding);
     } else {
@@ -123,6 +132,14 @@ bool DeviceExecutor::MustWait(const Thunk& before, Section section,
   const Section theirs = section_of_[IndexOf(before)];
   if (theirs != section) return section == Section::kReduce;
   return before.planned->when != plan::When::kLastMicroStep || context.last_micro_step;
+}
+
+absl::Status DeviceExecutor::ReadNumbers(const Thunk& thunk) {
+  if (thunk.numbers.empty()) return absl::OkStatus();
+  for (const auto& [value, memory] : thunk.numbers) {
+    MP_RETURN_IF_ERROR(numbers_->Read(*device_, thunk.stream, *program_, value, memory));
+  }
+  return numbers_->Await(thunk.stream);
 }
 
 absl::Status DeviceExecutor::EnqueueWork(const Thunk& thunk, const StepContext& context) {
@@ -163,6 +180,7 @@ absl::Status DeviceExecutor::EnqueueOp(const Thunk& thunk, const Enqueuing& now)
   for (const int32_t before : thunk.waits_for) {
     if (must_wait(before)) MP_RETURN_IF_ERROR(device_->Wait(stream, thunks_[before].event));
   }
+  MP_RETURN_IF_ERROR(ReadNumbers(thunk));
   if (now.timer != nullptr) MP_RETURN_IF_ERROR(now.timer->BeforeOp(op, stream));
   MP_RETURN_IF_ERROR(EnqueueWork(thunk, now.context));
   return thunk.event < 0 ? absl::OkStatus() : device_->Record(thunk.event, stream);

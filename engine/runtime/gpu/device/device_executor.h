@@ -1,6 +1,6 @@
 // Walks a plan::Program on a Device: enqueues every op on the stream that the plan gives it, with
-// the plan's waits as events, and never waits itself. The counterpart of Executor (executor.h),
-// with the same sections.
+// the plan's waits as events, and waits itself only for numbers that an op's host must know
+// (host_numbers.h). The counterpart of Executor (executor.h), with the same sections.
 //
 //   MP_ASSIGN_OR_RETURN(const DeviceStreams streams, DeviceStreams::Add(device));
 //   MP_ASSIGN_OR_RETURN(auto executor, DeviceExecutor::Create(plan, plan.train, &backend, &device,
@@ -26,6 +26,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,6 +38,7 @@
 #include "engine/runtime/executor/executor.h"
 #include "engine/runtime/executor/step_context.h"
 #include "engine/runtime/gpu/device/device.h"
+#include "engine/runtime/gpu/device/host_numbers.h"
 #include "engine/runtime/gpu/device/piece_timer.h"
 #include "engine/runtime/offload/offload_copy.h"
 
@@ -57,10 +59,11 @@ struct DeviceStreams {
   StreamId stage_gradients = -1;
 };
 
-// Where what is offloaded lies, and which rank's it is: its ops copy between both memories.
-struct OffloadMemory {
+// The host's side of a rank's program.
+struct HostSide {
   char* host_arena = nullptr;  // the plan's; null where nothing is offloaded
   int rank = 0;
+  HostNumbers* numbers = nullptr;  // null where no op's host must know any
 };
 
 class DeviceExecutor {
@@ -69,7 +72,7 @@ class DeviceExecutor {
   // binds ops to the same streams.
   static absl::StatusOr<std::unique_ptr<DeviceExecutor>> Create(
       const plan::StepPlan& plan, const plan::Program& program, Backend* backend, Device* device,
-      const DeviceStreams& streams, char* arena, const OffloadMemory& offload = {});
+      const DeviceStreams& streams, char* arena, const HostSide& host = {});
 
   // What the host's updates read when they run, enqueued or launched: call it when none is under
   // way, which holds after Synchronize.
@@ -93,6 +96,8 @@ class DeviceExecutor {
     const plan::PlannedOp* planned = nullptr;
     std::string name;
     std::vector<MemoryAccess> accesses;
+    // Of the device's, and not read yet where the op is enqueued.
+    std::vector<std::pair<graph::ValueId, const char*>> numbers;
     OffloadCopy copy;  // of nothing where the op does more
     Work host;         // of the host's stream
     StreamId stream = 0;
@@ -104,13 +109,14 @@ class DeviceExecutor {
       : device_(device), streams_(streams) {}
   absl::Status AddJoined(const plan::Program& program);
   absl::Status Bind(const plan::StepPlan& plan, const plan::Program& program, Backend* backend,
-                    char* arena, const OffloadMemory& offload);
+                    char* arena, const HostSide& host);
   // Of a section that is being enqueued.
   struct Enqueuing {
     Section section;
     const StepContext& context;
     PieceTimer* timer;
   };
+  absl::Status ReadNumbers(const Thunk& thunk);
   absl::Status EnqueueWork(const Thunk& thunk, const StepContext& context);
   absl::Status EnqueueOp(const Thunk& thunk, const Enqueuing& now);
   // What was held back on the stream, up to op `last`.
@@ -130,6 +136,8 @@ class DeviceExecutor {
   };
 
   const DeviceStreams streams_;
+  const plan::Program* program_ = nullptr;
+  HostNumbers* numbers_ = nullptr;
   std::vector<Joined> joined_;  // compute first
   std::vector<Thunk> thunks_;   // by op index
   std::vector<int32_t> held_;   // receives that are not enqueued yet, in program order

@@ -411,5 +411,57 @@ TEST(DeviceExecutor, ARemovedEventIsFound) {
   }
 }
 
+// Notes which ops have run.
+class NotingBackend : public Backend {
+ public:
+  explicit NotingBackend(std::vector<std::string>* log) : log_(log) {}
+  absl::StatusOr<BoundOp> Bind(const plan::StepPlan&, const plan::Program&,
+                               const plan::PlannedOp& planned) override {
+    return [this, &planned](const StepContext&) {
+      log_->push_back(graph::Name(planned.op.kind));
+      return absl::OkStatus();
+    };
+  }
+
+ private:
+  std::vector<std::string>* log_;
+};
+
+// Once in each layer's forward, and not before the device has made them. The backward knows them.
+TEST(DeviceExecutor, WaitsForNumbersThatTheHostMustKnow) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec({.ranks = 2, .expert = 2, .llama = true, .experts = 4});
+  const plan::StepPlan plan = *plan::PlanTraining(spec, *plan::OptionsFromSpec(spec, 1));
+  FakeDevice device(/*seed=*/3);
+  const DeviceStreams streams = *DeviceStreams::Add(device, plan.options);
+  std::vector<std::string> log;
+  NotingBackend backend(&log);
+  HostNumbers numbers = *HostNumbers::Make({&plan.train});
+  ASSERT_FALSE(numbers.empty());
+  numbers.SetWait([&](StreamId stream) {
+    const absl::Status status = device.Synchronize(stream, kTimeout);
+    log.push_back("wait");
+    return status;
+  });
+  const auto executor =
+      DeviceExecutor::Create(plan, plan.train, &backend, &device, streams,
+                             *device.Allocate(plan.arena_bytes), {.numbers = &numbers});
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  ASSERT_EQ((*executor)->Run(Section::kMicroStep, ContextOfSteps()), absl::OkStatus());
+  ASSERT_EQ((*executor)->Synchronize(kTimeout), absl::OkStatus());
+  std::erase_if(log, [](const std::string& op) {
+    return op != "wait" && op != "expert_segments" && !absl::StartsWith(op, "rows_");
+  });
+  std::vector<std::string> wanted;
+  for (int layer = 0; layer < 2; ++layer) {
+    wanted.insert(wanted.end(),
+                  {"expert_segments", "wait", "rows_to_experts", "rows_from_experts"});
+  }
+  for (int layer = 0; layer < 2; ++layer) {
+    wanted.insert(wanted.end(), {"rows_to_experts", "rows_from_experts"});
+  }
+  EXPECT_EQ(log, wanted);
+}
+
 }  // namespace
 }  // namespace milepost::runtime

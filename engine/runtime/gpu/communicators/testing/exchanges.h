@@ -2,9 +2,12 @@
 #ifndef MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_EXCHANGES_H_
 #define MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_EXCHANGES_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "engine/runtime/executor/collectives.h"
+#include "engine/runtime/executor/row_transfers.h"
 
 namespace milepost::runtime {
 
@@ -24,6 +27,31 @@ inline std::vector<Collective> ExchangesOfFour(int rank) {
     }
   }
   return calls;
+}
+
+// Among the same sets, of rows that come by chance: some ranks have none for others, or themselves.
+inline std::vector<RowTransfers> RowExchangesOfFour(int rank, char* arena) {
+  std::vector<RowTransfers> exchanges;
+  const auto bytes = [](int from, int to) { return size_t{40} * ((3 * from + 5 * to + 1) % 4); };
+  for (const comm::RankSet& set :
+       {comm::RankSet{0, 4, 1}, comm::RankSet{rank / 2 * 2, 2, 1}, comm::RankSet{rank % 2, 2, 2}}) {
+    RowTransfers& moves = exchanges.emplace_back();
+    moves.among = set;
+    moves.own = set.IndexOf(rank);
+    const char* from = arena + 64;
+    char* to = arena + 2048;
+    for (int index = 0; index < set.count; ++index) {
+      const int peer = set.RankAt(index);
+      if (peer == rank) {
+        moves.stays = {from, to, static_cast<int64_t>(bytes(rank, rank))};
+      } else {
+        moves.transfers.push_back({peer, from, bytes(rank, peer), to, bytes(peer, rank)});
+      }
+      from += bytes(rank, peer);
+      to += bytes(peer, rank);
+    }
+  }
+  return exchanges;
 }
 
 }  // namespace milepost::runtime

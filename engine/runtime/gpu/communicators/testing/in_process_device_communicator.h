@@ -7,9 +7,11 @@
 #define MILEPOST_ENGINE_RUNTIME_GPU_COMMUNICATORS_TESTING_IN_PROCESS_DEVICE_COMMUNICATOR_H_
 
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
@@ -22,8 +24,8 @@ namespace milepost::runtime {
 
 // Whether what the device executor calls so may wait for peers (FakeDevice::SetBeside).
 inline bool MeetsPeers(absl::string_view name) {
-  for (const char* kind :
-       {"(stage_", "(tensor_", "(reduce_", "(gather_", "(tokens_to_", "(heads_to_"}) {
+  for (const char* kind : {"(stage_", "(tensor_", "(reduce_", "(gather_", "(tokens_to_",
+                           "(heads_to_", "(expert_segments", "(rows_"}) {
     if (absl::StrContains(name, kind)) return true;
   }
   return false;
@@ -46,10 +48,13 @@ class InProcessDeviceCommunicator : public DeviceCommunicator {
   int world() const override { return ranks_.world(); }
   bool capturable() const override { return capturable_; }
   absl::Status Enqueue(const Collective& call, char* arena, void*, cudaStream_t) override {
-    if (busy_.exchange(true)) return Keep(absl::InternalError("two streams share a communicator"));
-    const absl::Status status = Call(call, arena);
-    busy_ = false;
-    return Keep(status);
+    return Alone([&] { return Call(call, arena); });
+  }
+  absl::Status EnqueueRows(const RowTransfers& moves, cudaStream_t) override {
+    return Alone([&] {
+      std::memcpy(moves.stays.to, moves.stays.from, static_cast<size_t>(moves.stays.bytes));
+      return ranks_.Exchange(moves.transfers, moves.among);
+    });
   }
   absl::Status Health() override { return Keep(absl::OkStatus()); }
   void Abort(absl::string_view reason) override {
@@ -58,6 +63,12 @@ class InProcessDeviceCommunicator : public DeviceCommunicator {
   }
 
  private:
+  absl::Status Alone(absl::FunctionRef<absl::Status()> call) {
+    if (busy_.exchange(true)) return Keep(absl::InternalError("two streams share a communicator"));
+    const absl::Status status = call();
+    busy_ = false;
+    return Keep(status);
+  }
   absl::Status Call(const Collective& call, char* arena) {
     if (call.kind == Collective::Kind::kExchange) {
       return ExchangeOnHost(call, arena + call.sent.offset, arena + call.received.offset, ranks_);

@@ -17,7 +17,8 @@ class RecordingCommunicator : public DeviceCommunicator {
   RecordingCommunicator(int rank, int world) : rank_(rank), world_(world) {}
 
   std::vector<Collective> calls;
-  std::vector<cudaStream_t> streams;  // by call
+  std::vector<RowTransfers> rows;
+  std::vector<cudaStream_t> streams;  // by call of either kind
 
   int rank() const override { return rank_; }
   int world() const override { return world_; }
@@ -30,6 +31,11 @@ class RecordingCommunicator : public DeviceCommunicator {
     if ((scratch == nullptr) && CollectiveScratchBytes(call) > 0) {
       return absl::InternalError("no scratch");
     }
+    return absl::OkStatus();
+  }
+  absl::Status EnqueueRows(const RowTransfers& moves, cudaStream_t stream) override {
+    rows.push_back(moves);
+    streams.push_back(stream);
     return absl::OkStatus();
   }
   absl::Status Health() override { return absl::OkStatus(); }
