@@ -131,10 +131,6 @@ absl::StatusOr<v1::JobSpec> OpenSpec(v1::JobSpec spec, const PlanOptions& option
         "train.sync is not for --search, which knows no islands: search for the mesh of one island "
         "without it, with --ranks for the ranks of that");
   }
-  if (ExpertRanks(spec.resources()) > 1) {
-    return absl::InvalidArgumentError(
-        "resources.mesh.expert is not for --search, which knows no expert ranks; remove it");
-  }
   if (options.ranks) spec.mutable_resources()->set_ranks(*options.ranks);
   spec.mutable_resources()->clear_mesh();
   v1::TrainSpec* train = spec.mutable_train();
@@ -196,6 +192,7 @@ absl::StatusOr<plan::SearchResult> SearchOn(const v1::JobSpec& given, const Plan
   MP_ASSIGN_OR_RETURN(plan::SearchResult result, SearchFor(spec, place));
   result.had_pipeline = given.resources().mesh().has_pipeline();
   result.had_context = given.resources().mesh().has_context();
+  result.had_expert = given.resources().mesh().has_expert();
   return result;
 }
 

@@ -32,15 +32,18 @@ double LeastGathered(const PlanOptions& o, double elements, double of_layers, in
   return elements + (times - 1) * of_layers;
 }
 
-// Of gradients and parameters alone, as a ring sends them, of a stage that has the mean.
+// Of gradients and parameters alone, as a ring sends them, of a stage that has the mean. Without
+// those of experts that ranks share out: of these fewer ranks have the same ones. All experts are
+// layers'.
 double LeastDataSeconds(const PlanOptions& o, const ScaledDraft& alike, int64_t layers,
                         const DeviceProfile& profile) {
   if (o.world == 1) return 0;
-  const double elements = alike.trained_elements / o.pipeline;
+  const double elements = (alike.trained_elements - alike.expert_elements) / o.pipeline;
+  const double of_layers = std::max(0.0, alike.layer_elements - alike.expert_elements);
   const double others = 1 - 1.0 / o.Shards();
   const double gradients = elements * static_cast<double>(ByteSize(o.grad_reduce));
   const double parameters = static_cast<double>(ByteSize(o.compute_dtype)) *
-                            LeastGathered(o, elements, alike.layer_elements / o.pipeline, layers);
+                            LeastGathered(o, elements, of_layers / o.pipeline, layers);
   const double reduced = o.Shards() == 1 ? 2 * (1 - 1.0 / o.world) * gradients : others * gradients;
   double seconds = static_cast<double>(o.GradientsPass() ? o.MicroSteps() : 1) *
                    CollectiveSeconds(OpKind::kReduceGradients, reduced, o, profile);

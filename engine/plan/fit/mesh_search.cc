@@ -147,12 +147,13 @@ absl::Status MeshSearch::Sieve() {
     return ComputeKeyOf(a) == ComputeKeyOf(b) && PipelineKeyOf(a) == PipelineKeyOf(b) &&
            a.context == b.context;
   };
-  std::optional<std::tuple<int, PipelineKey, int, Recompute>> too_large;
+  std::optional<std::tuple<int, PipelineKey, int, int, Recompute>> too_large;
   size_t end = 0;
   for (size_t begin = 0; begin < candidates_.size(); begin = end) {
     const Setting& first = candidates_[begin];
     while (end < candidates_.size() && same_batch(candidates_[end], first)) ++end;
-    const std::tuple row(first.tensor, PipelineKeyOf(first), first.context, first.recompute);
+    const std::tuple row(first.tensor, PipelineKeyOf(first), first.context, first.expert,
+                         first.recompute);
     if (too_large == row) continue;
     MP_ASSIGN_OR_RETURN(const ScaledDraft* const alike, AlikeOf(first));
     const size_t before = fit.size();
@@ -174,15 +175,11 @@ absl::Status MeshSearch::Sieve() {
 
 MeshSearch::Preference MeshSearch::RankOf(const Setting& setting) const {
   const auto stage = std::find(space_.stages.begin(), space_.stages.end(), setting.stage);
-  return {setting.pipeline,
-          setting.tensor,
-          setting.context,
-          setting.schedule,
-          setting.offload,
-          setting.recompute,
-          static_cast<size_t>(stage - space_.stages.begin()),
-          setting.group > 0,
-          setting.bytes};
+  return {setting.pipeline,  setting.tensor,
+          setting.context,   setting.expert,
+          setting.schedule,  setting.offload,
+          setting.recompute, static_cast<size_t>(stage - space_.stages.begin()),
+          setting.group > 0, setting.bytes};
 }
 
 absl::StatusOr<double> MeshSearch::LeastSecondsOf(const Setting& setting, Known* known) {
@@ -398,6 +395,7 @@ absl::StatusOr<std::vector<std::pair<double, Setting>>> MeshSearch::SmallestBoun
     const bool larger = !open.empty() && open.back().second.tensor == setting.tensor &&
                         open.back().second.pipeline == setting.pipeline &&
                         open.back().second.context == setting.context &&
+                        open.back().second.expert == setting.expert &&
                         setting.micro > open.back().second.micro;
     if (larger) continue;
     MP_ASSIGN_OR_RETURN(const std::optional<double> bytes, LeastBytes(setting));
@@ -429,8 +427,10 @@ std::string MeshText(int ranks, const Setting& setting) {
       setting.context > 1 ? absl::StrCat(setting.context, " context x ") : "";
   const std::string stages =
       setting.pipeline > 1 ? absl::StrCat(setting.pipeline, " stages x ") : "";
-  return absl::StrCat(ranks / setting.ModelRanks(), " data x ", contexts, stages, setting.tensor,
-                      " tensor");
+  const std::string experts =
+      setting.expert > 1 ? absl::StrCat(" (", setting.expert, " expert)") : "";
+  return absl::StrCat(ranks / setting.ModelRanks(), " data", experts, " x ", contexts, stages,
+                      setting.tensor, " tensor");
 }
 
 }  // namespace milepost::plan

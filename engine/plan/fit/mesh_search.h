@@ -1,5 +1,5 @@
 // The fastest settings of a job that fit, over all that may be chosen at once: tensor ranks, stages
-// of a pipeline and their schedule, context ranks, ZeRO's stage and group, recomputation,
+// of a pipeline and their schedule, context and expert ranks, ZeRO's stage and group, recomputation,
 // micro-batch and offloading. Before anything runs.
 //
 //   MeshSearch search(spec, WholeSpace(spec, place), place);
@@ -48,6 +48,7 @@ struct MeshSpace {
   std::vector<PipelineChoice> pipelines = {{}};
   bool contexts = false;        // without stages all that tensor ranks leave; else the spec's
   bool stage_contexts = false;  // the same with stages
+  bool experts = false;         // every number that divides the model's experts; else the spec's
   std::vector<int> stages;      // the preferred ones first
   bool groups = false;          // those within a host and of several hosts; else the spec's
   std::vector<Recompute> recomputes;
@@ -86,7 +87,7 @@ class MeshSearch {
 
   // At most `count` that fit, the best first: the fastest, or among those within 1% of it the first
   // in order of preference (fewer stages of a pipeline, fewer tensor ranks, fewer context ranks,
-  // 1F1B, no offloading, less recomputation, the space's order of ZeRO stages, no group, fewer
+  // fewer expert ranks, 1F1B, no offloading, less recomputation, the space's order of ZeRO stages, no group, fewer
   // bytes); then by seconds.
   // Empty: none fits. Errors of planning.
   absl::StatusOr<std::vector<RankedSetting>> Best(size_t count, const Wanted& wanted = nullptr);
@@ -105,8 +106,8 @@ class MeshSearch {
 
  private:
   // Of what computes a micro-batch alike, but for the part of it that a context rank has: tensor
-  // ranks, recomputation, micro-batch.
-  using ComputeKey = std::tuple<int, Recompute, int64_t>;
+  // ranks, recomputation, micro-batch, expert ranks.
+  using ComputeKey = std::tuple<int, Recompute, int64_t, int>;
   // Stages of a pipeline, their schedule and chunks.
   using PipelineKey = std::tuple<int, PipelineSchedule, int>;
   // And context ranks, ZeRO's stage, group, offload.
@@ -116,7 +117,7 @@ class MeshSearch {
   using LayerKey = std::tuple<ComputeKey, int, PipelineSchedule>;
   // Of what needs more memory with larger micro-batches and smaller groups: and stages, ZeRO's
   // stage.
-  using GrowingKey = std::tuple<int, Recompute, PipelineKey, int, int>;
+  using GrowingKey = std::tuple<int, Recompute, PipelineKey, int, int, int>;
 
   // Of a pipeline whose stages are alike.
   struct Passes {
@@ -139,12 +140,14 @@ class MeshSearch {
     std::map<std::pair<LayerKey, PassesKey>, double> passes;  // what they take at least
   };
 
-  static ComputeKey ComputeKeyOf(const Setting& s) { return {s.tensor, s.recompute, s.micro}; }
+  static ComputeKey ComputeKeyOf(const Setting& s) {
+    return {s.tensor, s.recompute, s.micro, s.expert};
+  }
   static PipelineKey PipelineKeyOf(const Setting& s) { return {s.pipeline, s.schedule, s.chunks}; }
   static PassesKey PassesKeyOf(const Setting& s) { return {PipelineKeyOf(s), s.accumulation}; }
   static LayerKey LayerKeyOf(const Setting& s) { return {ComputeKeyOf(s), s.context, s.schedule}; }
   static GrowingKey GrowingKeyOf(const Setting& s) {
-    return {s.tensor, s.recompute, PipelineKeyOf(s), s.context, s.stage};
+    return {s.tensor, s.recompute, PipelineKeyOf(s), s.context, s.expert, s.stage};
   }
   static Key KeyOf(const Setting& s) {
     return {ComputeKeyOf(s), PipelineKeyOf(s), s.context, s.stage, s.group, s.offload};
@@ -176,7 +179,7 @@ class MeshSearch {
   absl::StatusOr<const RankedSetting*> ExactOf(const Setting& setting);
   // In order of preference.
   using Preference =
-      std::tuple<int, int, int, PipelineSchedule, bool, Recompute, size_t, bool, int64_t>;
+      std::tuple<int, int, int, int, PipelineSchedule, bool, Recompute, size_t, bool, int64_t>;
   Preference RankOf(const Setting& setting) const;
   // Those that may need the fewest bytes, by how many they need at least.
   absl::StatusOr<std::vector<std::pair<double, Setting>>> SmallestBounds();
@@ -202,7 +205,7 @@ class MeshSearch {
 };
 
 // How a setting cuts up so many ranks: "8 data x 4 tensor", "2 data x 2 context x 4 stages x 2
-// tensor".
+// tensor", "8 data (4 expert) x 1 tensor".
 std::string MeshText(int ranks, const Setting& setting);
 
 }  // namespace milepost::plan

@@ -66,7 +66,7 @@ RankPlace PlaceOf(const v1::JobSpec& spec, int64_t bytes) {
 
 std::string InShort(const Setting& s) {
   return absl::StrCat(s.pipeline, Name(s.schedule), s.chunks, "/", s.tensor, "/", s.context, "/",
-                      s.micro, "/", s.stage, "/", s.group, "/", Name(s.recompute),
+                      s.expert, "/", s.micro, "/", s.stage, "/", s.group, "/", Name(s.recompute),
                       s.offload ? "/host" : "");
 }
 
@@ -188,6 +188,59 @@ TEST(MeshSearch, FindsTheContextRanksThatPlanningEverythingFinds) {
   ExpectAsGoodAsEverything(spec, space);
 }
 
+// Llama with four experts; 8 ranks and 16 sequences.
+v1::JobSpec SpecOfExperts() {
+  v1::JobSpec spec = OpenSpec();
+  v1::LlamaSpec* llama = spec.mutable_model()->mutable_llama();
+  llama->set_layers(12);
+  llama->set_width(128);
+  llama->set_heads(4);
+  llama->set_kv_heads(2);
+  llama->set_hidden(256);
+  llama->set_context(128);
+  llama->set_vocabulary(96);
+  llama->mutable_experts()->set_count(4);
+  llama->mutable_experts()->set_per_token(1);
+  spec.mutable_train()->mutable_batch()->set_global(16);
+  spec.mutable_resources()->set_ranks(8);
+  NormalizeJobSpec(&spec);
+  EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  return spec;
+}
+
+// Of one data rank and of stages, where experts are sharded and where they are not.
+TEST(MeshSearch, FindsTheExpertRanksThatPlanningEverythingFinds) {
+  const v1::JobSpec spec = SpecOfExperts();
+  MeshSpace space = WholeSpace(spec, MeshPlace(1));
+  space.tensors = {1, 2};
+  space.recomputes = {Recompute::kNone, Recompute::kFull};
+  space.stages = {1, 3};
+  space.groups = space.stage_contexts = false;
+  space.offloads = {false};
+  space.pipelines = {{}, {.stages = 2}};
+  ExpectAsGoodAsEverything(spec, space);
+}
+
+// Where all experts would be gathered in each micro-step, rows of tokens are fewer bytes.
+TEST(MeshSearch, ExpertsThatAreGatheredMakeExpertRanks) {
+  v1::JobSpec spec = SpecOfExperts();
+  spec.mutable_model()->mutable_llama()->mutable_experts()->set_hidden(4096);
+  const RankPlace place = PlaceOf(spec, int64_t{1} << 40);
+  std::set<int> experts;
+  for (const Setting& s : Candidates(spec, WholeSpace(spec, place), place)) {
+    experts.insert(s.expert);
+    EXPECT_FALSE(s.expert > 1 && s.group > 0);  // as specs have it
+  }
+  EXPECT_THAT(experts, ElementsAre(1, 2, 4));
+  MeshSpace space = WholeSpace(spec, place);
+  space.stages = {3};
+  space.pipelines = {{}};
+  space.tensors = {1};
+  const auto best = MeshSearch(spec, space, place).Best(1);
+  ASSERT_TRUE(best.ok() && !best->empty()) << best.status();
+  EXPECT_GT(best->front().setting.expert, 1) << InShort(best->front().setting);
+}
+
 // Without `auto` that means everything, the mesh stays.
 TEST(MeshSearch, WhatTheSpecLeavesOpenHasItsOwnContextRanks) {
   v1::JobSpec spec = OpenSpec();
@@ -251,9 +304,10 @@ TEST(MeshSearch, SamplesGoBeforeContextRanks) {
   }
 }
 
-TEST(MeshSearch, NamesContextRanks) {
+TEST(MeshSearch, NamesContextAndExpertRanks) {
   EXPECT_EQ(MeshText(64, {.tensor = 2, .pipeline = 4, .context = 2}),
             "4 data x 2 context x 4 stages x 2 tensor");
+  EXPECT_EQ(MeshText(64, {.tensor = 2, .expert = 4}), "32 data (4 expert) x 2 tensor");
 }
 
 TEST(MeshSearch, TheLinksDecide) {

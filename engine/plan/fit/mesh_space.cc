@@ -17,11 +17,12 @@ namespace {
 
 constexpr int64_t kMostSequencesOfAMicroStep = 4096;
 
-v1::JobSpec WithMesh(v1::JobSpec spec, int tensor, int pipeline, int context) {
+v1::JobSpec WithMesh(v1::JobSpec spec, int tensor, int pipeline, int context, int expert) {
   v1::MeshSpec* mesh = spec.mutable_resources()->mutable_mesh();
   mesh->set_tensor(tensor);
   mesh->set_pipeline(pipeline);
   mesh->set_context(context);
+  mesh->set_expert(expert);
   spec.mutable_train()->mutable_batch()->clear_accumulation();
   NormalizeJobSpec(&spec);
   return spec;
@@ -124,6 +125,7 @@ MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place) {
                      .pipelines = EveryPipeline(spec),
                      .contexts = spec.train().batch().global() < groups,
                      .stage_contexts = true,
+                     .experts = true,
                      .stages = {1, 0, 2, 3},
                      .groups = true,
                      .recomputes = EveryRecompute(),
@@ -205,12 +207,17 @@ std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
       setting.chunks = pipeline.chunks;
       std::vector<int> contexts = {setting.context};
       if (pipeline.stages == 1 ? space.contexts : space.stage_contexts) {
-        contexts = ContextsFor(WithMesh(spec, tensor, pipeline.stages, 1), place);
+        contexts = ContextsFor(WithMesh(spec, tensor, pipeline.stages, 1, 1), place);
       }
       for (const int context : contexts) {
         setting.context = context;
-        AddCandidates(WithMesh(spec, tensor, pipeline.stages, context), contexts, space, place,
-                      setting, &settings);
+        const v1::JobSpec alone = WithMesh(spec, tensor, pipeline.stages, context, 1);
+        for (const int expert :
+             space.experts ? PossibleExperts(alone) : std::vector<int>{SettingOf(spec).expert}) {
+          setting.expert = expert;
+          AddCandidates(WithMesh(spec, tensor, pipeline.stages, context, expert), contexts, space,
+                        place, setting, &settings);
+        }
       }
     }
   }

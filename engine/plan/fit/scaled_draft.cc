@@ -67,6 +67,7 @@ void AddGroup(const FlatGroup& group, bool gradients_last, ScaledDraft* draft) {
   draft->parameter_bytes += elements * static_cast<double>(ByteSize(group.parameter_dtype));
   if (!group.frozen) {
     draft->trained_elements += elements;
+    if (group.of_experts) draft->expert_elements += elements;
     if (gradients_last) draft->gradient_bytes += 4 * elements;
   }
   for (const GroupState& state : StatesOf(group)) {
@@ -212,9 +213,9 @@ absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace
   draft.bytes = Extended(least.bytes, draft.bytes, times);
   draft.host_bytes = Extended(least.host_bytes, draft.host_bytes, times);
   for (double ScaledDraft::*const part :
-       {&ScaledDraft::trained_elements, &ScaledDraft::parameter_bytes, &ScaledDraft::gradient_bytes,
-        &ScaledDraft::optimizer_bytes, &ScaledDraft::activation_bytes,
-        &ScaledDraft::attention_elements}) {
+       {&ScaledDraft::trained_elements, &ScaledDraft::expert_elements,
+        &ScaledDraft::parameter_bytes, &ScaledDraft::gradient_bytes, &ScaledDraft::optimizer_bytes,
+        &ScaledDraft::activation_bytes, &ScaledDraft::attention_elements}) {
     draft.*part = Extended(least.*part, draft.*part, times);
   }
   draft.few = std::move(least.more);

@@ -29,6 +29,7 @@ struct ScaledDraft {
   // Without a pipeline. Of a rank's tensor rank, before anything is sharded: elements that are
   // trained, and bytes that live through the whole run.
   double trained_elements = 0;
+  double expert_elements = 0;  // of these, those that expert ranks share out
   double parameter_bytes = 0;
   double gradient_bytes = 0;
   double optimizer_bytes = 0;

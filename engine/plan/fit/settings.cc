@@ -174,6 +174,7 @@ Setting SettingOf(const v1::JobSpec& spec) {
   setting.tensor = TensorRanks(spec.resources());
   setting.pipeline = PipelineStages(spec.resources());
   setting.context = ContextRanks(spec.resources());
+  setting.expert = ExpertRanks(spec.resources());
   setting.schedule = ScheduleOf(spec.resources().mesh().schedule());
   setting.chunks = PipelineChunks(spec.resources());
   setting.group = train.zero().group();
@@ -188,13 +189,15 @@ Setting SettingOf(const v1::JobSpec& spec) {
 }
 
 v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
-  if (setting.ModelRanks() > 1 || spec.resources().has_mesh()) {
+  if (setting.ModelRanks() > 1 || setting.expert > 1 || spec.resources().has_mesh()) {
     v1::MeshSpec* mesh = spec.mutable_resources()->mutable_mesh();
     mesh->set_tensor(setting.tensor);
     mesh->clear_pipeline();
     mesh->clear_schedule();
     mesh->clear_chunks();
     mesh->clear_context();
+    mesh->clear_expert();
+    if (setting.expert > 1) mesh->set_expert(setting.expert);
     if (setting.context > 1) mesh->set_context(setting.context);
     if (setting.pipeline > 1) {
       mesh->set_pipeline(setting.pipeline);
@@ -281,6 +284,9 @@ std::string Difference(const Setting& before, const Setting& after) {
   }
   if (after.context != before.context) {
     parts.push_back(absl::StrCat("resources.mesh.context: ", after.context));
+  }
+  if (after.expert != before.expert) {
+    parts.push_back(absl::StrCat("resources.mesh.expert: ", after.expert));
   }
   if (after.micro != before.micro) {
     parts.push_back(absl::StrCat("train.batch.micro: ", after.micro, " (accumulation ",

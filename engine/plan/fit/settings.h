@@ -38,6 +38,7 @@ struct Setting {
   int tensor = 1;    // resources.mesh.tensor
   int pipeline = 1;  // resources.mesh.pipeline
   int context = 1;   // resources.mesh.context
+  int expert = 1;    // resources.mesh.expert; of the data and context ranks
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   int chunks = 1;  // resources.mesh.chunks
   int64_t micro = 1;

@@ -47,6 +47,7 @@ std::string SettingText(int ranks, const Setting& setting) {
 Json SettingJson(int ranks, const Setting& setting) {
   Json json = {{"data", ranks / setting.ModelRanks()}};
   if (setting.context > 1) json["context"] = setting.context;
+  if (setting.expert > 1) json["expert"] = setting.expert;
   if (setting.pipeline > 1) {
     json["pipeline"] = setting.pipeline;
     json["schedule"] = Name(setting.schedule);
@@ -212,6 +213,9 @@ std::vector<std::string> OverridesFor(const SearchResult& result) {
   }
   if (s.context > 1 || result.had_context) {
     overrides.push_back(absl::StrCat("resources.mesh.context=", s.context));
+  }
+  if (s.expert > 1 || result.had_expert) {
+    overrides.push_back(absl::StrCat("resources.mesh.expert=", s.expert));
   }
   overrides.insert(
       overrides.end(),
