@@ -157,6 +157,20 @@ TEST_F(PlanCommandTest, SearchIsNotForGradientsAsFactors) {
               HasSubstr("train.powersgd is not for --search"));
 }
 
+// What the spec has of expert ranks is replaced.
+TEST_F(PlanCommandTest, SearchesExpertRanks) {
+  const char* place =
+      "examples/mixture-tiny.yaml --ranks 4 --device h100 --set resources.mesh.expert=2";
+  const auto found = PlanJson(absl::StrCat(place, " --search"));
+  const Outcome table = RunCli(absl::StrCat("plan ", place, " --search"));
+  const int expert = found["best"][0].value("expert", 1);
+  ASSERT_THAT(table.err, HasSubstr(absl::StrCat("--set resources.mesh.expert=", expert, " ")));
+  const std::string flags = table.err.substr(table.err.find(" --set"));
+  const auto plan = PlanJson(absl::StrCat("examples/mixture-tiny.yaml --device h100",
+                                          flags.substr(0, flags.find('\n'))));
+  EXPECT_EQ(plan["required_bytes"], found["best"][0]["bytes"]);
+}
+
 // Four sequences of 128k tokens for 64 ranks, and two of a million.
 TEST_F(PlanCommandTest, SearchesContextRanks) {
   struct Long {

@@ -319,11 +319,15 @@ bool ContextDividesHeads(const v1::JobSpec& normalized, int context) {
 
 namespace {
 
-// Those up to `most` with which the mesh is valid, and 1.
+// Divisors of the data ranks, up to `most`, with which the mesh is valid; and 1.
 std::vector<int> ValidNumbers(v1::JobSpec with, int64_t most,
                               void (v1::MeshSpec::*set)(int32_t number)) {
   std::vector<int> numbers = {1};
-  for (int number = 2; number <= most; ++number) {
+  v1::ResourceSpec alone = with.resources();
+  alone.mutable_mesh()->clear_context();
+  const int ranks = DataRanks(alone);
+  for (int number = 2; number <= std::min<int64_t>(ranks, most); ++number) {
+    if (ranks % number != 0) continue;
     (with.mutable_resources()->mutable_mesh()->*set)(number);
     Checker check;
     CheckMesh(with, &check);
@@ -339,8 +343,7 @@ std::vector<int> PossibleContexts(const v1::JobSpec& normalized) {
   v1::MeshSpec* mesh = with.mutable_resources()->mutable_mesh();
   mesh->set_tensor(TensorRanks(normalized.resources()));
   mesh->clear_context();
-  const int64_t most = std::min<int64_t>(DataRanks(with.resources()), kMaxContext);
-  return ValidNumbers(std::move(with), most, &v1::MeshSpec::set_context);
+  return ValidNumbers(std::move(with), kMaxContext, &v1::MeshSpec::set_context);
 }
 
 std::vector<int> PossibleExperts(const v1::JobSpec& normalized) {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/spec/validate.h"
+#include "engine/comm/in_process.h"
 #include "engine/runtime/testing/snapshot.h"
 #include "engine/runtime/testing/tiny_job.h"
 #include "tests/integration/device_runs.h"
@@ -88,6 +90,7 @@ TEST(DeviceExperts, TrainAsOneRankOnTheCpu) {
   const TinyJob job;
   const ExpertMesh mesh{2, 2, 1};
   for (const ExpertFamily& family : ExpertFamilies()) {
+    if (family.options.per_token == 4) continue;
     SCOPED_TRACE(family.name);
     TinyOptions alone = SharedOut(mesh, family.options);
     alone.ranks = alone.expert = 1;
@@ -120,10 +123,84 @@ TEST(DeviceExperts, WithOtherRanks) {
   ExpectTheCpus(job, {1, 2, 2, 1, 2}, options);
   ExpectTheCpus(job, {1, 2, 1, 1, 1, 2}, options);
   ExpectTheCpus(job, {1, 2, 3, 1, 1, 2}, options, v1::PRECISION_BF16);
+  TinyOptions again = options;
+  again.recompute = v1::RECOMPUTE_FULL;
+  ExpectTheCpus(job, {1, 2, 1, 1, 1, 2}, again);
 #if !defined(MILEPOST_ON_DEVICE)  // eight ranks of one process have more streams than it has queues
   ExpectTheCpus(job, {2, 2, 1, 2, 2}, options);
   ExpectTheCpus(job, {1, 2, 1, 1, 2, 2}, options);
 #endif
+}
+
+struct ExpertCase {
+  std::string name;
+  void (*change)(v1::JobSpec*) = [](v1::JobSpec*) {};
+  TinyOptions options = {};
+  double bar = kFp32Bar;
+};
+
+// To the rest of a job expert ranks are data ranks.
+std::vector<ExpertCase> ExpertCases() {
+  return {{"average", [](v1::JobSpec* s) { s->mutable_train()->mutable_ema()->set_decay(0.9); }},
+          {"clipping", [](v1::JobSpec* s) { s->mutable_train()->set_clip_norm(0.05); }},
+          {"fp16", [](v1::JobSpec*) {}, {.precision = v1::PRECISION_FP16}, kBf16Bar},
+          {"8-bit states",
+           [](v1::JobSpec* s) {
+             s->mutable_train()->mutable_optimizer()->set_type(v1::OptimizerSpec::TYPE_ADAMW_8BIT);
+           }},
+          {"rounded sums",
+           [](v1::JobSpec* s) { s->mutable_train()->set_grad_reduce(v1::GRAD_REDUCE_BF16); },
+           {.precision = v1::PRECISION_BF16},
+           kBf16Bar},
+          {"frozen",
+           [](v1::JobSpec* s) {
+             v1::ParameterGroupSpec& group = *s->mutable_train()->mutable_optimizer()->add_groups();
+             group.set_match("*experts*");
+             group.set_freeze(true);
+           }},
+          {"offload", [](v1::JobSpec* s) {
+             s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+             s->mutable_train()->mutable_offload()->set_activations(true);
+           }}};
+}
+
+TEST(DeviceExperts, WithWhatDataRanksHave) {
+  const TinyJob job;
+  const ExpertMesh mesh{2, 2, 2};
+  for (const ExpertCase& one : ExpertCases()) {
+    SCOPED_TRACE(one.name);
+    TinyOptions options = one.options;
+    options.llama = true;
+    options.experts = 4;
+    v1::JobSpec spec = job.Spec(SharedOut(mesh, options));
+    one.change(&spec);
+    NormalizeJobSpec(&spec);
+    ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+    ExpectSame(Train(spec, ExpertDevices(mesh)), Train(spec, OnCpu), one.bar);
+  }
+}
+
+// A checkpoint goes on without expert ranks and on the CPU, and on its own mesh to the bit.
+TEST(DeviceExperts, CheckpointsGoOnElsewhere) {
+  const TinyJob job;
+  const ExpertMesh mesh{2, 2, 1};
+  const auto spec = [&](const ExpertMesh& on) {
+    TinyOptions shared = SharedOut(on, {.llama = true, .experts = 4});
+    shared.global_batch = 16;
+    return job.Spec(shared);
+  };
+  const Trained cpu = Train(spec({}), OnCpu);
+  const Trained whole = Train(spec(mesh), ExpertDevices(mesh));
+  const Trained half = Train(spec(mesh), 2, ExpertDevices(mesh));
+  EXPECT_TRUE(Train(spec(mesh), 3, ExpertDevices(mesh), &half.state).state.data ==
+              whole.state.data);
+  const auto expect_rest = [&](const Trained& rest) {
+    ASSERT_EQ(rest.reports.size(), 1U);
+    ExpectClose(rest.reports[0].train_loss, cpu.reports[2].train_loss, kFp32Bar, "loss");
+  };
+  const ExpertMesh other{1, 4, 3};
+  expect_rest(Train(spec(other), 3, ExpertDevices(other), &half.state));
+  expect_rest(Train(spec({}), 3, OnCpu, &half.state));
 }
 
 // In whatever order its streams run.
@@ -147,6 +224,33 @@ TEST(DeviceExperts, MemoryIsAsPlanned) {
   for (const ExpertMesh& mesh : {ExpertMesh{1, 2, 1}, ExpertMesh{2, 2, 3}}) {
     ExpectPlannedMemory(job.Spec(SharedOut(mesh, {.llama = true, .experts = 8})));
   }
+}
+
+// Every rank whose peer fails comes back with an error, also where its host waits for numbers.
+TEST(DeviceExperts, APeerThatFailsEndsAll) {
+  const TinyJob job;
+  const v1::JobSpec spec = job.Spec(SharedOut({1, 4, 1}, {.llama = true, .experts = 4}));
+  const auto devices = comm::MakeInProcessGroup(4);
+  bool fails[4] = {};
+  RunRanks(
+      spec,
+      [&](int rank, TrainingSession& session) {
+        ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+        ASSERT_TRUE(session.Step(false).ok());
+        fails[rank] = rank == 2;
+        const absl::Status end = session.Step(false).status();
+        EXPECT_FALSE(end.ok());
+        EXPECT_TRUE(rank == 2 || comm::IsPeerLost(end)) << end;
+      },
+      [&](int rank) {
+        SessionOptions options;
+        options.engine = [&, rank](const StepEngineArguments& arguments) {
+          return EngineOnFakeDevice(
+              arguments, *devices[rank],
+              std::make_unique<FailingDevice>(/*seed=*/1 + rank, fails[rank]));
+        };
+        return options;
+      });
 }
 #endif
 

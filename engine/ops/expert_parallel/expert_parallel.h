@@ -39,7 +39,7 @@ inline bool IsExpertExchange(graph::OpKind kind) {
   return kind == graph::OpKind::kExpertSegments || IsRowsExchange(kind);
 }
 
-// Of an op of either kind.
+// Of an IsRowsExchange.
 kernels::ExpertRowsShape ExpertRowsOf(const graph::Graph& graph, const graph::Op& op);
 
 // What a rank sends by an IsExpertExchange, where every expert gets as many rows.

@@ -66,8 +66,10 @@ absl::StatusOr<BoundOp> BindRowsExchange(const CudaBinding& b) {
   return [shape = ExpertRowsOf(b.program.graph, b.planned.op), moves = std::move(moves), from, to,
           communicator = call.communicator,
           stream = b.stream()](const StepContext&) mutable -> absl::Status {
-    MP_RETURN_IF_ERROR(moves.Set(shape, from, to));
-    return communicator->EnqueueRows(moves, stream);
+    const absl::Status status = moves.Set(shape, from, to);
+    if (status.ok()) return communicator->EnqueueRows(moves, stream);
+    communicator->Abort(status.message());  // or the others wait for this rank
+    return status;
   };
 }
 

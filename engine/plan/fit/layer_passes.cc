@@ -6,6 +6,7 @@
 
 #include "common/spec/model_sizes.h"
 #include "common/status_macros.h"
+#include "engine/ops/expert_parallel/expert_parallel.h"
 #include "engine/plan/estimates/links.h"
 #include "engine/plan/fit/scaled_draft.h"
 #include "engine/plan/planner/planner.h"
@@ -36,7 +37,12 @@ absl::StatusOr<MiddleStage> DraftMiddle(const v1::JobSpec& spec, const PlanOptio
   for (const PlannedOp& op : plan.train.ops) {
     if (op.op.phase == graph::Phase::kForward && op.op.block >= 0) blocks.insert(op.op.block);
   }
-  return MiddleStage{CostsOf(plan), blocks.size()};
+  MiddleStage stage = {CostsOf(plan), blocks.size()};
+  for (OpCosts& op : stage.costs.ops) {
+    // Whether hosts lie between expert ranks hangs on the number of stages, which is another here.
+    if (ops::IsExpertExchange(op.kind)) op.wire_bytes = 0;
+  }
+  return stage;
 }
 
 }  // namespace

@@ -71,7 +71,13 @@ double LeastExchangeSeconds(const PlanOptions& o, const ScaledDraft& alike,
                            own * static_cast<double>(ByteSize(o.compute_dtype)), o, profile);
 }
 
-// Of a stage's exchanges, those that nothing hides: a forward's, and of a backward those of what
+// The same of rows for experts, of which context ranks send their own tokens' alone.
+double LeastRowsSeconds(const PlanOptions& o, const ScaledDraft& alike,
+                        const DeviceProfile& profile) {
+  return CollectiveSeconds(OpKind::kRowsToExperts, alike.expert_row_bytes / o.context, o, profile);
+}
+
+// Of a stage's exchanges of heads, those that nothing hides: a forward's, and of a backward those of what
 // attention's gradient makes, which all that is left to compute waits for.
 constexpr double kExchangesWaitedFor = 1.5;
 
@@ -130,16 +136,18 @@ double LeastSecondsOf(const PlanOptions& o, const ScaledDraft& alike, const Alik
   const double micro_batches = static_cast<double>(o.accumulation) / stages;  // of a whole model
   const double computed = micro_batches * waiting * seconds.compute / o.context;
   const double summed = micro_batches * waiting * seconds.sums / o.context;
-  const double exchanged = micro_batches * LeastExchangeSeconds(o, alike, profile);
+  const double heads = micro_batches * LeastExchangeSeconds(o, alike, profile);
+  const double rows = micro_batches * LeastRowsSeconds(o, alike, profile);
   const double update = UpdateSeconds(o, alike.optimizer_bytes / stages, profile);
   const double data = LeastDataSeconds(o, alike, layers, profile);
   if (o.pipeline == 1) {
     // In forwards, which have nothing else to do meanwhile; in backwards there are gradients.
+    const double exchanged = heads + rows;
     return kBoundPart * std::max(computed + exchanged + update, summed + 2 * exchanged + data);
   }
-  // A stage waits for sums and most exchanges, and what it sends of gradients goes beside its last
-  // pass alone.
-  const double waited = summed + kExchangesWaitedFor * waiting * exchanged;
+  // A stage waits for sums and most exchanges (of rows for experts, those of forwards), and what it
+  // sends of gradients goes beside its last pass alone.
+  const double waited = summed + waiting * (kExchangesWaitedFor * heads + rows);
   const double hidden = o.ShardsParameters() ? computed : seconds.compute / stages / o.context;
   return kBoundPart * (computed + waited + update + std::max(0.0, data - hidden));
 }

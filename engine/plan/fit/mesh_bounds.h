@@ -1,8 +1,8 @@
 // What a setting needs and takes at least, from drafts of others that compute alike: what
 // mesh_search.h passes settings over by. Pure.
 //
-// `alike`: a draft of the same micro-batch with neither pipeline nor context ranks. `o`: of the
-// setting itself.
+// `alike`: a draft of the same micro-batch and expert ranks, with neither pipeline nor context
+// ranks. `o`: of the setting itself.
 #ifndef MILEPOST_ENGINE_PLAN_FIT_MESH_BOUNDS_H_
 #define MILEPOST_ENGINE_PLAN_FIT_MESH_BOUNDS_H_
 

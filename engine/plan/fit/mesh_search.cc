@@ -424,12 +424,12 @@ absl::StatusOr<std::optional<Setting>> MeshSearch::Smallest() {
 
 std::string MeshText(int ranks, const Setting& setting) {
   const std::string contexts =
-      setting.context > 1 ? absl::StrCat(setting.context, " context x ") : "";
+      setting.context > 1 ? absl::StrCat(" x ", setting.context, " context") : "";
   const std::string stages =
       setting.pipeline > 1 ? absl::StrCat(setting.pipeline, " stages x ") : "";
   const std::string experts =
       setting.expert > 1 ? absl::StrCat(" (", setting.expert, " expert)") : "";
-  return absl::StrCat(ranks / setting.ModelRanks(), " data", experts, " x ", contexts, stages,
+  return absl::StrCat(ranks / setting.ModelRanks(), " data", contexts, experts, " x ", stages,
                       setting.tensor, " tensor");
 }
 

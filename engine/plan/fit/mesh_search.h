@@ -1,6 +1,6 @@
 // The fastest settings of a job that fit, over all that may be chosen at once: tensor ranks, stages
-// of a pipeline and their schedule, context and expert ranks, ZeRO's stage and group, recomputation,
-// micro-batch and offloading. Before anything runs.
+// of a pipeline and their schedule, context and expert ranks, ZeRO's stage and group,
+// recomputation, micro-batch and offloading. Before anything runs.
 //
 //   MeshSearch search(spec, WholeSpace(spec, place), place);
 //   MP_ASSIGN_OR_RETURN(const std::vector<RankedSetting> best, search.Best(5));
@@ -48,7 +48,7 @@ struct MeshSpace {
   std::vector<PipelineChoice> pipelines = {{}};
   bool contexts = false;        // without stages all that tensor ranks leave; else the spec's
   bool stage_contexts = false;  // the same with stages
-  bool experts = false;         // every number that divides the model's experts; else the spec's
+  bool experts = false;         // every number that the spec may have; else the spec's
   std::vector<int> stages;      // the preferred ones first
   bool groups = false;          // those within a host and of several hosts; else the spec's
   std::vector<Recompute> recomputes;
@@ -87,8 +87,8 @@ class MeshSearch {
 
   // At most `count` that fit, the best first: the fastest, or among those within 1% of it the first
   // in order of preference (fewer stages of a pipeline, fewer tensor ranks, fewer context ranks,
-  // fewer expert ranks, 1F1B, no offloading, less recomputation, the space's order of ZeRO stages, no group, fewer
-  // bytes); then by seconds.
+  // fewer expert ranks, 1F1B, no offloading, less recomputation, the space's order of ZeRO stages,
+  // no group, fewer bytes); then by seconds.
   // Empty: none fits. Errors of planning.
   absl::StatusOr<std::vector<RankedSetting>> Best(size_t count, const Wanted& wanted = nullptr);
 

@@ -188,7 +188,7 @@ TEST(MeshSearch, FindsTheContextRanksThatPlanningEverythingFinds) {
   ExpectAsGoodAsEverything(spec, space);
 }
 
-// Llama with four experts; 8 ranks and 16 sequences.
+// Llama with four experts; 8 ranks and 64 sequences.
 v1::JobSpec SpecOfExperts() {
   v1::JobSpec spec = OpenSpec();
   v1::LlamaSpec* llama = spec.mutable_model()->mutable_llama();
@@ -201,7 +201,7 @@ v1::JobSpec SpecOfExperts() {
   llama->set_vocabulary(96);
   llama->mutable_experts()->set_count(4);
   llama->mutable_experts()->set_per_token(1);
-  spec.mutable_train()->mutable_batch()->set_global(16);
+  spec.mutable_train()->mutable_batch()->set_global(64);
   spec.mutable_resources()->set_ranks(8);
   NormalizeJobSpec(&spec);
   EXPECT_EQ(ValidateJobSpec(spec), absl::OkStatus());
@@ -308,6 +308,7 @@ TEST(MeshSearch, NamesContextAndExpertRanks) {
   EXPECT_EQ(MeshText(64, {.tensor = 2, .pipeline = 4, .context = 2}),
             "4 data x 2 context x 4 stages x 2 tensor");
   EXPECT_EQ(MeshText(64, {.tensor = 2, .expert = 4}), "32 data (4 expert) x 2 tensor");
+  EXPECT_EQ(MeshText(8, {.context = 2, .expert = 8}), "4 data x 2 context (8 expert) x 1 tensor");
 }
 
 TEST(MeshSearch, TheLinksDecide) {

@@ -9,6 +9,7 @@
 #include "common/spec/model_sizes.h"
 #include "common/spec/sizes.h"
 #include "common/status_macros.h"
+#include "engine/ops/expert_parallel/expert_parallel.h"
 #include "engine/plan/fit/required_bytes.h"
 #include "engine/plan/passes/memory_pass.h"
 #include "engine/plan/planner/planner.h"
@@ -102,6 +103,8 @@ absl::StatusOr<ScaledDraft> DraftOne(const v1::JobSpec& spec, const RankPlace& p
   for (const PlannedOp& op : plan.train.ops) {
     const graph::Phase phase = op.op.phase;
     const bool counts = phase == graph::Phase::kForward || phase == graph::Phase::kBackward;
+    const bool rows = ops::IsRowsExchange(op.op.kind) && phase == graph::Phase::kForward;
+    if (rows) draft.expert_row_bytes += op.wire_bytes;
     if (counts) draft.layer_work += static_cast<double>(WorkOf(op.op));
   }
   draft.attention_elements = AttentionElements(plan);
@@ -215,7 +218,8 @@ absl::StatusOr<ScaledDraft> DraftScaled(const v1::JobSpec& spec, const RankPlace
   for (double ScaledDraft::*const part :
        {&ScaledDraft::trained_elements, &ScaledDraft::expert_elements,
         &ScaledDraft::parameter_bytes, &ScaledDraft::gradient_bytes, &ScaledDraft::optimizer_bytes,
-        &ScaledDraft::activation_bytes, &ScaledDraft::attention_elements}) {
+        &ScaledDraft::activation_bytes, &ScaledDraft::attention_elements,
+        &ScaledDraft::expert_row_bytes}) {
     draft.*part = Extended(least.*part, draft.*part, times);
   }
   draft.few = std::move(least.more);

@@ -41,6 +41,9 @@ struct ScaledDraft {
   double layer_elements = 0;  // likewise: of trained_elements, those of layers
   // Of a micro-batch, in all layers: what attention reads and makes.
   double attention_elements = 0;
+  // The same of its forward: bytes of the rows that a rank sends to experts and back, if all are
+  // used alike.
+  double expert_row_bytes = 0;
 
   // Of a step.
   double Seconds(const DeviceProfile& profile) const;

@@ -5,10 +5,10 @@
 //   MP_RETURN_IF_ERROR(ops::AddBackward(graph));
 //
 // Ranks have tokens of their own, and route these as one rank does. In front of an expert's first
-// layer come kExpertSegments and kRowsToExperts, behind the last one kRowsFromExperts. Between the two, values have
-// the rows that all ranks send to the rank's experts, with room for whatever is picked. Experts'
-// parameters are marked (Parameter::of_experts); those of other ranks' experts are `elsewhere`. All
-// else is as on data ranks. Pure.
+// layer come kExpertSegments and kRowsToExperts, behind the last one kRowsFromExperts. Between the
+// two, values have the rows that all ranks send to the rank's experts, with room for whatever is
+// picked. Experts' parameters are marked (Parameter::of_experts); those of other ranks' experts are
+// `elsewhere`. All else is as on data ranks. Pure.
 #ifndef MILEPOST_ENGINE_PLAN_PASSES_EXPERTS_PASS_H_
 #define MILEPOST_ENGINE_PLAN_PASSES_EXPERTS_PASS_H_
 

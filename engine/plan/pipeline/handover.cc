@@ -72,6 +72,19 @@ void Handover::Add(size_t s, const StageOrder& order) {
   }
 }
 
+void Handover::ReceiveWhenNeeded() {
+  for (Stage& stage : stages_) {
+    for (std::vector<Event>& stream : stage.streams) {
+      size_t behind = stage.passes.size();  // when the next event is there
+      for (auto event = stream.rbegin(); event != stream.rend(); ++event) {
+        if (!event->send)
+          event->computed = std::max(event->computed, std::min(event->pass, behind));
+        behind = event->computed;
+      }
+    }
+  }
+}
+
 absl::Status Handover::Run() {
   for (bool moved = true; moved;) {
     moved = false;

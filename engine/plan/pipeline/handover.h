@@ -23,6 +23,9 @@ class Handover {
   explicit Handover(const std::vector<StageOrder>& orders, std::vector<PassTimes> times = {},
                     double transfer = 0);
 
+  // Before Run: Receives::kWhenNeeded.
+  void ReceiveWhenNeeded();
+
   // Everything begins as early as it can, whatever the order in which this takes it. INTERNAL with
   // the stages that do not get to their end.
   absl::Status Run();

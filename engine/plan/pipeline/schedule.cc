@@ -184,9 +184,15 @@ std::vector<int> MostInFlight(const PipelineShape& shape) {
   return most;
 }
 
-absl::Status CheckOrders(const std::vector<StageOrder>& orders) { return Handover(orders).Run(); }
+absl::Status CheckOrders(const std::vector<StageOrder>& orders, Receives receives) {
+  Handover handover(orders);
+  if (receives == Receives::kWhenNeeded) handover.ReceiveWhenNeeded();
+  return handover.Run();
+}
 
-absl::Status CheckSchedule(const PipelineShape& shape) { return CheckOrders(OrdersOf(shape)); }
+absl::Status CheckSchedule(const PipelineShape& shape, Receives receives) {
+  return CheckOrders(OrdersOf(shape), receives);
+}
 
 std::vector<std::vector<TimedPass>> TimelineOf(const PipelineShape& shape,
                                                const std::vector<PassTimes>& times,

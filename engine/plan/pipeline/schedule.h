@@ -85,11 +85,17 @@ StageOrder OrderOfStage(const PipelineShape& shape, int stage);
 // By stage: of how many forwards it keeps something for the backward, at its fullest.
 std::vector<int> MostInFlight(const PipelineShape& shape);
 
+// When a stage begins to receive: as its order has it, or no sooner than something waits for what
+// comes, or is behind it on its stream. So does a host that has to wait within passes
+// (runtime/gpu/device/host_numbers.h), and enqueues nothing meanwhile.
+enum class Receives : uint8_t { kAhead, kWhenNeeded };
+
 // That every stage gets to its end. INTERNAL with what waits for what otherwise.
-absl::Status CheckSchedule(const PipelineShape& shape);
+absl::Status CheckSchedule(const PipelineShape& shape, Receives receives = Receives::kAhead);
 // The same of any orders, by stage. A transfer takes place when both ends have come to it, and a
 // pass begins when what it needs has come, and what the pass kPassesUnsent before it made has gone.
-absl::Status CheckOrders(const std::vector<StageOrder>& orders);
+absl::Status CheckOrders(const std::vector<StageOrder>& orders,
+                         Receives receives = Receives::kAhead);
 
 // How many passes may have begun whose results are not all handed on, the one that begins included.
 // With fewer a zero-bubble stage waits for its peers more often; with more it keeps more results.

@@ -36,9 +36,9 @@ std::string SearchTable(const SearchResult& result);
 // "exposed_seconds", "bubble_seconds", "communication_seconds", "bound", "tokens_per_second",
 // "tokens_per_second_per_rank", "mfu"], "rates": {"matmul": FLOP/s of products in the job's type,
 // "memory_bandwidth", ...}, "rests_on": [{"rate", "factor", "instead": SETTING?, "ratio": of the
-// choice's seconds over those of `instead`}]}. SETTING: {"data", "context"?, "expert"?, "pipeline"?,
-// "schedule"?, "chunks"?, "tensor", "stage", "group": 0 is all data and context ranks, "recompute",
-// "micro", "accumulation", "offload_optimizer": "none" or "host"}.
+// choice's seconds over those of `instead`}]}. SETTING: {"data", "context"?, "expert"?,
+// "pipeline"?, "schedule"?, "chunks"?, "tensor", "stage", "group": 0 is all data and context ranks,
+// "recompute", "micro", "accumulation", "offload_optimizer": "none" or "host"}.
 std::string SearchJson(const SearchResult& result, int indent = 2);
 
 // The choice as overrides of a spec: {"resources.mesh.tensor=4", ...}.

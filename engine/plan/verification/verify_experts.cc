@@ -59,7 +59,7 @@ class ExpertsVerifier {
                                 ops::IsExpertProduct(op.kind) ? ", which is of no expert"
                                                               : ", which only some ranks have"));
     }
-    if (op.kind == OpKind::kExpertSegments) segments_[op.outputs[0].value] = true;
+    if (op.kind == OpKind::kExpertSegments) return VerifySegments(op);
     if (ops::IsRowsExchange(op.kind)) return VerifyExchange(op);
     bool any = false;
     for (const ValueId input : op.inputs) any |= input != kNoValue && at_experts_[input];
@@ -100,6 +100,17 @@ class ExpertsVerifier {
                                   " among ", options_.expert, " ranks"));
   }
 
+  absl::Status VerifySegments(const graph::Op& op) {
+    const graph::ExpertsAttributes& experts = op.attributes.experts;
+    const auto &offsets = graph_.values[op.inputs[0]], &made = graph_.values[op.outputs[0].value];
+    if (experts.ranks != options_.expert || experts.count % options_.expert != 0 ||
+        offsets.shape[0] != experts.count + 1 || made.shape != offsets.shape) {
+      return Wrong(op, " does not share the experts out");
+    }
+    segments_[op.outputs[0].value] = true;
+    return absl::OkStatus();
+  }
+
   absl::Status VerifyExchange(const graph::Op& op) {
     const bool to_experts = op.kind == OpKind::kRowsToExperts;
     const ValueId from = op.inputs[0], to = op.outputs[0].value;
@@ -117,7 +128,10 @@ class ExpertsVerifier {
     if (own[0] % tokens != 0 || all[0] < options_.expert * tokens * picks) {
       return Wrong(op, absl::StrCat(" has room for ", all[0], " rows, which may be too few"));
     }
-    if (!segments_[op.inputs[2]]) return Wrong(op, " does not know where rows begin");
+    const int block = graph_.values[op.inputs[1]].block;
+    if (!segments_[op.inputs[2]] || graph_.values[op.inputs[2]].block != block) {
+      return Wrong(op, " does not know where rows begin");
+    }
     at_experts_[to] = to_experts;
     return absl::OkStatus();
   }

@@ -84,9 +84,9 @@ class CollectiveMaker {
       case OpKind::kExpertSegments:
         return ExchangeCounts();
       case OpKind::kRowsToExperts:
-        return ExchangeRows(planned_.op.outputs[0].value);
+        return ExchangeRows(planned_.op.inputs[0], planned_.op.outputs[0].value);
       case OpKind::kRowsFromExperts:
-        return ExchangeRows(planned_.op.inputs[0]);
+        return ExchangeRows(planned_.op.outputs[0].value, planned_.op.inputs[0]);
       default:
         return std::nullopt;
     }
@@ -317,10 +317,11 @@ class CollectiveMaker {
   }
 
   // `by_experts` has room for all that may come.
-  Collective ExchangeRows(graph::ValueId by_experts) const {
+  Collective ExchangeRows(graph::ValueId own, graph::ValueId by_experts) const {
     const graph::Value& value = program_.graph.values[by_experts];
     return {.kind = Kind::kExchangeRows,
             .elements = graph::Elements(value.shape),
+            .own_elements = graph::Elements(program_.graph.values[own].shape),
             .dtype = value.dtype,
             .among = AmongRanks(ExpertRanks(plan_.options, rank_))};
   }

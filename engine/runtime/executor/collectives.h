@@ -22,9 +22,11 @@ namespace milepost::runtime {
 
 struct Collective {
   // Sums, and in place, as the calls of comm::Communicator. kExchange: each rank gives each of the
-  // others a piece, of shard_elements(), and gets one; the op packs them (ops/context_parallel).
-  // kExchangeRows: how much ranks give each other is known within a step alone, and gets at most
-  // `elements` to a rank; the op makes the call (ops/expert_parallel).
+  // others a piece, of shard_elements(), and gets one; the op packs them (ops/context_parallel,
+  // ops/expert_parallel).
+  // kExchangeRows: how much ranks give each other is known within a step alone. The op makes the
+  // call (ops/expert_parallel). One way go at most `own_elements`, the rank's own, the other way at
+  // most `elements`.
   enum class Kind : uint8_t {
     kAllReduce,
     kReduceScatter,
@@ -37,6 +39,7 @@ struct Collective {
   Kind kind = Kind::kAllReduce;
   int64_t offset = 0;  // bytes from the arena's begin to the first element; not of exchanges
   int64_t elements = 0;
+  int64_t own_elements = 0;
   DType dtype = DType::kF32;  // of the elements; gathers move it as it is
   // Values are rounded to bf16 on the wire, and summed in fp32 (grad_reduce: bf16).
   bool rounded = false;

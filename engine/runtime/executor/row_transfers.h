@@ -2,7 +2,7 @@
 // other ranks, and what stays on this one.
 //
 //   MP_RETURN_IF_ERROR(moves.Set(shape, {y, offsets, rows}, {z, segments, room}));
-//   status = communicator.Exchange(moves.transfers, moves.among);   // and copy moves.own
+//   status = communicator.Exchange(moves.transfers, moves.among);   // and copy moves.stays
 //
 // Pure. Not thread-safe.
 #ifndef MILEPOST_ENGINE_RUNTIME_EXECUTOR_ROW_TRANSFERS_H_

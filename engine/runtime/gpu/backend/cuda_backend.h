@@ -10,7 +10,8 @@
 //
 // A bound op launches its kernels and never waits. Of the StepContext it reads only what decides
 // which kernels run (first_micro_step, many_documents); everything else comes from the StepControl
-// in device memory, so that what was captured can be replayed. Not thread-safe.
+// in device memory, so that what was captured can be replayed. What reads CudaMemoryOfStep::numbers
+// cannot be. Not thread-safe.
 #ifndef MILEPOST_ENGINE_RUNTIME_GPU_BACKEND_CUDA_BACKEND_H_
 #define MILEPOST_ENGINE_RUNTIME_GPU_BACKEND_CUDA_BACKEND_H_
 

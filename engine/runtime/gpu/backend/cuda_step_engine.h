@@ -12,7 +12,8 @@
 //
 // What a micro-step takes from the host, its inputs and its StepControl, is copied on the compute
 // stream in front of it, from one of two buffers in turn; the host fills one while the device may
-// still read the other. The host waits for the device once a step, for the scalars. Each of
+// still read the other. The host waits for the device once a step, for the scalars, and for numbers
+// that it must know within one (device/host_numbers.h; nothing is captured then). Each of
 // the up to four kinds of micro-step (the first or not, the last or not, with which the update
 // goes; each once more where documents are more than the library's attention was planned for) runs
 // op by op in the first two steps that have it, and is a graph from then on. All ranks take the

@@ -53,9 +53,9 @@ class DeviceCommunicator {
   virtual absl::Status Enqueue(const Collective& call, char* arena, void* scratch,
                                cudaStream_t stream) = 0;
 
-  // Of a kExchangeRows: moves bytes of device memory, as comm::Communicator::Exchange, and what
-  // stays. Sizes are even. Not within a capture, whose
-  // replays would move as many. Does not wait for the call to be done.
+  // Of a kExchangeRows: moves bytes of device memory, as comm::Communicator::Exchange does, and
+  // what stays. Does not wait for the call to be done. Not within a capture: its replays would move
+  // as many rows.
   virtual absl::Status EnqueueRows(const RowTransfers& moves, cudaStream_t stream) = 0;
 
   // OK, or why calls under way will never end: UNAVAILABLE with the peer, ABORTED.

@@ -64,7 +64,9 @@ PartsOfArena PartsToDevice(const Collective& call, int rank) {
 // Of a call, in the staging; behind the values what sums of bf16 need (CallOnHost).
 int64_t StagedBytes(const Collective& call) {
   if (call.kind == Kind::kExchange) return call.BytesOf(call.sent) + call.BytesOf(call.received);
-  if (call.kind == Kind::kExchangeRows) return 2 * call.bytes();  // there, and from there
+  if (call.kind == Kind::kExchangeRows) {
+    return (call.elements + call.own_elements) * ByteSize(call.dtype);
+  }
   return call.bytes() + (call.SumsBf16() ? call.bytes() : 0);
 }
 
@@ -144,6 +146,11 @@ absl::Status HostStagedCommunicator::Enqueue(const Collective& call, char* arena
 
 // What is sent is staged in front of what comes.
 absl::Status HostStagedCommunicator::EnqueueRows(const RowTransfers& moves, cudaStream_t stream) {
+  const absl::Status status = StageRows(moves, stream);
+  return status.ok() ? status : Fail(status);
+}
+
+absl::Status HostStagedCommunicator::StageRows(const RowTransfers& moves, cudaStream_t stream) {
   if (moves.stays.bytes > 0) {
     MP_RETURN_IF_ERROR(transfer_.Copy(moves.stays.to, moves.stays.from, moves.stays.bytes, stream));
   }
@@ -173,7 +180,10 @@ absl::Status HostStagedCommunicator::EnqueueRows(const RowTransfers& moves, cuda
 absl::Status HostStagedCommunicator::EnqueueItem(Item item, cudaStream_t stream) {
   MP_RETURN_IF_ERROR(HandOver(&item));
   const absl::Status status = EnqueueOn(item, stream);
-  if (status.ok()) return status;
+  return status.ok() ? status : Fail(status);
+}
+
+absl::Status HostStagedCommunicator::Fail(const absl::Status& status) {
   ranks_.Abort(status.message());
   const std::lock_guard lock(mutex_);
   FailLocked(status);

@@ -22,7 +22,8 @@
 //   smallest n that some rank has not finished: on every rank the thread and the stream are done
 //   with all before n, so the copy of call n waits only for work that was put on the device before
 //   it, which waits for no call from n on, since no stream waits for a stream that waits for a
-//   later one (plan::Verify). So every rank's ready reaches n, every thread makes call n, and done
+//   later one (plan::Verify). A host that waits for numbers before it enqueues n waits for earlier
+//   calls alone. So every rank's ready reaches n, every thread makes call n, and done
 //   = n. That the device runs other streams while one of them waits for a word is what
 //   cuStreamWaitValue32 is for; ranks that share a GPU have contexts of their own, which take
 //   turns.
@@ -111,6 +112,9 @@ class HostStagedCommunicator : public DeviceCommunicator {
   };
 
   absl::Status CheckRoom(int64_t bytes) const;
+  absl::Status StageRows(const RowTransfers& moves, cudaStream_t stream);
+  // Ends every call; the first failure.
+  absl::Status Fail(const absl::Status& status);
   absl::Status EnqueueItem(Item item, cudaStream_t stream);
   // Numbers the item, and hands it to the thread.
   absl::Status HandOver(Item* item);

@@ -76,8 +76,9 @@ std::vector<comm::RankSet> RankSetsOfStages(const plan::StepPlan& plan, int rank
   add(among({data_rank % shards, options.Replicas(), shards}));
   add(among(ContextRanks(options, data_rank)));
   add(among(ExpertRanks(options, data_rank)));
-  const int expert = options.expert;
-  add(among({data_rank % expert, options.world / expert, expert}));
+  if (const int expert = options.expert; expert > 1) {
+    add(among({data_rank % expert, options.world / expert, expert}));
+  }
   add({rank - tensor_rank, options.tensor, 1});
   const int sharers = SharersOf(plan);
   add({rank - tensor_rank % sharers, sharers, 1});

@@ -100,7 +100,10 @@ absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Progra
     thunk.accesses = AccessesOf(binding);
     for (const graph::ValueId value : HostNumbers::NeededFor(op.op)) {
       if (!read.insert(value).second) continue;
-      MP_CHECK(numbers_ != nullptr) << "no place for what the host must know";
+      if (numbers_ == nullptr) {
+        return absl::InternalError(
+            absl::StrCat(thunk.name, ": no place for what the host must know"));
+      }
       thunk.numbers.emplace_back(value, binding.ValueAt(value));
     }
     if (IsOffloadCopy(op.op.kind)) {
@@ -132,14 +135,6 @@ bool DeviceExecutor::MustWait(const Thunk& before, Section section,
   const Section theirs = section_of_[IndexOf(before)];
   if (theirs != section) return section == Section::kReduce;
   return before.planned->when != plan::When::kLastMicroStep || context.last_micro_step;
-}
-
-absl::Status DeviceExecutor::ReadNumbers(const Thunk& thunk) {
-  if (thunk.numbers.empty()) return absl::OkStatus();
-  for (const auto& [value, memory] : thunk.numbers) {
-    MP_RETURN_IF_ERROR(numbers_->Read(*device_, thunk.stream, *program_, value, memory));
-  }
-  return numbers_->Await(thunk.stream);
 }
 
 absl::Status DeviceExecutor::EnqueueWork(const Thunk& thunk, const StepContext& context) {
@@ -180,7 +175,9 @@ absl::Status DeviceExecutor::EnqueueOp(const Thunk& thunk, const Enqueuing& now)
   for (const int32_t before : thunk.waits_for) {
     if (must_wait(before)) MP_RETURN_IF_ERROR(device_->Wait(stream, thunks_[before].event));
   }
-  MP_RETURN_IF_ERROR(ReadNumbers(thunk));
+  if (!thunk.numbers.empty()) {
+    MP_RETURN_IF_ERROR(numbers_->Read(*device_, stream, *program_, thunk.numbers));
+  }
   if (now.timer != nullptr) MP_RETURN_IF_ERROR(now.timer->BeforeOp(op, stream));
   MP_RETURN_IF_ERROR(EnqueueWork(thunk, now.context));
   return thunk.event < 0 ? absl::OkStatus() : device_->Record(thunk.event, stream);

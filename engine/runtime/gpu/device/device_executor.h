@@ -97,7 +97,7 @@ class DeviceExecutor {
     std::string name;
     std::vector<MemoryAccess> accesses;
     // Of the device's, and not read yet where the op is enqueued.
-    std::vector<std::pair<graph::ValueId, const char*>> numbers;
+    std::vector<HostNumbers::Made> numbers;
     OffloadCopy copy;  // of nothing where the op does more
     Work host;         // of the host's stream
     StreamId stream = 0;
@@ -116,7 +116,6 @@ class DeviceExecutor {
     const StepContext& context;
     PieceTimer* timer;
   };
-  absl::Status ReadNumbers(const Thunk& thunk);
   absl::Status EnqueueWork(const Thunk& thunk, const StepContext& context);
   absl::Status EnqueueOp(const Thunk& thunk, const Enqueuing& now);
   // What was held back on the stream, up to op `last`.

@@ -35,8 +35,11 @@ absl::StatusOr<HostNumbers> HostNumbers::Make(absl::Span<const plan::Program* co
   return numbers;
 }
 
-absl::Status HostNumbers::Pin(Device& device) const {
-  return empty() ? absl::OkStatus() : memory_->Pin(device, {{0, bytes_}});
+absl::Status HostNumbers::Pin(Device& device) {
+  if (empty()) return absl::OkStatus();
+  const absl::Status status = memory_->Pin(device, {{0, bytes_}});
+  pinned_ = status.ok();
+  return status;
 }
 
 const int32_t* HostNumbers::Of(const plan::Program& program, graph::ValueId value) const {
@@ -46,9 +49,14 @@ const int32_t* HostNumbers::Of(const plan::Program& program, graph::ValueId valu
 }
 
 absl::Status HostNumbers::Read(Device& device, StreamId stream, const plan::Program& program,
-                               graph::ValueId value, const char* device_memory) const {
-  char* const place = memory_->data() + places_.at({&program, value});
-  return device.Copy(stream, place, device_memory, BytesOf(program, value));
+                               absl::Span<const Made> values) const {
+  // A copy to other memory may block within the driver, where nobody looks for a peer that is gone.
+  if (!pinned_) MP_RETURN_IF_ERROR(wait_(stream));
+  for (const auto& [value, made] : values) {
+    char* const place = memory_->data() + places_.at({&program, value});
+    MP_RETURN_IF_ERROR(device.Copy(stream, place, made, BytesOf(program, value)));
+  }
+  return wait_(stream);
 }
 
 }  // namespace milepost::runtime

@@ -38,18 +38,19 @@ class HostNumbers {
   // Whether no program needs any.
   bool empty() const { return places_.empty(); }
   void SetWait(Wait wait) { wait_ = std::move(wait); }
-  // So that they are copied without a detour.
-  absl::Status Pin(Device& device) const;
+  // So that they are copied without a detour, and with one wait instead of two.
+  absl::Status Pin(Device& device);
 
   // The values that the host must know before it enqueues the op.
   static std::vector<graph::ValueId> NeededFor(const graph::Op& op);
   // Of a value that some op of the program needs. Lasts as long as these numbers.
   const int32_t* Of(const plan::Program& program, graph::ValueId value) const;
 
-  // Copies the value from `device_memory` to its place, behind the stream's work.
+  // A value and where it lies in the device's memory.
+  using Made = std::pair<graph::ValueId, const char*>;
+  // Copies values to their places once the stream's work so far is done, and waits for that.
   absl::Status Read(Device& device, StreamId stream, const plan::Program& program,
-                    graph::ValueId value, const char* device_memory) const;
-  absl::Status Await(StreamId stream) const { return wait_(stream); }
+                    absl::Span<const Made> values) const;
 
  private:
   using Key = std::pair<const plan::Program*, graph::ValueId>;
@@ -57,6 +58,7 @@ class HostNumbers {
   std::map<Key, int64_t> places_;
   std::optional<HostMirror> memory_;
   int64_t bytes_ = 0;
+  bool pinned_ = false;
   Wait wait_;
 };
 
