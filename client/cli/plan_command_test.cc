@@ -166,8 +166,8 @@ TEST_F(PlanCommandTest, SearchesExpertRanks) {
   const int expert = found["best"][0].value("expert", 1);
   ASSERT_THAT(table.err, HasSubstr(absl::StrCat("--set resources.mesh.expert=", expert, " ")));
   const std::string flags = table.err.substr(table.err.find(" --set"));
-  const auto plan = PlanJson(absl::StrCat("examples/mixture-tiny.yaml --device h100",
-                                          flags.substr(0, flags.find('\n'))));
+  const auto plan = PlanJson(
+      absl::StrCat("examples/mixture-tiny.yaml --device h100", flags.substr(0, flags.find('\n'))));
   EXPECT_EQ(plan["required_bytes"], found["best"][0]["bytes"]);
 }
 

@@ -77,8 +77,8 @@ double LeastRowsSeconds(const PlanOptions& o, const ScaledDraft& alike,
   return CollectiveSeconds(OpKind::kRowsToExperts, alike.expert_row_bytes / o.context, o, profile);
 }
 
-// Of a stage's exchanges of heads, those that nothing hides: a forward's, and of a backward those of what
-// attention's gradient makes, which all that is left to compute waits for.
+// Of a stage's exchanges of heads, those that nothing hides: a forward's, and of a backward those
+// of what attention's gradient makes, which all that is left to compute waits for.
 constexpr double kExchangesWaitedFor = 1.5;
 
 // Whatever layers the stages have. A micro-batch goes through all of them. And the last stage but
