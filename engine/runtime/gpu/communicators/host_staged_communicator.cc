@@ -151,9 +151,6 @@ absl::Status HostStagedCommunicator::EnqueueRows(const RowTransfers& moves, cuda
 }
 
 absl::Status HostStagedCommunicator::StageRows(const RowTransfers& moves, cudaStream_t stream) {
-  if (moves.stays.bytes > 0) {
-    MP_RETURN_IF_ERROR(transfer_.Copy(moves.stays.to, moves.stays.from, moves.stays.bytes, stream));
-  }
   std::vector<comm::Communicator::Transfer> transfers = moves.transfers;
   Item item;
   char* staged = pinned_.staging;
@@ -169,6 +166,9 @@ absl::Status HostStagedCommunicator::StageRows(const RowTransfers& moves, cudaSt
     t.receive = std::exchange(staged, staged + bytes);
   }
   MP_RETURN_IF_ERROR(CheckRoom(staged - pinned_.staging));
+  if (moves.stays.bytes > 0) {
+    MP_RETURN_IF_ERROR(transfer_.Copy(moves.stays.to, moves.stays.from, moves.stays.bytes, stream));
+  }
   item.call = [this, transfers = std::move(transfers), among = moves.among] {
     return ranks_.Exchange(transfers, among);
   };

@@ -233,6 +233,8 @@ TEST(HostStagedCommunicator, ExchangesAsManyRowsAsThereAre) {
       ASSERT_EQ(direct[r]->Exchange(there[i].transfers, there[i].among), absl::OkStatus());
       EXPECT_EQ(found, wanted) << i;
     }
+    // What fails here ends the others' calls too.
+    ASSERT_EQ(direct[r]->Barrier(), absl::OkStatus());
     RowTransfers large = here[0];
     large.transfers[0].send_bytes = rank.staging.size() + 1;
     EXPECT_THAT(rank.communicator->EnqueueRows(large, nullptr).message(),
