@@ -125,7 +125,7 @@ MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place) {
                      .pipelines = EveryPipeline(spec),
                      .contexts = spec.train().batch().global() < groups,
                      .stage_contexts = true,
-                     .experts = true,
+                     .experts = spec.model().llama().has_experts(),
                      .stages = {1, 0, 2, 3},
                      .groups = true,
                      .recomputes = EveryRecompute(),
@@ -211,9 +211,11 @@ std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
       }
       for (const int context : contexts) {
         setting.context = context;
-        const v1::JobSpec alone = WithMesh(spec, tensor, pipeline.stages, context, 1);
-        for (const int expert :
-             space.experts ? PossibleExperts(alone) : std::vector<int>{SettingOf(spec).expert}) {
+        std::vector<int> experts = {ExpertRanks(spec.resources())};
+        if (space.experts) {
+          experts = PossibleExperts(WithMesh(spec, tensor, pipeline.stages, context, 1));
+        }
+        for (const int expert : experts) {
           setting.expert = expert;
           AddCandidates(WithMesh(spec, tensor, pipeline.stages, context, expert), contexts, space,
                         place, setting, &settings);

@@ -276,10 +276,9 @@ absl::Status DivideAmongRanks(const PlanOptions& options, graph::Graph& graph) {
 // Leaves this stage's part of both graphs.
 absl::Status CutStages(const PlanOptions& options, Parts& parts) {
   if (options.pipeline == 1) return absl::OkStatus();
-  MP_RETURN_IF_ERROR(CheckSchedule(ShapeOf(options)));
-  if (options.expert > 1 && options.device == DeviceKind::kCuda) {
-    MP_RETURN_IF_ERROR(CheckSchedule(ShapeOf(options), Receives::kWhenNeeded));
-  }
+  const bool host_waits = options.expert > 1 && options.device == DeviceKind::kCuda;
+  MP_RETURN_IF_ERROR(
+      CheckSchedule(ShapeOf(options), host_waits ? Receives::kWhenNeeded : Receives::kAhead));
   MP_ASSIGN_OR_RETURN(parts.flops_of_stages, FlopsOfStages(parts.train, options));
   MP_ASSIGN_OR_RETURN(const std::vector<int> runs,
                       RunsOfBlocks(parts.train, options.pipeline * options.chunks));

@@ -11,6 +11,14 @@
 #include "common/status_macros.h"
 
 namespace milepost::runtime {
+
+// Of what a call moves: where it lies on the device and in the staging.
+struct StagedPart {
+  char* device = nullptr;
+  char* staged = nullptr;
+  int64_t bytes = 0;
+};
+
 namespace {
 
 using Kind = Collective::Kind;
@@ -21,45 +29,44 @@ constexpr absl::Duration kLongestLook = absl::Microseconds(200);
 // Numbers wrap around.
 bool Reached(uint32_t word, uint32_t number) { return static_cast<int32_t>(word - number) >= 0; }
 
-// A part of a call's values: bytes from the arena's begin, and from the staging's.
-struct PartOfArena {
-  int64_t at = 0;
-  int64_t staged = 0;
-  int64_t bytes = 0;
-};
-using PartsOfArena = absl::InlinedVector<PartOfArena, 2>;
+using Parts = absl::InlinedVector<StagedPart, 2>;
 
-PartOfArena AllOf(const Collective& call) { return {.at = call.offset, .bytes = call.bytes()}; }
+// The parts of a call of rank `rank`, whose values lie in `arena`.
+struct PartsOfCall {
+  const Collective& call;
+  int rank;
+  char* arena;
+  char* staging;
 
-PartOfArena MineOf(const Collective& call, int rank) {
-  const int64_t begin = call.shard_bytes() * call.among.IndexOf(rank);
-  return {.at = call.offset + begin, .staged = begin, .bytes = call.shard_bytes()};
-}
-
-PartsOfArena PartsToHost(const Collective& call, int rank) {
-  if (call.kind == Kind::kReceive) return {};
-  if (call.kind == Kind::kExchange) {
-    return {{.at = call.sent.offset, .bytes = call.BytesOf(call.sent)}};
+  StagedPart At(int64_t offset, int64_t staged, int64_t bytes) const {
+    return {arena + offset, staging + staged, bytes};
   }
-  return {call.kind == Kind::kAllGather ? MineOf(call, rank) : AllOf(call)};
-}
+  StagedPart All() const { return At(call.offset, 0, call.bytes()); }
+  StagedPart Mine() const {
+    const int64_t begin = call.shard_bytes() * call.among.IndexOf(rank);
+    return At(call.offset + begin, begin, call.shard_bytes());
+  }
 
-// Behind those that are sent; on both sides of this rank's own one, where that has a place.
-PartsOfArena ReceivedPieces(const Collective& call, int rank) {
-  const int64_t at = call.received.offset, staged = call.BytesOf(call.sent);
-  const int64_t all = call.BytesOf(call.received);
-  if (!call.received.has_own) return {{.at = at, .staged = staged, .bytes = all}};
-  const int64_t own = call.shard_bytes() * call.among.IndexOf(rank);
-  const int64_t end = own + call.shard_bytes();
-  return {{.at = at, .staged = staged, .bytes = own},
-          {.at = at + end, .staged = staged + end, .bytes = all - end}};
-}
-
-PartsOfArena PartsToDevice(const Collective& call, int rank) {
-  if (call.kind == Kind::kSend) return {};
-  if (call.kind == Kind::kExchange) return ReceivedPieces(call, rank);
-  return {call.kind == Kind::kReduceScatter ? MineOf(call, rank) : AllOf(call)};
-}
+  Parts ToHost() const {
+    if (call.kind == Kind::kReceive) return {};
+    if (call.kind == Kind::kExchange) return {At(call.sent.offset, 0, call.BytesOf(call.sent))};
+    return {call.kind == Kind::kAllGather ? Mine() : All()};
+  }
+  // Behind those that are sent; on both sides of this rank's own one, where that has a place.
+  Parts ReceivedPieces() const {
+    const int64_t at = call.received.offset, staged = call.BytesOf(call.sent);
+    const int64_t all = call.BytesOf(call.received);
+    if (!call.received.has_own) return {At(at, staged, all)};
+    const int64_t own = call.shard_bytes() * call.among.IndexOf(rank);
+    const int64_t end = own + call.shard_bytes();
+    return {At(at, staged, own), At(at + end, staged + end, all - end)};
+  }
+  Parts ToDevice() const {
+    if (call.kind == Kind::kSend) return {};
+    if (call.kind == Kind::kExchange) return ReceivedPieces();
+    return {call.kind == Kind::kReduceScatter ? Mine() : All()};
+  }
+};
 
 // Of a call, in the staging; behind the values what sums of bf16 need (CallOnHost).
 int64_t StagedBytes(const Collective& call) {
@@ -110,13 +117,12 @@ HostStagedCommunicator::~HostStagedCommunicator() {
   thread_.join();
 }
 
-absl::Status HostStagedCommunicator::HandOver(Item* item) {
+absl::StatusOr<uint32_t> HostStagedCommunicator::HandOver(std::function<absl::Status()> call) {
   const std::lock_guard lock(mutex_);
   MP_RETURN_IF_ERROR(failure_);
-  item->number = ++last_;
-  queue_.push_back(*item);
+  queue_.push_back({std::move(call), ++last_});
   changed_.notify_all();
-  return absl::OkStatus();
+  return last_;
 }
 
 absl::Status HostStagedCommunicator::CheckRoom(int64_t bytes) const {
@@ -131,17 +137,9 @@ absl::Status HostStagedCommunicator::Enqueue(const Collective& call, char* arena
     return absl::InternalError("rows are exchanged by EnqueueRows");
   }
   MP_RETURN_IF_ERROR(CheckRoom(StagedBytes(call)));
-  const auto parts = [&](const PartsOfArena& of_arena) {
-    Parts parts;
-    for (const PartOfArena& part : of_arena) {
-      parts.push_back({arena + part.at, pinned_.staging + part.staged, part.bytes});
-    }
-    return parts;
-  };
-  return EnqueueItem({.call = [this, call] { return CallOnStaging(call, pinned_.staging, ranks_); },
-                      .to_host = parts(PartsToHost(call, rank())),
-                      .to_device = parts(PartsToDevice(call, rank()))},
-                     stream);
+  const PartsOfCall parts = {call, rank(), arena, pinned_.staging};
+  return EnqueueCall([this, call] { return CallOnStaging(call, pinned_.staging, ranks_); },
+                     parts.ToHost(), parts.ToDevice(), stream);
 }
 
 // What is sent is staged in front of what comes.
@@ -152,34 +150,37 @@ absl::Status HostStagedCommunicator::EnqueueRows(const RowTransfers& moves, cuda
 
 absl::Status HostStagedCommunicator::StageRows(const RowTransfers& moves, cudaStream_t stream) {
   std::vector<comm::Communicator::Transfer> transfers = moves.transfers;
-  Item item;
+  Parts to_host, to_device;
   char* staged = pinned_.staging;
   for (comm::Communicator::Transfer& t : transfers) {
     const auto bytes = static_cast<int64_t>(t.send_bytes);
     // Read on the device alone.
-    item.to_host.push_back({const_cast<char*>(t.send), staged, bytes});
+    to_host.push_back({const_cast<char*>(t.send), staged, bytes});
     t.send = std::exchange(staged, staged + bytes);
   }
   for (comm::Communicator::Transfer& t : transfers) {
     const auto bytes = static_cast<int64_t>(t.receive_bytes);
-    item.to_device.push_back({t.receive, staged, bytes});
+    to_device.push_back({t.receive, staged, bytes});
     t.receive = std::exchange(staged, staged + bytes);
   }
   MP_RETURN_IF_ERROR(CheckRoom(staged - pinned_.staging));
   if (moves.stays.bytes > 0) {
     MP_RETURN_IF_ERROR(transfer_.Copy(moves.stays.to, moves.stays.from, moves.stays.bytes, stream));
   }
-  item.call = [this, transfers = std::move(transfers), among = moves.among] {
+  auto call = [this, transfers = std::move(transfers), among = moves.among] {
     return ranks_.Exchange(transfers, among);
   };
-  return EnqueueItem(std::move(item), stream);
+  return EnqueueCall(std::move(call), to_host, to_device, stream);
 }
 
 // The number is taken, and known to the thread, before anything is put on the stream: putting may
 // block until the device has room, for which the thread may have to go on, so no lock is held.
-absl::Status HostStagedCommunicator::EnqueueItem(Item item, cudaStream_t stream) {
-  MP_RETURN_IF_ERROR(HandOver(&item));
-  const absl::Status status = EnqueueOn(item, stream);
+absl::Status HostStagedCommunicator::EnqueueCall(std::function<absl::Status()> call,
+                                                 absl::Span<const StagedPart> to_host,
+                                                 absl::Span<const StagedPart> to_device,
+                                                 cudaStream_t stream) {
+  MP_ASSIGN_OR_RETURN(const uint32_t number, HandOver(std::move(call)));
+  const absl::Status status = EnqueueOn(number, to_host, to_device, stream);
   return status.ok() ? status : Fail(status);
 }
 
@@ -190,14 +191,17 @@ absl::Status HostStagedCommunicator::Fail(const absl::Status& status) {
   return failure_;
 }
 
-absl::Status HostStagedCommunicator::EnqueueOn(const Item& item, cudaStream_t stream) {
-  for (const Part& part : item.to_host) {
+absl::Status HostStagedCommunicator::EnqueueOn(uint32_t number,
+                                               absl::Span<const StagedPart> to_host,
+                                               absl::Span<const StagedPart> to_device,
+                                               cudaStream_t stream) {
+  for (const StagedPart& part : to_host) {
     if (part.bytes == 0) continue;
     MP_RETURN_IF_ERROR(transfer_.Copy(part.staged, part.device, part.bytes, stream));
   }
-  MP_RETURN_IF_ERROR(transfer_.Set(pinned_.ready, item.number, stream));
-  MP_RETURN_IF_ERROR(transfer_.Await(pinned_.done, item.number, stream));
-  for (const Part& part : item.to_device) {
+  MP_RETURN_IF_ERROR(transfer_.Set(pinned_.ready, number, stream));
+  MP_RETURN_IF_ERROR(transfer_.Await(pinned_.done, number, stream));
+  for (const StagedPart& part : to_device) {
     if (part.bytes == 0) continue;
     MP_RETURN_IF_ERROR(transfer_.Copy(part.device, part.staged, part.bytes, stream));
   }

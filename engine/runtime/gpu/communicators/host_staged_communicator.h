@@ -43,11 +43,11 @@
 #include <functional>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "engine/comm/communicator.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/gpu/backend/device_communicator.h"
@@ -70,6 +70,8 @@ class StagingStream {
 // as CollectiveOf.
 absl::StatusOr<int64_t> StagingBytes(const plan::StepPlan& plan, int rank,
                                      plan::Stream stream = plan::Stream::kCommunication);
+
+struct StagedPart;
 
 class HostStagedCommunicator : public DeviceCommunicator {
  public:
@@ -98,16 +100,8 @@ class HostStagedCommunicator : public DeviceCommunicator {
   void Abort(absl::string_view reason) override;
 
  private:
-  // A part of what a call moves: where it lies on the device and in the staging.
-  struct Part {
-    char* device = nullptr;
-    char* staged = nullptr;
-    int64_t bytes = 0;
-  };
-  using Parts = std::vector<Part>;
   struct Item {
     std::function<absl::Status()> call;  // on the staging
-    Parts to_host, to_device;
     uint32_t number = 0;
   };
 
@@ -115,10 +109,13 @@ class HostStagedCommunicator : public DeviceCommunicator {
   absl::Status StageRows(const RowTransfers& moves, cudaStream_t stream);
   // Ends every call; the first failure.
   absl::Status Fail(const absl::Status& status);
-  absl::Status EnqueueItem(Item item, cudaStream_t stream);
-  // Numbers the item, and hands it to the thread.
-  absl::Status HandOver(Item* item);
-  absl::Status EnqueueOn(const Item& item, cudaStream_t stream);
+  // The call, with its copies in front and behind.
+  absl::Status EnqueueCall(std::function<absl::Status()> call, absl::Span<const StagedPart> to_host,
+                           absl::Span<const StagedPart> to_device, cudaStream_t stream);
+  // Hands it to the thread; its number.
+  absl::StatusOr<uint32_t> HandOver(std::function<absl::Status()> call);
+  absl::Status EnqueueOn(uint32_t number, absl::Span<const StagedPart> to_host,
+                         absl::Span<const StagedPart> to_device, cudaStream_t stream);
   void Run();
   bool AwaitReady(uint32_t number);
   void Finish(uint32_t number, const absl::Status& status);

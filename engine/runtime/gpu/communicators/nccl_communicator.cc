@@ -350,13 +350,9 @@ absl::Status NcclCommunicator::EnqueuePlain(const Bound& b) {
       });
     case Kind::kExchange:
       return Exchange(
-          b, call.dtype,
-          [&](int peer) {
-            return b.data + call.sent.offset + call.PieceBegin(call.sent, peer, b.own);
-          },
-          [&](int peer) {
-            return b.data + call.received.offset + call.PieceBegin(call.received, peer, b.own);
-          });
+          &comm, call.among,
+          TransfersOf(call, rank_, b.data + call.sent.offset, b.data + call.received.offset),
+          b.stream, b.deadline);
     case Kind::kExchangeRows:
       return absl::InternalError("rows are exchanged by EnqueueRows");
   }
@@ -372,9 +368,15 @@ absl::Status NcclCommunicator::EnqueueRounded(const Bound& b, char* scratch) {
   auto* rounded = reinterpret_cast<bf16*>(scratch);
   bf16* mine = rounded + shard * b.own;
   MP_RETURN_IF_ERROR(kernels::cuda::Cast(values, call.elements, rounded, b.stream));
-  MP_RETURN_IF_ERROR(Exchange(
-      b, DType::kBf16, [&](int peer) { return scratch + 2 * shard * peer; },
-      [&](int peer) { return b.data + 4 * shard * peer; }));
+  std::vector<comm::Communicator::Transfer> transfers;
+  for (int peer = 0; peer < call.among.count; ++peer) {
+    if (peer == b.own) continue;
+    const auto bytes = static_cast<size_t>(2 * shard);
+    transfers.push_back({call.among.RankAt(peer), scratch + 2 * shard * peer, bytes,
+                         b.data + 4 * shard * peer, bytes});
+  }
+  NcclComm& comm = b.link.comm;
+  MP_RETURN_IF_ERROR(Exchange(&comm, call.among, transfers, b.stream, b.deadline));
   const kernels::cuda::RoundedPieces pieces = {.received = reinterpret_cast<const bf16*>(b.data),
                                                .stride = 2 * shard,
                                                .mine = mine,
@@ -384,61 +386,44 @@ absl::Status NcclCommunicator::EnqueueRounded(const Bound& b, char* scratch) {
     return kernels::cuda::SumInRankOrder(pieces, shard, values + shard * b.own, b.stream);
   }
   MP_RETURN_IF_ERROR(kernels::cuda::SumInRankOrder(pieces, shard, mine, b.stream));
-  NcclComm& comm = b.link.comm;
   MP_RETURN_IF_ERROR(Do(&comm, "all-gather of rounded sums", b.deadline, [&] {
     return nccl_.AllGather(mine, rounded, static_cast<size_t>(shard), DType::kBf16, comm, b.stream);
   }));
   return kernels::cuda::Cast(rounded, call.elements, values, b.stream);
 }
 
-absl::Status NcclCommunicator::Grouped(
-    NcclComm* comm, absl::Time deadline,
-    absl::FunctionRef<void(absl::FunctionRef<void(NcclResult)>)> transfers) {
+// As one call. Both sides know where there is nothing to send.
+absl::Status NcclCommunicator::Exchange(NcclComm* comm, const comm::RankSet& among,
+                                        absl::Span<const comm::Communicator::Transfer> transfers,
+                                        cudaStream_t stream, absl::Time deadline) {
   return Do(comm, "exchange", deadline, [&] {
     NcclResult failed = nccl_.GroupStart();
-    transfers([&](NcclResult result) {
+    const auto keep = [&](NcclResult result) {
       const bool fine = result == NcclResult::kSuccess || result == NcclResult::kInProgress;
       if (!fine && failed == NcclResult::kSuccess) failed = result;
-    });
+    };
+    for (const comm::Communicator::Transfer& t : transfers) {
+      const int peer = among.IndexOf(t.peer);
+      if (t.send_bytes > 0) {
+        keep(nccl_.Send(t.send, t.send_bytes, DType::kU8, peer, *comm, stream));
+      }
+      if (t.receive_bytes > 0) {
+        keep(nccl_.Receive(t.receive, t.receive_bytes, DType::kU8, peer, *comm, stream));
+      }
+    }
     const NcclResult ended = nccl_.GroupEnd();
     return failed == NcclResult::kSuccess ? ended : failed;
   });
 }
 
-absl::Status NcclCommunicator::Exchange(const Bound& b, DType type, PieceOfPeer sent,
-                                        PieceOfPeer received) {
-  const auto count = static_cast<size_t>(b.call.shard_elements());
-  NcclComm& comm = b.link.comm;
-  return Grouped(&comm, b.deadline, [&](absl::FunctionRef<void(NcclResult)> keep) {
-    for (int peer = 0; peer < b.call.among.count; ++peer) {
-      if (peer == b.own) continue;
-      keep(nccl_.Send(sent(peer), count, type, peer, comm, b.stream));
-      keep(nccl_.Receive(received(peer), count, type, peer, comm, b.stream));
-    }
-  });
-}
-
-// What stays is a message to itself. Both sides know where there is none to send.
+// What stays is a message to itself.
 absl::Status NcclCommunicator::EnqueueRows(const RowTransfers& moves, cudaStream_t stream) {
   MP_ASSIGN_OR_RETURN(Link * link, LinkOf(moves.among));
-  NcclComm& comm = link->comm;
+  std::vector<comm::Communicator::Transfer> transfers = moves.transfers;
   const auto own = static_cast<size_t>(moves.stays.bytes);
-  const absl::Status status = Grouped(
-      &comm, absl::Now() + options_.enqueue_timeout, [&](absl::FunctionRef<void(NcclResult)> keep) {
-        const auto send = [&](const char* data, size_t bytes, int peer) {
-          if (bytes > 0) keep(nccl_.Send(data, bytes, DType::kU8, peer, comm, stream));
-        };
-        const auto receive = [&](char* data, size_t bytes, int peer) {
-          if (bytes > 0) keep(nccl_.Receive(data, bytes, DType::kU8, peer, comm, stream));
-        };
-        send(moves.stays.from, own, moves.own);
-        receive(moves.stays.to, own, moves.own);
-        for (const comm::Communicator::Transfer& t : moves.transfers) {
-          const int peer = moves.among.IndexOf(t.peer);
-          send(t.send, t.send_bytes, peer);
-          receive(t.receive, t.receive_bytes, peer);
-        }
-      });
+  transfers.push_back({rank_, moves.stays.from, own, moves.stays.to, own});
+  const absl::Status status =
+      Exchange(&link->comm, moves.among, transfers, stream, absl::Now() + options_.enqueue_timeout);
   if (status.ok()) return status;
   const std::lock_guard lock(mutex_);
   return FailLocked(status);

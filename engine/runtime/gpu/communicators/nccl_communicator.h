@@ -30,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "engine/comm/communicator.h"
 #include "engine/plan/step_plan.h"
 #include "engine/runtime/gpu/backend/device_communicator.h"
@@ -102,12 +103,10 @@ class NcclCommunicator : public DeviceCommunicator {
 
   absl::Status EnqueuePlain(const Bound& b);
   absl::Status EnqueueRounded(const Bound& b, char* scratch);
-  // Of one of the set's ranks: what it is sent, or sends.
-  using PieceOfPeer = absl::FunctionRef<char*(int peer)>;
-  absl::Status Exchange(const Bound& b, DType type, PieceOfPeer sent, PieceOfPeer received);
-  // What `transfers` puts on the stream, as one call.
-  absl::Status Grouped(NcclComm* comm, absl::Time deadline,
-                       absl::FunctionRef<void(absl::FunctionRef<void(NcclResult)>)> transfers);
+  // Bytes, among the ranks of a set.
+  absl::Status Exchange(NcclComm* comm, const comm::RankSet& among,
+                        absl::Span<const comm::Communicator::Transfer> transfers,
+                        cudaStream_t stream, absl::Time deadline);
 
   using NcclCall = absl::FunctionRef<NcclResult()>;
   // Makes the call, and waits until NCCL is done with it: the call is on its stream then. `what` is

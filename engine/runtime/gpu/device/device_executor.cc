@@ -85,7 +85,6 @@ absl::Status DeviceExecutor::AddJoined(const plan::Program& program) {
 
 absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Program& program,
                                   Backend* backend, char* arena, const HostSide& host) {
-  program_ = &program;
   numbers_ = host.numbers;
   std::set<graph::ValueId> read;
   section_of_ = SectionsOf(program);
@@ -104,7 +103,7 @@ absl::Status DeviceExecutor::Bind(const plan::StepPlan& plan, const plan::Progra
         return absl::InternalError(
             absl::StrCat(thunk.name, ": no place for what the host must know"));
       }
-      thunk.numbers.emplace_back(value, binding.ValueAt(value));
+      thunk.numbers.push_back(numbers_->CopyOf(program, value, binding.ValueAt(value)));
     }
     if (IsOffloadCopy(op.op.kind)) {
       thunk.copy = OffloadCopyOf(binding);
@@ -176,7 +175,7 @@ absl::Status DeviceExecutor::EnqueueOp(const Thunk& thunk, const Enqueuing& now)
     if (must_wait(before)) MP_RETURN_IF_ERROR(device_->Wait(stream, thunks_[before].event));
   }
   if (!thunk.numbers.empty()) {
-    MP_RETURN_IF_ERROR(numbers_->Read(*device_, stream, *program_, thunk.numbers));
+    MP_RETURN_IF_ERROR(numbers_->Read(*device_, stream, thunk.numbers));
   }
   if (now.timer != nullptr) MP_RETURN_IF_ERROR(now.timer->BeforeOp(op, stream));
   MP_RETURN_IF_ERROR(EnqueueWork(thunk, now.context));

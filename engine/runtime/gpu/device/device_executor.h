@@ -97,7 +97,7 @@ class DeviceExecutor {
     std::string name;
     std::vector<MemoryAccess> accesses;
     // Of the device's, and not read yet where the op is enqueued.
-    std::vector<HostNumbers::Made> numbers;
+    std::vector<HostNumbers::Copy> numbers;
     OffloadCopy copy;  // of nothing where the op does more
     Work host;         // of the host's stream
     StreamId stream = 0;
@@ -135,7 +135,6 @@ class DeviceExecutor {
   };
 
   const DeviceStreams streams_;
-  const plan::Program* program_ = nullptr;
   HostNumbers* numbers_ = nullptr;
   std::vector<Joined> joined_;  // compute first
   std::vector<Thunk> thunks_;   // by op index

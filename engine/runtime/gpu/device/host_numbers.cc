@@ -42,19 +42,27 @@ absl::Status HostNumbers::Pin(Device& device) {
   return status;
 }
 
-const int32_t* HostNumbers::Of(const plan::Program& program, graph::ValueId value) const {
+char* HostNumbers::PlaceOf(const plan::Program& program, graph::ValueId value) const {
   const auto place = places_.find({&program, value});
   MP_CHECK(place != places_.end()) << "no place for value " << value;
-  return reinterpret_cast<const int32_t*>(memory_->data() + place->second);
+  return memory_->data() + place->second;
 }
 
-absl::Status HostNumbers::Read(Device& device, StreamId stream, const plan::Program& program,
-                               absl::Span<const Made> values) const {
+const int32_t* HostNumbers::Of(const plan::Program& program, graph::ValueId value) const {
+  return reinterpret_cast<const int32_t*>(PlaceOf(program, value));
+}
+
+HostNumbers::Copy HostNumbers::CopyOf(const plan::Program& program, graph::ValueId value,
+                                      const char* made) const {
+  return {PlaceOf(program, value), made, BytesOf(program, value)};
+}
+
+absl::Status HostNumbers::Read(Device& device, StreamId stream,
+                               absl::Span<const Copy> copies) const {
   // A copy to other memory may block within the driver, where nobody looks for a peer that is gone.
   if (!pinned_) MP_RETURN_IF_ERROR(wait_(stream));
-  for (const auto& [value, made] : values) {
-    char* const place = memory_->data() + places_.at({&program, value});
-    MP_RETURN_IF_ERROR(device.Copy(stream, place, made, BytesOf(program, value)));
+  for (const Copy& copy : copies) {
+    MP_RETURN_IF_ERROR(device.Copy(stream, copy.to, copy.from, copy.bytes));
   }
   return wait_(stream);
 }

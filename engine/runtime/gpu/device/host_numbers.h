@@ -46,14 +46,20 @@ class HostNumbers {
   // Of a value that some op of the program needs. Lasts as long as these numbers.
   const int32_t* Of(const plan::Program& program, graph::ValueId value) const;
 
-  // A value and where it lies in the device's memory.
-  using Made = std::pair<graph::ValueId, const char*>;
-  // Copies values to their places once the stream's work so far is done, and waits for that.
-  absl::Status Read(Device& device, StreamId stream, const plan::Program& program,
-                    absl::Span<const Made> values) const;
+  // Of such a value, which lies there in the device's memory, to its place.
+  struct Copy {
+    char* to = nullptr;
+    const char* from = nullptr;
+    int64_t bytes = 0;
+  };
+  Copy CopyOf(const plan::Program& program, graph::ValueId value, const char* made) const;
+  // Makes the copies once the stream's work so far is done, and waits for that.
+  absl::Status Read(Device& device, StreamId stream, absl::Span<const Copy> copies) const;
 
  private:
   using Key = std::pair<const plan::Program*, graph::ValueId>;
+
+  char* PlaceOf(const plan::Program& program, graph::ValueId value) const;
 
   std::map<Key, int64_t> places_;
   std::optional<HostMirror> memory_;
