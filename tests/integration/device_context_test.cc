@@ -314,27 +314,7 @@ TEST(DeviceContext, APeerThatFailsEndsAll) {
   const v1::JobSpec spec = job.Spec(Divided({1, 4, 1, 1, 1}, {}));
   for (const int steps : {1, 3}) {  // op by op, and as a graph
     SCOPED_TRACE(steps);
-    const auto devices = comm::MakeInProcessGroup(4);
-    bool fails[4] = {};
-    RunRanks(
-        spec,
-        [&](int rank, TrainingSession& session) {
-          ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
-          for (int i = 0; i < steps; ++i) ASSERT_TRUE(session.Step(false).ok());
-          fails[rank] = rank == 2;
-          const absl::Status end = session.Step(false).status();
-          EXPECT_FALSE(end.ok());
-          EXPECT_TRUE(rank == 2 || comm::IsPeerLost(end)) << end;
-        },
-        [&](int rank) {
-          SessionOptions options;
-          options.engine = [&, rank](const StepEngineArguments& arguments) {
-            return EngineOnFakeDevice(
-                arguments, *devices[rank],
-                std::make_unique<FailingDevice>(/*seed=*/1 + rank, fails[rank]));
-          };
-          return options;
-        });
+    ExpectAFailureEndsAll(spec, steps, /*failing=*/2);
   }
 }
 #endif

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/validate.h"
-#include "engine/comm/in_process.h"
 #include "engine/runtime/testing/snapshot.h"
 #include "engine/runtime/testing/tiny_job.h"
 #include "tests/integration/device_runs.h"
@@ -230,27 +229,7 @@ TEST(DeviceExperts, MemoryIsAsPlanned) {
 TEST(DeviceExperts, APeerThatFailsEndsAll) {
   const TinyJob job;
   const v1::JobSpec spec = job.Spec(SharedOut({1, 4, 1}, {.llama = true, .experts = 4}));
-  const auto devices = comm::MakeInProcessGroup(4);
-  bool fails[4] = {};
-  RunRanks(
-      spec,
-      [&](int rank, TrainingSession& session) {
-        ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
-        ASSERT_TRUE(session.Step(false).ok());
-        fails[rank] = rank == 2;
-        const absl::Status end = session.Step(false).status();
-        EXPECT_FALSE(end.ok());
-        EXPECT_TRUE(rank == 2 || comm::IsPeerLost(end)) << end;
-      },
-      [&](int rank) {
-        SessionOptions options;
-        options.engine = [&, rank](const StepEngineArguments& arguments) {
-          return EngineOnFakeDevice(
-              arguments, *devices[rank],
-              std::make_unique<FailingDevice>(/*seed=*/1 + rank, fails[rank]));
-        };
-        return options;
-      });
+  ExpectAFailureEndsAll(spec, /*steps=*/1, /*failing=*/2);
 }
 #endif
 

@@ -365,27 +365,7 @@ TEST(DevicePipelines, APeerThatFailsEndsAll) {
   for (const int steps : {1, 3}) {  // op by op, and as a graph
     for (int failing = 0; failing < 3; ++failing) {
       SCOPED_TRACE(absl::StrCat("rank ", failing, " after ", steps));
-      const auto devices = comm::MakeInProcessGroup(3);
-      bool fails[3] = {};
-      RunRanks(
-          spec,
-          [&](int rank, TrainingSession& session) {
-            ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
-            for (int i = 0; i < steps; ++i) ASSERT_TRUE(session.Step(false).ok());
-            fails[rank] = rank == failing;
-            const absl::Status end = session.Step(false).status();
-            EXPECT_FALSE(end.ok());
-            EXPECT_TRUE(rank == failing || comm::IsPeerLost(end)) << end;
-          },
-          [&](int rank) {
-            SessionOptions options;
-            options.engine = [&, rank](const StepEngineArguments& arguments) {
-              return EngineOnFakeDevice(
-                  arguments, *devices[rank],
-                  std::make_unique<FailingDevice>(/*seed=*/1 + rank, fails[rank]));
-            };
-            return options;
-          });
+      ExpectAFailureEndsAll(spec, steps, failing);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -127,6 +128,33 @@ class FailingDevice : public FakeDevice {
  private:
   const bool& fails_;
 };
+
+// The device of rank `failing` fails in the step after so many: every rank comes back with an
+// error, wherever it waits, and the others with that of a peer that is gone.
+inline void ExpectAFailureEndsAll(const v1::JobSpec& spec, int steps, int failing) {
+  const int ranks = spec.resources().ranks();
+  const auto devices = comm::MakeInProcessGroup(ranks);
+  std::deque<bool> fails(static_cast<size_t>(ranks), false);
+  RunRanks(
+      spec,
+      [&](int rank, TrainingSession& session) {
+        ASSERT_EQ(session.InitializeParameters(), absl::OkStatus());
+        for (int i = 0; i < steps; ++i) ASSERT_TRUE(session.Step(false).ok());
+        fails[rank] = rank == failing;
+        const absl::Status end = session.Step(false).status();
+        EXPECT_FALSE(end.ok());
+        EXPECT_TRUE(rank == failing || comm::IsPeerLost(end)) << end;
+      },
+      [&](int rank) {
+        SessionOptions options;
+        options.engine = [&, rank](const StepEngineArguments& arguments) {
+          return EngineOnFakeDevice(
+              arguments, *devices[rank],
+              std::make_unique<FailingDevice>(/*seed=*/1 + rank, fails[rank]));
+        };
+        return options;
+      });
+}
 #endif
 
 }  // namespace milepost::runtime
