@@ -76,8 +76,6 @@ TEST(PowerSgdSpec, RefusesWhatItCannotWorkWith) {
       {"train.zero.stage: 0", [](JobSpec* s) { s->mutable_train()->mutable_zero()->set_stage(1); }},
       {"train.zero.stage: 0",
        [](JobSpec* s) { s->mutable_train()->mutable_zero()->set_stage(-1); }},  // auto
-      {"resources.device: cpu",
-       [](JobSpec* s) { s->mutable_resources()->set_device(v1::DEVICE_KIND_CUDA); }},
       {"resources.mesh",
        [](JobSpec* s) { s->mutable_resources()->mutable_mesh()->set_context(2); }},
       {"train.precision bf16",

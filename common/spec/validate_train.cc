@@ -300,8 +300,6 @@ void CheckPowerSgd(const v1::JobSpec& spec, Checker* check) {
   const std::pair<bool, const char*> refused[] = {
       {train.zero().stage() != 0,
        "works on whole gradients: take train.zero.stage: 0, or remove it"},
-      {spec.resources().device() == v1::DEVICE_KIND_CUDA,
-       "has no kernels for a GPU: take resources.device: cpu, or remove it"},
       {spec.resources().has_mesh(),
        "is not for resources.mesh: remove the mesh, or train.powersgd"},
       {train.precision() == v1::PRECISION_FP16,

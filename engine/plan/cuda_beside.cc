@@ -4,6 +4,7 @@
 #include "engine/ops/contract/alignment.h"
 #include "engine/ops/contract/sums.h"
 #include "engine/ops/experts/experts.h"
+#include "engine/plan/compression.h"
 
 namespace milepost::plan {
 namespace {
@@ -16,6 +17,9 @@ constexpr int64_t kUpdateControl = 256;
 constexpr int64_t kPosition = 16;
 constexpr int64_t kSegment = 64;
 constexpr int64_t kChunk = 16;
+// ops/compression/compression_cuda_kernel.h
+constexpr int64_t kFactorRows = 32;
+constexpr int64_t kCopiedTensor = 24;
 // Of image models: a value for each byte and channel, for training and for evaluation.
 constexpr int64_t kImageTables = 2 * 256 * 3 * 4;
 
@@ -27,6 +31,13 @@ int64_t ChunkTableBytes(int64_t elements, int64_t ranges) {
   return TableBytes(kChunk * (elements / kernels::cuda::kChunkElements + ranges));
 }
 
+// Of each: one for each factor, or for what is copied there and back.
+int64_t FactorTableBytes(const FlatGroup& group) {
+  const FactorLayout layout = LayOutFactors(group);
+  return 2 * TableBytes(kFactorRows * static_cast<int64_t>(layout.matrices.size())) +
+         2 * TableBytes(kCopiedTensor * static_cast<int64_t>(layout.whole.size()));
+}
+
 int64_t GroupBytes(const FlatGroup& group) {
   // Of a shard; what lies behind the last one is another.
   const auto segments = static_cast<int64_t>(group.parameters.size()) + 1;
@@ -34,6 +45,7 @@ int64_t GroupBytes(const FlatGroup& group) {
   // Zeroed before gradients are reduced.
   bytes += ChunkTableBytes(group.padded_elements - group.elements, segments);
   bytes += ChunkTableBytes(group.shard_elements, segments);
+  if (group.Compressed()) bytes += FactorTableBytes(group);
   if (group.Needs() != optim::StepNeeds::kTensorNorms) return bytes;
   return bytes + ChunkTableBytes(group.shard_elements, segments) + TableBytes(kChunk * segments);
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "engine/kernels/cpu/parallel.h"
+#include "engine/ops/compression/compression_contract.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "engine/ops/compression/compression_cpu_kernel.cc"
@@ -62,8 +63,6 @@ HWY_EXPORT(ScaleRow);
 namespace {
 
 constexpr int64_t kAddGrain = 16384;
-// Of a row's length before: less than this is what rounding in fp32 leaves.
-constexpr double kDependent = 1e-6;
 
 double LengthOf(const float* row, int64_t n) {
   return std::sqrt(HWY_DYNAMIC_DISPATCH(DotOfRows)(row, row, n));

@@ -25,12 +25,16 @@ int64_t StateBytes(const StepPlan& plan, bool saved) {
   return bytes;
 }
 
-// Of right factors that outlive a step: one rank saves all of them.
+// Right factors that outlive a step.
+bool HasKeptFactors(const StepPlan& plan, const FlatGroup& group) {
+  return group.Compressed() && plan.buffers[group.right_buffer].persistent;
+}
+
+// One rank saves all of them.
 int64_t FactorBytes(const StepPlan& plan) {
   int64_t bytes = 0;
   for (const FlatGroup& group : plan.groups) {
-    const bool kept = group.Compressed() && plan.buffers[group.right_buffer].persistent;
-    if (kept) bytes += plan.buffers[group.right_buffer].bytes;
+    if (HasKeptFactors(plan, group)) bytes += plan.buffers[group.right_buffer].bytes;
   }
   return bytes;
 }
@@ -74,6 +78,7 @@ void AddState(const StepPlan& plan, const FlatGroup& group, bool parameters, boo
       state->push_back(kind.buffer);
     }
   }
+  if (!master_alone && HasKeptFactors(plan, group)) state->push_back(group.right_buffer);
   if (parameters) state->push_back(group.parameter_buffer);
 }
 

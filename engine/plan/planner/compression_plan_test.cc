@@ -116,7 +116,6 @@ TEST(CompressionPlan, IsForWholeGradientsInFp32) {
   refused([](PlanOptions& o) { o.tensor = 2; });
   refused([](PlanOptions& o) { o.context = 2; });
   refused([](PlanOptions& o) { o.offload_optimizer = true; });
-  refused([](PlanOptions& o) { o.device = DeviceKind::kCuda; });
   refused([](PlanOptions& o) {
     o.accumulation = 1;
     o.grad_dtype = DType::kBf16;

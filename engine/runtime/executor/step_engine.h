@@ -90,6 +90,8 @@ class StepEngine {
     return absl::UnimplementedError("this engine's memory is the host's");
   }
   virtual absl::Status Download() = 0;
+  // Of the mirror, errors of gradients that travel as factors alone: which stay there. Blocks.
+  virtual absl::Status UploadErrors() { return absl::OkStatus(); }
   // The plan's arena in host memory; null where nothing is offloaded. Steps use it where it is.
   virtual char* host_arena() = 0;
   // Between steps, where the optimizer's state is on disk; null: it is in the arenas.

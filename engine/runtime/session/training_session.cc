@@ -258,7 +258,10 @@ absl::Status TrainingSession::PrepareSave(int part) {
   MP_RETURN_IF_ERROR(FetchState(part));
   absl::Status status = store_->ShareDivided();
   // Once after a step: the mean of what is alike may be rounded to something else.
-  if (status.ok() && errors_differ_) status = store_->ShareErrors();
+  if (status.ok() && errors_differ_) {
+    status = store_->ShareErrors();
+    if (status.ok()) status = engine_->UploadErrors();
+  }
   errors_differ_ = false;
   return status.ok() ? status : Fail(status);
 }

@@ -95,6 +95,7 @@ class CudaEngine : public StepEngine {
   absl::Status Upload(bool base) override;
   absl::Status UploadInitial(InitialDrawn drawn, InitialBytes initial) override;
   absl::Status Download() override;
+  absl::Status UploadErrors() override;
 
   int64_t most_documents() const override {
     return backend_->takes_documents() ? layout_.documents->max_documents
@@ -347,6 +348,7 @@ absl::Status CudaEngine::Bind() {
   pieces_.emplace(StepPiecesOptions{.device = parts_.device.get(),
                                     .train = &plan_.train,
                                     .capture = parts_.capture,
+                                    .powersgd_start = plan_.options.powersgd_start,
                                     .note = parts_.note});
   return absl::OkStatus();
 }
@@ -474,6 +476,15 @@ absl::Status CudaEngine::Download() {
       Transfers(plan::StateOnDevice(plan_, /*with_parameters=*/false, /*base=*/false),
                 /*to_device=*/false),
       parts_.timeout);
+}
+
+absl::Status CudaEngine::UploadErrors() {
+  std::vector<plan::BufferId> errors;
+  for (const plan::FlatGroup& group : plan_.groups) {
+    if (group.Compressed()) errors.push_back(group.error_buffer);
+  }
+  MP_RETURN_IF_ERROR(staged_->ToDevice(Transfers(errors, /*to_device=*/true), parts_.timeout));
+  return Synchronize();
 }
 
 absl::StatusOr<CudaEngine::Slot*> CudaEngine::NextSlot() {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/spec/validate.h"
 #include "engine/comm/in_process.h"
 #include "engine/kernels/cuda/testing/host_graphs.h"
 #include "engine/kernels/cuda/testing/host_products.h"
@@ -115,6 +116,24 @@ TEST(DiffEngine, UpdatesOfEveryOptimizerAreTheCpus) {
     if (type != v1::OptimizerSpec::TYPE_MUON) continue;
     spec.mutable_train()->mutable_optimizer()->set_orthogonalization(v1::ORTHOGONALIZATION_BF16);
     ExpectAlike(Diffs(spec));
+  }
+}
+
+TEST(DiffEngine, FactorsOfGradientsAreTheCpus) {
+  const TinyJob job;
+  for (const bool warm : {true, false}) {
+    TinyOptions tiny = Tiny({.precision = v1::PRECISION_FP32});
+    tiny.stage = 0;
+    v1::JobSpec spec = job.Spec(tiny);
+    v1::PowerSgdSpec* powersgd = spec.mutable_train()->mutable_powersgd();
+    powersgd->set_rank(3);
+    powersgd->set_start_step(0);
+    powersgd->set_warm_start(warm);
+    NormalizeJobSpec(&spec);
+    const std::vector<OpDiff> diffs = Diffs(spec);
+    ExpectAlike(diffs);
+    EXPECT_TRUE(std::any_of(diffs.begin(), diffs.end(),
+                            [](const OpDiff& op) { return op.kind == OpKind::kExpandGradients; }));
   }
 }
 

@@ -35,6 +35,7 @@ struct StepPiecesOptions {
   Device* device = nullptr;              // until the last call
   const plan::Program* train = nullptr;  // likewise
   bool capture = true;                   // false: all run op by op
+  int64_t powersgd_start = 0;            // gradients travel as factors from this step on
   std::function<void(const std::string&)> note = [](const std::string&) {};
 };
 
@@ -71,8 +72,9 @@ class StepPieces {
                    const StepContext& context, Piece& piece);
 
   const StepPiecesOptions options_;
-  // By first_micro_step + 2 last_micro_step + 4 many_documents + 8 many_targets.
-  std::array<Piece, 16> micro_steps_;
+  // By first_micro_step + 2 last_micro_step + 4 many_documents + 8 many_targets + 16 where the step
+  // comes before powersgd_start.
+  std::array<Piece, 32> micro_steps_;
   std::array<Piece, 2> evaluation_;  // by many_documents
   bool timed_ = true;
   StreamTimes times_;
