@@ -14,7 +14,6 @@
 namespace milepost::ops::cpu {
 namespace {
 
-using graph::OpKind;
 using kernels::MatmulSpec;
 using plan::FactoredMatrix;
 using runtime::BindCall;
@@ -22,8 +21,8 @@ using runtime::Binding;
 using runtime::BoundCall;
 using runtime::BoundOp;
 using runtime::CallOf;
-using runtime::CollectiveOf;
 using runtime::StepContext;
+using runtime::WholeGradientOf;
 
 std::vector<MatmulSpec> FactorProducts(const plan::StepPlan& plan, const plan::Program&,
                                        const graph::Op& op) {
@@ -86,13 +85,10 @@ absl::StatusOr<BoundOp> BindCompressGradients(const Binding& b) {
   };
 }
 
-// Before the first step that compresses: the gradient, as kReduceGradients does it.
 absl::StatusOr<BoundOp> BindReduceLeftFactors(const Binding& b) {
   MP_ASSIGN_OR_RETURN(const BoundCall factors, CallOf(b));
-  plan::PlannedOp reduction = b.planned;
-  reduction.op.kind = OpKind::kReduceGradients;
   BoundCall whole = factors;
-  MP_ASSIGN_OR_RETURN(whole.call, CollectiveOf(b.plan, b.program, reduction, b.RankOfJob()));
+  MP_ASSIGN_OR_RETURN(whole.call, WholeGradientOf(b.plan, b.program, b.planned, b.RankOfJob()));
   if (whole.call.has_value()) whole.data = b.arena + whole.call->offset;
   return [factors, whole, start = b.plan.options.powersgd_start](const StepContext& c) {
     return c.step < start ? whole.Run(c) : factors.Run(c);

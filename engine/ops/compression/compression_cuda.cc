@@ -22,6 +22,7 @@ using runtime::CudaBinding;
 using runtime::DeviceCall;
 using runtime::DeviceCallOf;
 using runtime::StepContext;
+using runtime::WholeGradientOf;
 
 // In fp32, as on the CPU. A factor may begin at any element.
 cuda::Product FactorProductOf(OpKind kind, const FactoredMatrix& m) {
@@ -126,12 +127,10 @@ absl::StatusOr<BoundOp> BindCompressGradients(const CudaBinding& b) {
   };
 }
 
-// Before the first step that compresses: the gradient, as kReduceGradients does it.
 absl::StatusOr<BoundOp> BindReduceLeftFactors(const CudaBinding& b) {
   MP_ASSIGN_OR_RETURN(const DeviceCall factors, DeviceCallOf(b));
-  plan::PlannedOp reduction = b.planned;
-  reduction.op.kind = OpKind::kReduceGradients;
-  MP_ASSIGN_OR_RETURN(const DeviceCall whole, DeviceCallOf(b, reduction));
+  DeviceCall whole = factors;
+  MP_ASSIGN_OR_RETURN(whole.call, WholeGradientOf(b.plan, b.program, b.planned, b.RankOfJob()));
   return [factors, whole, start = b.plan.options.powersgd_start](const StepContext& c) {
     return c.step < start ? whole.Enqueue() : factors.Enqueue();
   };

@@ -396,6 +396,15 @@ absl::Status ExchangeOnHost(const Collective& call, const char* sent, char* rece
   return communicator.Exchange(TransfersOf(call, communicator.rank(), sent, received), call.among);
 }
 
+absl::StatusOr<std::optional<Collective>> WholeGradientOf(const plan::StepPlan& plan,
+                                                          const plan::Program& program,
+                                                          const plan::PlannedOp& planned,
+                                                          int rank) {
+  plan::PlannedOp reduction = planned;
+  reduction.op.kind = OpKind::kReduceGradients;
+  return CollectiveOf(plan, program, reduction, rank);
+}
+
 absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank) {
   std::vector<Collective> calls;
   const auto add = [&](auto runs) -> absl::Status {

@@ -83,6 +83,11 @@ absl::StatusOr<std::optional<Collective>> CollectiveOf(const plan::StepPlan& pla
                                                        const plan::Program& program,
                                                        const plan::PlannedOp& planned, int rank);
 
+// Of a kReduceLeftFactors in steps before plan.options.powersgd_start: the gradient as it is.
+absl::StatusOr<std::optional<Collective>> WholeGradientOf(const plan::StepPlan& plan,
+                                                          const plan::Program& program,
+                                                          const plan::PlannedOp& planned, int rank);
+
 // Of a step of `plan.options.MicroSteps()` micro-steps of the training program, in the order in
 // which they are called. Of what stages hand on only the order on each stream counts.
 absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank);

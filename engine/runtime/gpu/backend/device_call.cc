@@ -5,19 +5,17 @@
 
 namespace milepost::runtime {
 
-absl::StatusOr<DeviceCall> DeviceCallOf(const CudaBinding& b) { return DeviceCallOf(b, b.planned); }
-
-absl::StatusOr<DeviceCall> DeviceCallOf(const CudaBinding& b, const plan::PlannedOp& planned) {
+absl::StatusOr<DeviceCall> DeviceCallOf(const CudaBinding& b) {
   DeviceCall bound = {.communicator = b.services.CommunicatorOf(b.planned.stream),
                       .arena = b.arena,
                       .scratch = b.Workspace(),
                       .stream = b.stream()};
-  MP_ASSIGN_OR_RETURN(bound.call, CollectiveOf(b.plan, b.program, planned, b.RankOfJob()));
+  MP_ASSIGN_OR_RETURN(bound.call, CollectiveOf(b.plan, b.program, b.planned, b.RankOfJob()));
   if (!bound.call.has_value()) return bound;
   MP_RETURN_IF_ERROR(b.RequireWorkspace(CollectiveScratchBytes(*bound.call)));
   if (bound.communicator != nullptr) return bound;
   return absl::InternalError(
-      absl::StrCat(graph::Name(planned.op.kind), " is planned, but there is no communicator"));
+      absl::StrCat(graph::Name(b.planned.op.kind), " is planned, but there is no communicator"));
 }
 
 absl::StatusOr<BoundOp> BindCall(const CudaBinding& b) {

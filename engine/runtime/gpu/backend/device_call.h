@@ -30,8 +30,6 @@ struct DeviceCall {
 
 // INTERNAL where the op communicates and there is no communicator, or it has too little scratch.
 absl::StatusOr<DeviceCall> DeviceCallOf(const CudaBinding& b);
-// That of another op, on the stream and with the scratch of b's.
-absl::StatusOr<DeviceCall> DeviceCallOf(const CudaBinding& b, const plan::PlannedOp& planned);
 // The call alone.
 absl::StatusOr<BoundOp> BindCall(const CudaBinding& b);
 

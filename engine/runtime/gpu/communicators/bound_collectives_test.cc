@@ -39,12 +39,14 @@ struct Case {
   v1::Precision precision = v1::PRECISION_FP32;
   int context = 1;  // as a Llama with two heads of keys
   int64_t micro_batch = 1;
+  int factors = 0;  // their rank, where gradients travel as such
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
   *out << "stage " << c.stage << ", groups of " << c.group << ", context " << c.context << ", "
        << v1::OptimizerSpec::Type_Name(c.optimizer) << ", accumulation " << c.accumulation << ", "
-       << v1::GradReduce_Name(c.reduce) << ", " << v1::Precision_Name(c.precision);
+       << v1::GradReduce_Name(c.reduce) << ", " << v1::Precision_Name(c.precision)
+       << ", factors of " << c.factors;
 }
 
 // Every stage with everything else; hybrid sharding where there are shards.
@@ -62,6 +64,11 @@ std::vector<Case> Cases() {
                          v1::GRAD_REDUCE_BF16, v1::PRECISION_BF16});
       }
     }
+  }
+  for (const int factors : {1, 3}) {
+    cases.emplace_back();
+    cases.back().accumulation = factors;
+    cases.back().factors = factors;
   }
   for (const int context : {2, 4}) {
     for (const int64_t micro_batch : {1, 3}) {
@@ -90,6 +97,7 @@ plan::StepPlan PlanOf(const Case& c) {
   v1::JobSpec spec = job.Spec(tiny);
   spec.mutable_train()->mutable_optimizer()->set_type(c.optimizer);
   spec.mutable_train()->set_grad_reduce(c.reduce);
+  if (c.factors > 0) spec.mutable_train()->mutable_powersgd()->set_rank(c.factors);
   plan::PlanOptions options = *plan::OptionsFromSpec(spec, 1);
   options.device = plan::DeviceKind::kCuda;
   return *plan::PlanTraining(spec, options);

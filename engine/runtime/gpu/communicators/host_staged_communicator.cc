@@ -93,6 +93,9 @@ absl::StatusOr<int64_t> StagingBytes(const plan::StepPlan& plan, int rank, plan:
       if (op.stream != stream) continue;
       MP_ASSIGN_OR_RETURN(const auto call, CollectiveOf(plan, *program, op, rank));
       if (call.has_value()) most = std::max(most, StagedBytes(*call));
+      if (op.op.kind != graph::OpKind::kReduceLeftFactors) continue;
+      MP_ASSIGN_OR_RETURN(const auto whole, WholeGradientOf(plan, *program, op, rank));
+      if (whole.has_value()) most = std::max(most, StagedBytes(*whole));
     }
   }
   return most;

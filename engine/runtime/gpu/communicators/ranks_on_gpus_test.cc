@@ -180,6 +180,19 @@ TEST(RanksOnGpus, TrainAlikeWithWholeGradients) {
   ExpectAlike(Spec(job, {.ranks = 2, .stage = 0, .precision = v1::PRECISION_BF16}, 1), 2e-2);
 }
 
+// One step sends them whole.
+TEST(RanksOnGpus, TrainAlikeWithFactorsOfGradients) {
+  const TinyJob job;
+  for (const bool warm : {true, false}) {
+    v1::JobSpec spec = Spec(job, {.ranks = 3, .stage = 0}, 1);
+    v1::PowerSgdSpec* powersgd = spec.mutable_train()->mutable_powersgd();
+    powersgd->set_rank(3);
+    powersgd->set_start_step(1);
+    powersgd->set_warm_start(warm);
+    ExpectAlike(spec, 1e-4);
+  }
+}
+
 TEST(RanksOnGpus, TrainAlikeWithShardsOfGradients) {
   const TinyJob job;
   v1::JobSpec spec = Spec(job, {.ranks = 2, .stage = 2}, 2);
