@@ -136,6 +136,7 @@ absl::StatusOr<v1::JobSpec> OpenSpec(v1::JobSpec spec, const PlanOptions& option
   v1::TrainSpec* train = spec.mutable_train();
   train->mutable_batch()->set_micro(kAuto);
   train->mutable_batch()->clear_accumulation();
+  train->mutable_batch()->clear_side_by_side();
   train->mutable_zero()->set_stage(kAuto);
   train->mutable_zero()->set_group(0);
   train->set_recompute(v1::RECOMPUTE_AUTO);
@@ -193,6 +194,7 @@ absl::StatusOr<plan::SearchResult> SearchOn(const v1::JobSpec& given, const Plan
   result.had_pipeline = given.resources().mesh().has_pipeline();
   result.had_context = given.resources().mesh().has_context();
   result.had_expert = given.resources().mesh().has_expert();
+  result.had_side_by_side = given.train().batch().has_side_by_side();
   return result;
 }
 

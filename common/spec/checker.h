@@ -21,6 +21,7 @@ namespace milepost {
 inline constexpr int64_t kMaxRanks = 16384;
 inline constexpr int64_t kMaxStages = 64;  // of a pipeline
 inline constexpr int64_t kMaxChunks = 16;  // of each of them
+inline constexpr int64_t kMaxSideBySide = 8;
 inline constexpr int64_t kMaxContext = 1024;
 inline constexpr int64_t kMaxExpertRanks = 1024;
 

@@ -52,6 +52,11 @@ void DeriveBatch(int32_t ranks, v1::BatchSpec* batch) {
   micro ? batch->set_accumulation(third) : batch->set_micro(third);
 }
 
+// One is none, so that specs from before there were several keep their digests.
+void NormalizeSideBySide(v1::BatchSpec* batch) {
+  if (batch->has_side_by_side() && batch->side_by_side() == 1) batch->clear_side_by_side();
+}
+
 void NormalizeLlama(v1::LlamaSpec* llama) {
   MP_DEFAULT(llama, kv_heads, llama->heads());
   if (llama->heads() > 0 && llama->width() % llama->heads() == 0) {
@@ -220,6 +225,7 @@ void NormalizeTrain(int32_t ranks, bool open, v1::TrainSpec* train) {
   MP_DEFAULT_ENUM(train, memory, v1::MEMORY_USE_EXACT);
   MP_DEFAULT_ENUM(train, determinism, v1::DETERMINISM_EXACT);
   if (train->precision() == v1::PRECISION_FP16) NormalizeLossScale(train->mutable_loss_scale());
+  NormalizeSideBySide(train->mutable_batch());
   if (!open) DeriveBatch(ranks, train->mutable_batch());
   MP_DEFAULT(train->mutable_zero(), stage, train->has_powersgd() ? 0 : 1);
   MP_DEFAULT(train->mutable_zero(), prefetch, 1);

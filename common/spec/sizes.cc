@@ -48,6 +48,10 @@ int PipelineChunks(const v1::ResourceSpec& resources) {
   return std::clamp(resources.mesh().chunks(), 1, static_cast<int>(kMaxChunks));
 }
 
+int SideBySide(const v1::BatchSpec& batch) {
+  return std::clamp(batch.side_by_side(), 1, static_cast<int>(kMaxSideBySide));
+}
+
 int ExpertRanks(const v1::ResourceSpec& resources) {
   return std::clamp(resources.mesh().expert(), 1, static_cast<int>(kMaxExpertRanks));
 }

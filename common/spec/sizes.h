@@ -28,6 +28,8 @@ int PipelineStages(const v1::ResourceSpec& resources);
 int ContextRanks(const v1::ResourceSpec& resources);
 // Runs of blocks that each stage of an interleaved pipeline has (resources.mesh.chunks); else 1.
 int PipelineChunks(const v1::ResourceSpec& resources);
+// Micro-batches of a rank that are trained side by side, at most (train.batch.side_by_side).
+int SideBySide(const v1::BatchSpec& batch);
 // That a pipeline takes in a step: a stage's program has all of them in it.
 inline constexpr int64_t kMaxMicroBatches = 256;
 int ModelRanks(const v1::ResourceSpec& resources);

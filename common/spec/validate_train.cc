@@ -1,4 +1,5 @@
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -93,6 +94,31 @@ void CheckBatch(const v1::BatchSpec& batch, const v1::ResourceSpec& resources, C
   check->Add("train.batch.global",
              absl::StrCat("must be a multiple of ", factor, " * ", by, " = ", divisor, ", got ",
                           batch.global(), "; nearest: ", nearest, below + divisor));
+}
+
+void CheckSideBySide(const v1::JobSpec& spec, Checker* check) {
+  constexpr char kField[] = "train.batch.side_by_side";
+  const v1::TrainSpec& train = spec.train();
+  if (!train.batch().has_side_by_side()) return;
+  const int together = train.batch().side_by_side();
+  if (!check->Int(kField, together, 1, kMaxSideBySide)) return;
+  const std::pair<bool, const char*> refused[] = {
+      {PipelineStages(spec.resources()) > 1,
+       "is not for resources.mesh.pipeline, whose stages have an order of their own; remove it"},
+      {spec.model().has_resnet(),
+       "is not for model.resnet, whose running statistics follow one "
+       "micro-batch after the other; remove it"},
+      {train.precision() == v1::PRECISION_FP8,
+       "is not for train.precision fp8, whose scales follow one micro-batch after the other; take "
+       "bf16"},
+      {train.offload().activations(), "is not for train.offload.activations; remove it"}};
+  for (const auto& [is, what] : refused) {
+    if (is) return check->Add(kField, what);
+  }
+  const int64_t all = train.batch().accumulation();
+  if (!train.batch().has_accumulation() || all < 1 || all % together == 0) return;
+  check->Add(kField, absl::StrCat("must divide train.batch.accumulation (", all, "), got ",
+                                  together, "; nearest: ", std::gcd(all, int64_t{together})));
 }
 
 void CheckShardGroup(const v1::JobSpec& spec, Checker* check) {
@@ -403,6 +429,7 @@ void CheckTrain(const v1::JobSpec& spec, Checker* check) {
   }
   CheckRecomputeBudget(train, check);
   CheckBatch(train.batch(), spec.resources(), check);
+  CheckSideBySide(spec, check);
   if (train.zero().stage() != kAuto) {
     check->Int("train.zero.stage", train.zero().stage(), 0, 3);
   }

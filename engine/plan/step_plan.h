@@ -404,6 +404,9 @@ struct PlanOptions {
   int64_t texts = 1;    // generation plans: of how many texts, which are made side by side
   bool scores = false;  // generation plans: they have the program `score`
   int64_t accumulation = 1;
+  // How many of its micro-batches a run of the training program takes, side by side
+  // (side_by_side_pass.h). Divides accumulation; 1 in a pipeline, whose program has all of them.
+  int64_t side_by_side = 1;
   // Inputs that say where documents and segments are (models::ModelOptions).
   bool documents = false;
   bool segments = false;
@@ -448,7 +451,7 @@ struct PlanOptions {
   int ExpertRank(int rank) const { return DataRank(rank) % expert; }
   bool IsLastStage() const { return stage == pipeline - 1; }
   // How often a step runs the training program: that of a stage has all micro-batches in it.
-  int64_t MicroSteps() const { return pipeline > 1 ? 1 : accumulation; }
+  int64_t MicroSteps() const { return pipeline > 1 ? 1 : accumulation / side_by_side; }
 
   // Into how many shards a flat group is cut. A single rank keeps everything at every stage.
   // Rank r keeps shard r % Shards() (FlatGroup::ShardOf).

@@ -7,8 +7,10 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
+#include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/plan/fit/mesh_bounds.h"
 #include "engine/plan/fit/required_bytes.h"
@@ -330,6 +332,23 @@ absl::StatusOr<const RankedSetting*> MeshSearch::ExactOf(const Setting& setting)
   return &exact;
 }
 
+absl::StatusOr<RankedSetting> MeshSearch::SideBySideOf(const RankedSetting& in_turn) {
+  std::optional<RankedSetting> best;
+  if (absl::c_linear_search(space_.side_by_side, 1)) best = in_turn;
+  for (const int together : space_.side_by_side) {
+    Setting setting = in_turn.setting;
+    setting.side_by_side = together;
+    if (together == 1 || setting.accumulation % together != 0) continue;
+    if (!ValidateJobSpec(WithSetting(spec_, setting)).ok()) continue;
+    MP_ASSIGN_OR_RETURN(const RankedSetting* const exact, ExactOf(setting));
+    if (!Fits(exact->setting, place_)) continue;
+    const bool faster =
+        !best.has_value() || kAsFast * exact->setting.seconds < best->setting.seconds;
+    if (faster) best = *exact;
+  }
+  return best.value_or(in_turn);
+}
+
 absl::StatusOr<std::vector<RankedSetting>> MeshSearch::Best(size_t count, const Wanted& wanted) {
   std::vector<RankedSetting> best;
   for (size_t tried = count + kSpare;; tried *= 2) {
@@ -339,7 +358,8 @@ absl::StatusOr<std::vector<RankedSetting>> MeshSearch::Best(size_t count, const 
     best.clear();
     for (const Seen& seen : ranked) {
       MP_ASSIGN_OR_RETURN(const RankedSetting* const exact, ExactOf(seen.setting));
-      if (Fits(exact->setting, place_)) best.push_back(*exact);
+      if (!Fits(exact->setting, place_)) continue;
+      MP_ASSIGN_OR_RETURN(best.emplace_back(), SideBySideOf(*exact));
     }
     if (all || best.size() >= count) break;
   }
@@ -370,7 +390,9 @@ absl::StatusOr<std::optional<double>> MeshSearch::LeastSeconds(const Wanted& wan
 
 absl::StatusOr<std::vector<Sensitivity>> MeshSearch::RestsOn(const RankedSetting& chosen) {
   std::vector<Sensitivity> found;
-  MP_ASSIGN_OR_RETURN(const ScaledDraft* const draft, DraftOf(chosen.setting));
+  Setting in_turn = chosen.setting;
+  in_turn.side_by_side = 1;
+  MP_ASSIGN_OR_RETURN(const ScaledDraft* const draft, DraftOf(in_turn));
   for (auto& [sensitivity, profile] : Varied(place_.profile)) {
     if (draft == nullptr) continue;
     // What would be as fast as the choice is not looked for.
@@ -378,7 +400,7 @@ absl::StatusOr<std::vector<Sensitivity>> MeshSearch::RestsOn(const RankedSetting
     MP_ASSIGN_OR_RETURN(const std::vector<Seen> ranked,
                         Rank(profile, 1, nullptr, seconds / kAsFast));
     if (!ranked.empty() && seconds > kAsFast * ranked.front().seconds &&
-        KeyOf(ranked.front().setting) != KeyOf(chosen.setting)) {
+        KeyOf(ranked.front().setting) != KeyOf(in_turn)) {
       sensitivity.instead = ranked.front().setting;
       sensitivity.ratio = seconds / ranked.front().seconds;
     }

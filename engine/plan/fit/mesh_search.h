@@ -54,13 +54,16 @@ struct MeshSpace {
   std::vector<Recompute> recomputes;
   std::vector<bool> offloads;
   bool micros = false;  // every divisor of a rank's sequences; else the spec's
+  // Of micro-batches: how many side by side what is found may have (train.batch.side_by_side). They
+  // are looked at last, for what would be listed without.
+  std::vector<int> side_by_side = {1};
 };
 
 // What the spec leaves open (`auto`), or everything.
 MeshSpace OpenSpace(const v1::JobSpec& spec);
 MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place);
 
-// Every setting of the space that is valid for the spec. Pure.
+// Every setting of the space that is valid for the spec, with micro-batches in turn. Pure.
 std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
                                 const RankPlace& place);
 
@@ -110,8 +113,8 @@ class MeshSearch {
   using ComputeKey = std::tuple<int, Recompute, int64_t, int>;
   // Stages of a pipeline, their schedule and chunks.
   using PipelineKey = std::tuple<int, PipelineSchedule, int>;
-  // And context ranks, ZeRO's stage, group, offload.
-  using Key = std::tuple<ComputeKey, PipelineKey, int, int, int, bool>;
+  // And context ranks, ZeRO's stage, group, offload, micro-batches side by side.
+  using Key = std::tuple<ComputeKey, PipelineKey, int, int, int, bool, int>;
 
   // Of what computes a micro-batch of a pipeline's layer alike: and context ranks, the schedule.
   using LayerKey = std::tuple<ComputeKey, int, PipelineSchedule>;
@@ -150,7 +153,8 @@ class MeshSearch {
     return {s.tensor, s.recompute, PipelineKeyOf(s), s.context, s.expert, s.stage};
   }
   static Key KeyOf(const Setting& s) {
-    return {ComputeKeyOf(s), PipelineKeyOf(s), s.context, s.stage, s.group, s.offload};
+    return {ComputeKeyOf(s), PipelineKeyOf(s), s.context,     s.stage,
+            s.group,         s.offload,        s.side_by_side};
   }
 
   // nullptr: it cannot be planned.
@@ -177,6 +181,8 @@ class MeshSearch {
   absl::StatusOr<std::optional<Seen>> SeenOf(const Setting& setting, double least,
                                              const DeviceProfile& profile);
   absl::StatusOr<const RankedSetting*> ExactOf(const Setting& setting);
+  // Of one with micro-batches in turn: as the space says, the fastest that fits.
+  absl::StatusOr<RankedSetting> SideBySideOf(const RankedSetting& in_turn);
   // In order of preference.
   using Preference =
       std::tuple<int, int, int, int, PipelineSchedule, bool, Recompute, size_t, bool, int64_t>;

@@ -108,8 +108,9 @@ TEST(MeshSearch, CandidatesAreValidAndHaveTheBatch) {
 }
 
 // Nothing is passed over that is better: against every candidate, with memory that lets all fit,
-// that the fastest fills, and that lets few fit.
-void ExpectAsGoodAsEverything(const v1::JobSpec& spec, const MeshSpace& space) {
+// that the fastest fills, and that lets few fit. Of micro-batches in turn.
+void ExpectAsGoodAsEverything(const v1::JobSpec& spec, MeshSpace space) {
+  space.side_by_side = {1};
   const std::vector<Setting> all = Exhausted(spec, space, PlaceOf(spec, int64_t{1} << 40));
   std::vector<int64_t> sizes;
   for (const Setting& s : all) sizes.push_back(s.bytes);
@@ -219,6 +220,52 @@ TEST(MeshSearch, FindsTheExpertRanksThatPlanningEverythingFinds) {
   space.offloads = {false};
   space.pipelines = {{}, {.stages = 2}};
   ExpectAsGoodAsEverything(spec, space);
+}
+
+// What is listed has two micro-batches side by side where that is faster and fits.
+TEST(MeshSearch, ListsMicroBatchesSideBySideWhereTheyAreFaster) {
+  v1::JobSpec spec = OpenSpec();
+  spec.mutable_train()->mutable_batch()->set_micro(1);
+  MeshSpace space = WholeSpace(spec, MeshPlace(1));
+  EXPECT_THAT(space.side_by_side, ElementsAre(1, 2));
+  space.tensors = {4};
+  space.pipelines = {{}};
+  space.stages = {1};
+  space.recomputes = {Recompute::kNone};
+  space.offloads = {false};
+  space.groups = space.micros = false;
+  const auto best = [&](int64_t bytes) {
+    const auto found = MeshSearch(spec, space, MeshPlace(bytes)).Best(3);
+    EXPECT_TRUE(found.ok()) << found.status();
+    return found->at(0).setting;
+  };
+  constexpr int64_t kPlenty = int64_t{1} << 40;
+  const Setting either = best(kPlenty);
+  EXPECT_EQ(either.side_by_side, 2);
+  // As the spec of it is planned.
+  Setting planned = SettingOf(WithSetting(spec, either));
+  EXPECT_EQ(planned.side_by_side, 2);
+  EXPECT_EQ(Assess(spec, MeshPlace(kPlenty), /*exact=*/true, &planned), absl::OkStatus());
+  EXPECT_EQ(planned.bytes, either.bytes);
+  EXPECT_DOUBLE_EQ(planned.seconds, either.seconds);
+  // It needs more memory.
+  EXPECT_EQ(best(either.bytes).side_by_side, 2);
+  EXPECT_EQ(best(either.bytes - 1).side_by_side, 1);
+  space.side_by_side = {1};
+  const Setting in_turn = best(kPlenty);
+  EXPECT_EQ(in_turn.side_by_side, 1);
+  EXPECT_LT(either.seconds, 0.9 * in_turn.seconds);
+}
+
+// The spec's own number stays, where it can.
+TEST(MeshAuto, KeepsMicroBatchesSideBySide) {
+  v1::JobSpec spec = OpenSpec();
+  spec.mutable_train()->mutable_batch()->set_side_by_side(2);
+  const auto best = MeshSearch(spec, OpenSpace(spec), MeshPlace(int64_t{1} << 40)).Best(3);
+  ASSERT_TRUE(best.ok()) << best.status();
+  for (const RankedSetting& one : *best) {
+    EXPECT_EQ(one.setting.side_by_side, one.setting.accumulation % 2 == 0 ? 2 : 1);
+  }
 }
 
 // Where all experts would be gathered in each micro-step, rows of tokens are fewer bytes.

@@ -105,7 +105,8 @@ MeshSpace OpenSpace(const v1::JobSpec& spec) {
                      .stages = {given.stage},
                      .recomputes = {given.recompute},
                      .offloads = {given.offload},
-                     .micros = MicroIsAuto(spec)};
+                     .micros = MicroIsAuto(spec),
+                     .side_by_side = {given.side_by_side}};
   if (TensorIsAuto(spec)) space.tensors = PossibleTensors(spec);
   if (StageIsAuto(spec)) space.stages = {1, 0, 2, 3};
   if (RecomputeIsAuto(spec)) space.recomputes = EveryRecompute();
@@ -130,7 +131,8 @@ MeshSpace WholeSpace(const v1::JobSpec& spec, const RankPlace& place) {
                      .groups = true,
                      .recomputes = EveryRecompute(),
                      .offloads = {SettingOf(spec).offload},
-                     .micros = true};
+                     .micros = true,
+                     .side_by_side = {1, 2}};
   if (MayOffload(spec, place)) space.offloads = {false, true};
   return space;
 }
@@ -201,6 +203,7 @@ std::vector<Setting> Candidates(const v1::JobSpec& spec, const MeshSpace& space,
     for (const PipelineChoice& pipeline : space.pipelines) {
       if (spec.resources().ranks() % (tensor * pipeline.stages) != 0) continue;
       Setting setting = SettingOf(spec);
+      setting.side_by_side = 1;
       setting.tensor = tensor;
       setting.pipeline = pipeline.stages;
       setting.schedule = pipeline.schedule;

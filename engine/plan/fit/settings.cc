@@ -181,6 +181,7 @@ Setting SettingOf(const v1::JobSpec& spec) {
   setting.micro = MicroIsAuto(spec) ? 1 : train.batch().micro();
   setting.accumulation =
       MicroIsAuto(spec) ? PerRank(spec) : std::max<int64_t>(1, train.batch().accumulation());
+  setting.side_by_side = SideBySide(train.batch());
   setting.stage = StageIsAuto(spec) ? 0 : train.zero().stage();
   setting.recompute = PlanRecompute(train.recompute());
   setting.recompute_budget = train.recompute_budget();
@@ -210,6 +211,7 @@ v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
   train->mutable_batch()->set_accumulation(setting.accumulation);
   train->mutable_batch()->set_global(setting.micro * setting.accumulation *
                                      DataRanks(spec.resources()));
+  train->mutable_batch()->set_side_by_side(setting.side_by_side);
   train->mutable_zero()->set_stage(setting.stage);
   train->mutable_zero()->set_group(setting.group);
   train->set_recompute(SpecRecompute(setting.recompute));
@@ -291,6 +293,9 @@ std::string Difference(const Setting& before, const Setting& after) {
   if (after.micro != before.micro) {
     parts.push_back(absl::StrCat("train.batch.micro: ", after.micro, " (accumulation ",
                                  after.accumulation, ")"));
+  }
+  if (after.side_by_side != before.side_by_side) {
+    parts.push_back(absl::StrCat("train.batch.side_by_side: ", after.side_by_side));
   }
   if (after.stage != before.stage) {
     parts.push_back(absl::StrCat("train.zero.stage: ", after.stage));

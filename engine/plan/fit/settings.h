@@ -43,6 +43,7 @@ struct Setting {
   int chunks = 1;  // resources.mesh.chunks
   int64_t micro = 1;
   int64_t accumulation = 1;
+  int side_by_side = 1;  // train.batch.side_by_side
   int stage = 0;
   int group = 0;  // train.zero.group
   Recompute recompute = Recompute::kNone;

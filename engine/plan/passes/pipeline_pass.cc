@@ -13,6 +13,7 @@
 #include "engine/ops/norm/norm.h"
 #include "engine/ops/op_definition.h"
 #include "engine/ops/pipeline/pipeline.h"
+#include "engine/plan/passes/micro_batch_copies.h"
 
 namespace milepost::plan {
 namespace {
@@ -255,54 +256,22 @@ class StageCutter {
 class Unroller {
  public:
   Unroller(graph::Graph& graph, const StageOrder& order)
-      : graph_(graph), order_(order), ops_(std::exchange(graph.ops, {})) {}
+      : graph_(graph), order_(order), copies_(graph) {}
 
   void Run() && {
-    FindShared();
     SortOps();
-    AddInputs();
-    for (const Op* op : once_) graph_.ops.push_back(*op);
+    for (const Pass& pass : order_.passes) copies_.AddInputs(pass.micro_batch);
     for (const StageStep& step : order_.steps) Add(step);
   }
 
  private:
-  // Also those that only other stages read: every rank is given all.
-  void AddInputs() {
-    const std::vector<ValueId> inputs = graph_.inputs;
-    for (const Pass& pass : order_.passes) {
-      for (const ValueId input : inputs) Own(input, pass.micro_batch);
-    }
-  }
-
-  // What is the same for all micro-batches.
-  void FindShared() {
-    shared_.resize(graph_.values.size());
-    for (size_t id = 0; id < graph_.values.size(); ++id) {
-      const ValueKind kind = graph_.values[id].kind;
-      shared_[id] = kind == ValueKind::kParameter || kind == ValueKind::kParameterGradient ||
-                    kind == ValueKind::kStepAccumulator;
-    }
-    for (const Op& op : ops_) {
-      const bool reads = std::any_of(op.inputs.begin(), op.inputs.end(),
-                                     [](ValueId input) { return input != kNoValue; });
-      const bool once =
-          op.phase == graph::Phase::kForward && !reads && op.kind != OpKind::kStageReceive;
-      if (!once) continue;
-      once_.push_back(&op);
-      for (const graph::Output& output : op.outputs) {
-        if (output.value != kNoValue) shared_[output.value] = true;
-      }
-    }
-  }
-
   void SortOps() {
     const std::vector<Pass>& passes = order_.passes;
     const bool split = std::any_of(passes.begin(), passes.end(), [](const Pass& pass) {
       return pass.kind == PassKind::kWeights;
     });
     const std::set<const Op*> awaited = split ? Awaited() : std::set<const Op*>();
-    for (const Op& op : ops_) {
-      if (std::find(once_.begin(), once_.end(), &op) != once_.end()) continue;
+    for (const Op& op : copies_.ops()) {
       const PassKind kind = op.phase == graph::Phase::kForward ? PassKind::kForward
                             : !split || awaited.contains(&op)  ? PassKind::kBackward
                                                                : PassKind::kWeights;
@@ -317,7 +286,7 @@ class Unroller {
   // what only makes gradients of parameters.
   std::set<const Op*> Awaited() const {
     std::vector<const Op*> producer(graph_.values.size(), nullptr);
-    for (const Op& op : ops_) {
+    for (const Op& op : copies_.ops()) {
       for (const graph::Output& output : op.outputs) {
         if (output.value != kNoValue) producer[output.value] = &op;
       }
@@ -331,7 +300,7 @@ class Unroller {
         if (maker != nullptr) self(self, *maker);
       }
     };
-    for (const Op& op : ops_) {
+    for (const Op& op : copies_.ops()) {
       const bool transfer = ops::IsStageTransfer(op.kind);
       const bool passes_on =
           std::any_of(op.outputs.begin(), op.outputs.end(), [&](const graph::Output& output) {
@@ -345,7 +314,7 @@ class Unroller {
   }
 
   bool HasSends() const {
-    return std::any_of(ops_.begin(), ops_.end(), [](const Op& op) {
+    return std::any_of(copies_.ops().begin(), copies_.ops().end(), [](const Op& op) {
       return op.kind == OpKind::kStageSend && op.phase != graph::Phase::kForward;
     });
   }
@@ -367,49 +336,15 @@ class Unroller {
       const StageStep::Kind own = op->kind == OpKind::kStageReceive ? StageStep::kReceive
                                   : op->kind == OpKind::kStageSend  ? StageStep::kSend
                                                                     : StageStep::kCompute;
-      if (own == step.kind) AddOp(*op, step.pass, pass.micro_batch);
+      if (own == step.kind) copies_.Add(*op, step.pass, pass.micro_batch);
     }
   }
 
-  void AddOp(const Op& original, int pass, int micro_batch) {
-    Op op = original;
-    op.attributes.pass = pass;
-    op.attributes.micro_batch = micro_batch;
-    for (ValueId& input : op.inputs) input = Own(input, micro_batch);
-    for (graph::Output& output : op.outputs) {
-      output.value = Own(output.value, micro_batch);
-      output.may_overwrite = Own(output.may_overwrite, micro_batch);
-      if (micro_batch > 0 && output.mode == graph::WriteMode::kAccumulateInStep) {
-        output.mode = graph::WriteMode::kAccumulate;
-      }
-    }
-    graph_.ops.push_back(std::move(op));
-  }
-
-  // The micro-batch's own value. The first has those that are there.
-  ValueId Own(ValueId id, int micro_batch) {
-    if (id == kNoValue || micro_batch == 0 || shared_[id]) return id;
-    const auto index = static_cast<size_t>(micro_batch);
-    if (own_.size() <= index) own_.resize(index + 1);
-    if (own_[index].empty()) own_[index].assign(shared_.size(), kNoValue);
-    ValueId& own = own_[index][id];
-    if (own != kNoValue) return own;
-    own = static_cast<ValueId>(graph_.values.size());
-    graph::Value value = graph_.values[id];
-    value.name = InputName(value.name, micro_batch);
-    if (value.kind == ValueKind::kInput) graph_.inputs.push_back(own);
-    graph_.values.push_back(std::move(value));
-    return own;
-  }
-
-  graph::Graph& graph_;
+  const graph::Graph& graph_;
   const StageOrder& order_;
-  const std::vector<Op> ops_;
-  std::vector<bool> shared_;     // by value
-  std::vector<const Op*> once_;  // made once for all micro-batches
+  MicroBatchCopies copies_;
   // Of one micro-batch, by kind of pass and chunk.
   std::vector<std::vector<const Op*>> by_kind_[3];
-  std::vector<std::vector<ValueId>> own_;  // by micro-batch and value
 };
 
 }  // namespace

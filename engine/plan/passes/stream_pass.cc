@@ -19,21 +19,6 @@ using graph::OpKind;
 
 int Index(Stream stream) { return static_cast<int>(stream); }
 
-// Collectives, and what follows one at once.
-bool IsCommunication(OpKind kind) {
-  return kind == OpKind::kReduceGradients || kind == OpKind::kRoundGradients ||
-         kind == OpKind::kReduceScalars || kind == OpKind::kGatherParameters ||
-         kind == OpKind::kReduceReplicas || kind == OpKind::kReduceUpdateNorms ||
-         kind == OpKind::kGatherUpdates || kind == OpKind::kScatterUpdates ||
-         kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce ||
-         kind == OpKind::kReduceShared || kind == OpKind::kReduceParts ||
-         kind == OpKind::kTensorGather || kind == OpKind::kTensorScatter ||
-         ops::IsHeadsExchange(kind) || ops::IsExpertExchange(kind) ||
-         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes ||
-         kind == OpKind::kReduceLeftFactors || kind == OpKind::kReduceRightFactors ||
-         kind == OpKind::kAverageIslands;
-}
-
 // What is ordered in a micro-step: the last one, or one before it. Ops are added in program order.
 class Order {
  public:
@@ -186,6 +171,20 @@ class Conflicts {
 };
 
 }  // namespace
+
+bool IsCommunication(OpKind kind) {
+  return kind == OpKind::kReduceGradients || kind == OpKind::kRoundGradients ||
+         kind == OpKind::kReduceScalars || kind == OpKind::kGatherParameters ||
+         kind == OpKind::kReduceReplicas || kind == OpKind::kReduceUpdateNorms ||
+         kind == OpKind::kGatherUpdates || kind == OpKind::kScatterUpdates ||
+         kind == OpKind::kReduceStatistics || kind == OpKind::kTensorReduce ||
+         kind == OpKind::kReduceShared || kind == OpKind::kReduceParts ||
+         kind == OpKind::kTensorGather || kind == OpKind::kTensorScatter ||
+         ops::IsHeadsExchange(kind) || ops::IsExpertExchange(kind) ||
+         kind == OpKind::kAverageStatistics || kind == OpKind::kGatherAmaxes ||
+         kind == OpKind::kReduceLeftFactors || kind == OpKind::kReduceRightFactors ||
+         kind == OpKind::kAverageIslands;
+}
 
 std::vector<FinishedBefore> OrderOf(const Program& program, bool last_micro_step) {
   Order order(program, last_micro_step);

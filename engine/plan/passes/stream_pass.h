@@ -13,6 +13,9 @@
 
 namespace milepost::plan {
 
+// Collectives, and what follows one at once.
+bool IsCommunication(graph::OpKind kind);
+
 // Collectives go to the communication stream where there are peers, copies to and from the host to
 // streams of their own, offloaded updates to the host's, the rest to the compute stream; what is on
 // a stream of the disk stays there.

@@ -44,6 +44,18 @@ absl::Status CheckFactors(const PlanOptions& options) {
       "train.grad_dtype: fp32, and no resources.mesh or train.offload.optimizer");
 }
 
+// Of micro-batches that a program has side by side.
+absl::Status CheckSideBySide(const PlanOptions& options) {
+  if (options.side_by_side == 1) return absl::OkStatus();
+  const bool divides = options.side_by_side > 1 && options.accumulation % options.side_by_side == 0;
+  if (!divides || options.pipeline > 1 || options.fp8 || options.offload_activations) {
+    return absl::InvalidArgumentError(
+        "train.batch.side_by_side divides train.batch.accumulation, and is not for "
+        "resources.mesh.pipeline, train.precision fp8 and train.offload.activations");
+  }
+  return absl::OkStatus();
+}
+
 // Of islands that train apart, whose masters and states are averaged.
 absl::Status CheckIslands(const PlanOptions& options) {
   if (options.outer_every == 0 && options.islands == 1) return absl::OkStatus();
@@ -81,6 +93,7 @@ absl::Status CheckOptions(const PlanOptions& options) {
                      options.accumulation,
                      ": take a larger train.batch.micro or more ranks (resources.min_ranks)"));
   }
+  MP_RETURN_IF_ERROR(CheckSideBySide(options));
   MP_RETURN_IF_ERROR(at_least_one("resources.mesh.chunks", options.chunks));
   if (options.chunks > 1 && options.schedule != PipelineSchedule::kInterleaved) {
     return absl::InvalidArgumentError(

@@ -34,6 +34,7 @@
 #include "engine/plan/passes/recompute_budget.h"
 #include "engine/plan/passes/recompute_pass.h"
 #include "engine/plan/passes/rows_pass.h"
+#include "engine/plan/passes/side_by_side_pass.h"
 #include "engine/plan/passes/stream_pass.h"
 #include "engine/plan/passes/tensor_pass.h"
 #include "engine/plan/passes/vocabulary_pass.h"
@@ -240,6 +241,8 @@ StepPlan DraftOf(const PlanOptions& options, Parts parts, const std::vector<Reco
   }
   if (options.pipeline > 1)
     UnrollPasses(plan.train.graph, OrderOfStage(ShapeOf(options), options.stage));
+  if (options.side_by_side > 1)
+    TrainSideBySide(plan.train.graph, static_cast<int>(options.side_by_side));
   plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
   plan.parameter_groups = parts.updates.groups;
   plan.groups = MakeFlatGroups(plan.train.graph, parts.updates.by_parameter, options);
@@ -304,8 +307,9 @@ absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const 
   std::vector<Recompute>& known = planning->recomputes()[{
       options.recompute_budget, options.micro_batch, options.zero_stage, options.offload_optimizer,
       options.offload_disk, options.offload_activations, options.world > 1, options.Shards() > 1,
-      options.Replicas() > 1, options.MicroSteps() > 1, options.RoundsGradients(), options.nf4_base,
-      options.tensor, options.context, options.expert}];
+      options.Replicas() > 1, options.MicroSteps() > 1, options.side_by_side,
+      options.RoundsGradients(), options.nf4_base, options.tensor, options.context,
+      options.expert}];
   if (known.empty()) {
     MP_ASSIGN_OR_RETURN(known, ChooseRecompute(options.recompute_budget, blocks, draft));
   }

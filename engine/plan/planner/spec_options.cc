@@ -1,6 +1,7 @@
 // PlanOptions of a job's spec.
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
@@ -182,6 +183,11 @@ absl::StatusOr<PlanOptions> OptionsFromSpec(const v1::JobSpec& spec, int threads
   MP_ASSIGN_OR_RETURN(options.optimizer, OptimizerOf(spec.train().optimizer().type()));
   options.micro_batch = triple.micro;
   options.accumulation = triple.accumulation;
+  // Another number of ranks may have another accumulation than was checked.
+  if (options.pipeline == 1) {
+    options.side_by_side =
+        std::gcd(options.accumulation, int64_t{SideBySide(spec.train().batch())});
+  }
   SetTypes(spec, options);
   SetTraining(spec, options);
   options.threads = threads;

@@ -321,13 +321,15 @@ void AddSyncText(const StepPlan& plan, const PrintOptions& options, std::string&
 std::string RanksText(const StepPlan& plan, const PrintOptions& options) {
   const PlanOptions& o = plan.options;
   std::string text = absl::StrFormat(
-      "ranks %d%s, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s\n", o.AllRanks(),
+      "ranks %d%s, ZeRO stage %d%s, %s, micro-batch %s, accumulation %d%s%s\n", o.AllRanks(),
       absl::StrCat(o.tensor > 1 ? absl::StrCat(", tensor ", o.tensor) : "",
                    o.pipeline > 1 ? absl::StrCat(", pipeline ", o.pipeline) : "",
                    o.context > 1 ? absl::StrCat(", context ", o.context) : "",
                    o.expert > 1 ? absl::StrCat(", expert ", o.expert) : ""),
       o.zero_stage, o.Replicas() > 1 ? absl::StrCat(" in groups of ", o.Shards()) : "",
-      Precision(plan), MicroBatchText(o, options.unit), o.accumulation, RecomputeText(plan));
+      Precision(plan), MicroBatchText(o, options.unit), o.accumulation,
+      o.side_by_side > 1 ? absl::StrCat(" (", o.side_by_side, " side by side)") : "",
+      RecomputeText(plan));
   if (o.pipeline > 1) {
     absl::StrAppendFormat(&text,
                           "pipeline       %s%s, idle %.0f%% of the time; stage %d of %d is shown, "
@@ -447,6 +449,7 @@ std::string PlanJson(const StepPlan& plan, const PrintOptions& options, int inde
   json["micro_batch"] = plan.options.micro_batch;
   json["sequence"] = plan.options.sequence;
   json["accumulation"] = plan.options.accumulation;
+  if (plan.options.side_by_side > 1) json["side_by_side"] = plan.options.side_by_side;
   json["recompute"] = Name(plan.options.recompute);
   if (plan.options.recompute == Recompute::kBudget) {
     json["recompute_budget"] = plan.options.recompute_budget;

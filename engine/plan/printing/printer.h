@@ -37,7 +37,7 @@ std::string PlanTable(const StepPlan& plan, const PrintOptions& options = {});
 // "sync": {"islands", "every", "outer_wire_bytes", "outer_seconds"?}?, "zero_stage",
 // "shards": of the data ranks, "precision", "state_dtype",
 // "grad_dtype", "master", "grad_reduce", "powersgd_rank"?, "micro_batch", "sequence",
-// "accumulation", "recompute", "recompute_budget": bytes?,
+// "accumulation", "side_by_side"?, "recompute", "recompute_budget": bytes?,
 // "recompute_blocks": {"none": blocks, ...}?, "optimizer", "per_rank": {"parameters": bytes,
 // "gradients", "optimizer", "activations", "workspace", "communication", "inputs", "slack",
 // "total"},

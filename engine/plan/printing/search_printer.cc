@@ -34,6 +34,13 @@ std::string Figure(double value) {
   return absl::StrFormat("%.3g%s", value, kUnits[unit]);
 }
 
+// "8", or "8 (2)": of them so many side by side.
+std::string AccumulationText(const Setting& setting) {
+  return absl::StrCat(setting.accumulation, setting.side_by_side > 1
+                                                ? absl::StrCat(" (", setting.side_by_side, ")")
+                                                : "");
+}
+
 // What differs from the choice alone.
 std::string SettingText(int ranks, const Setting& setting) {
   const std::string schedule =
@@ -41,6 +48,9 @@ std::string SettingText(int ranks, const Setting& setting) {
   return absl::StrCat(MeshText(ranks, setting), schedule, ", ZeRO stage ", setting.stage,
                       ", group ", GroupText(setting.group), ", recompute ", Name(setting.recompute),
                       ", micro-batch ", setting.micro, ", accumulation ", setting.accumulation,
+                      setting.side_by_side > 1
+                          ? absl::StrCat(", ", setting.side_by_side, " micro-batches side by side")
+                          : "",
                       setting.offload ? ", optimizer on the host" : "");
 }
 
@@ -59,6 +69,7 @@ Json SettingJson(int ranks, const Setting& setting) {
   json["recompute"] = Name(setting.recompute);
   json["micro"] = setting.micro;
   json["accumulation"] = setting.accumulation;
+  if (setting.side_by_side > 1) json["side_by_side"] = setting.side_by_side;
   json["offload_optimizer"] = OffloadText(setting.offload);
   return json;
 }
@@ -105,7 +116,7 @@ void AppendBest(const SearchResult& result, std::string* text) {
     pipelines = pipelines || ranked.setting.pipeline > 1;
   }
   const int mesh = static_cast<int>(width);
-  absl::StrAppendFormat(text, "   %-*s%s %5s %5s %-9s %5s %5s %-7s %10s %9s %9s %10s %9s %6s\n",
+  absl::StrAppendFormat(text, "   %-*s%s %5s %5s %-9s %5s %6s %-7s %10s %9s %9s %10s %9s %6s\n",
                         mesh, "mesh", PipelineColumns("schedule", "bubble", pipelines), "stage",
                         "group", "recompute", "micro", "accum", "offload", "a rank", "step",
                         "exposed", absl::StrCat(result.unit, "/s"), "of a rank", "MFU");
@@ -116,9 +127,9 @@ void AppendBest(const SearchResult& result, std::string* text) {
     const std::string of_pipeline = PipelineColumns(
         ScheduleText(s), s.pipeline > 1 ? HumanSeconds(e.bubble_seconds) : "-", pipelines);
     absl::StrAppendFormat(
-        text, "%2d %-*s%s %5d %5s %-9s %5d %5d %-7s %10s %9s %9s %10s %9s %5.1f%%\n", ++number,
+        text, "%2d %-*s%s %5d %5s %-9s %5d %6s %-7s %10s %9s %9s %10s %9s %5.1f%%\n", ++number,
         mesh, MeshText(result.ranks, s), of_pipeline, s.stage, GroupText(s.group),
-        Name(s.recompute), s.micro, s.accumulation, OffloadText(s.offload),
+        Name(s.recompute), s.micro, AccumulationText(s), OffloadText(s.offload),
         HumanBytes(static_cast<double>(s.bytes)), HumanSeconds(e.seconds),
         HumanSeconds(e.exposed_seconds), Figure(e.tokens_per_second),
         Figure(e.tokens_per_second / result.ranks), 100 * e.mfu);
@@ -216,6 +227,9 @@ std::vector<std::string> OverridesFor(const SearchResult& result) {
   }
   if (s.expert > 1 || result.had_expert) {
     overrides.push_back(absl::StrCat("resources.mesh.expert=", s.expert));
+  }
+  if (s.side_by_side > 1 || result.had_side_by_side) {
+    overrides.push_back(absl::StrCat("train.batch.side_by_side=", s.side_by_side));
   }
   overrides.insert(
       overrides.end(),

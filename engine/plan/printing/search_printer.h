@@ -26,6 +26,7 @@ struct SearchResult {
   bool had_pipeline = false;
   bool had_context = false;
   bool had_expert = false;
+  bool had_side_by_side = false;
 };
 
 // Several lines, each ended.
@@ -38,7 +39,7 @@ std::string SearchTable(const SearchResult& result);
 // "memory_bandwidth", ...}, "rests_on": [{"rate", "factor", "instead": SETTING?, "ratio": of the
 // choice's seconds over those of `instead`}]}. SETTING: {"data", "context"?, "expert"?,
 // "pipeline"?, "schedule"?, "chunks"?, "tensor", "stage", "group": 0 is all data and context ranks,
-// "recompute", "micro", "accumulation", "offload_optimizer": "none" or "host"}.
+// "recompute", "micro", "accumulation", "side_by_side"?, "offload_optimizer": "none" or "host"}.
 std::string SearchJson(const SearchResult& result, int indent = 2);
 
 // The choice as overrides of a spec: {"resources.mesh.tensor=4", ...}.

@@ -80,7 +80,7 @@ class CpuEngine : public StepEngine {
   bool updating_ = false;
   std::vector<HostInputs> train_inputs_;  // of the micro-batches that a run of the program takes
   size_t next_inputs_ = 0;
-  int64_t first_sample_ = 0;    // of those
+  StepContext run_;             // of the first of those
   HostInputs evaluate_inputs_;  // where there is validation data
   std::unique_ptr<Executor> train_;
   std::unique_ptr<Executor> evaluate_;
@@ -169,16 +169,13 @@ absl::Status CpuEngine::MakePlan(const v1::JobSpec& spec, int threads, int rank)
   return absl::OkStatus();
 }
 
-// The program of a pipeline's stage takes all micro-batches at once, and reduces behind them.
+// A run of the program takes one micro-batch or several, and begins as the first of them does.
 absl::Status CpuEngine::MicroStep(const StepContext& context) {
-  if (next_inputs_ == 0) first_sample_ = context.first_sample;
+  if (next_inputs_ == 0) run_ = context;
   if (++next_inputs_ < train_inputs_.size()) return absl::OkStatus();
   next_inputs_ = 0;
-  if (train_inputs_.size() == 1) return train_->Run(Section::kMicroStep, context);
-  StepContext all = context;
-  all.first_micro_step = true;
-  all.first_sample = first_sample_;
-  return train_->Run(Section::kMicroStep, all);
+  run_.last_micro_step = context.last_micro_step;
+  return train_->Run(Section::kMicroStep, run_);
 }
 
 absl::StatusOr<absl::Span<const double>> CpuEngine::FinishStep(const StepContext& context) {
