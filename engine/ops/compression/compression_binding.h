@@ -82,7 +82,7 @@ inline GroupFactors::GroupFactors(const runtime::OpBinding& b)
 }
 
 // Rows of a factor that depend on those before them are drawn, each by its own numbers of the
-// factor's stream: those of element (step * rank + row) * columns on.
+// factor's stream: those of element (step * rank + row) * the row's length on.
 inline uint64_t FactorStream(bool of_right, uint32_t parameter) {
   return runtime::RandomStream(
       of_right ? runtime::RandomPurpose::kRightFactor : runtime::RandomPurpose::kLeftFactor,

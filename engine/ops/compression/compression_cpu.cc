@@ -16,7 +16,6 @@ namespace {
 
 using kernels::MatmulSpec;
 using plan::FactoredMatrix;
-using runtime::BindCall;
 using runtime::Binding;
 using runtime::BoundCall;
 using runtime::BoundOp;

@@ -16,7 +16,6 @@ namespace {
 namespace cuda = kernels::cuda;
 using graph::OpKind;
 using plan::FactoredMatrix;
-using runtime::BindCall;
 using runtime::BoundOp;
 using runtime::CudaBinding;
 using runtime::DeviceCall;
@@ -34,10 +33,7 @@ std::vector<cuda::Product> FactorProducts(const plan::StepPlan& plan, const plan
                                           const graph::Op& op) {
   std::vector<cuda::Product> products;
   for (const FactoredMatrix& m : plan::LayOutFactors(plan.groups[op.attributes.group]).matrices) {
-    const cuda::Product product = FactorProductOf(op.kind, m);
-    if (std::find(products.begin(), products.end(), product) == products.end()) {
-      products.push_back(product);
-    }
+    products.push_back(FactorProductOf(op.kind, m));
   }
   return products;
 }

@@ -147,17 +147,25 @@ struct CopyTensorsKernel {
 
 struct ZeroIfSkippedKernel {
   static constexpr int kThreads = 256;
+  static constexpr int64_t kMostBlocks = 256;
   const UpdateControl* control;
   int64_t n;
   float* x;
 
-  Grid grid() const { return {.x = CeilDiv(n, kThreads * 4)}; }
+  // Steps are seldom skipped: few blocks, which mostly have nothing to do.
+  MP_BOTH int64_t Blocks() const {
+    const int64_t blocks = (n + kThreads * 4 - 1) / (kThreads * 4);
+    return blocks < kMostBlocks ? blocks : kMostBlocks;
+  }
+  Grid grid() const { return {.x = Blocks()}; }
   template <typename Context>
   MP_DEVICE void operator()(Context& c) const {
-    const int64_t i = (c.block() * kThreads + c.thread()) * 4;
-    if (c.Load(&control->skip) == 0 || i >= n) return;
+    if (c.Load(&control->skip) == 0) return;
     constexpr float kZeros[4] = {};
-    WriteUpTo(c, x + i, kZeros, n - i);
+    const int64_t apart = Blocks() * kThreads * 4;
+    for (int64_t i = (c.block() * kThreads + c.thread()) * 4; i < n; i += apart) {
+      WriteUpTo(c, x + i, kZeros, n - i);
+    }
   }
 };
 

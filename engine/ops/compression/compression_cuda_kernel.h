@@ -1,6 +1,6 @@
 // What gradients that travel as factors need beside matrix products, on a GPU. The same numbers as
-// the CPU's (compression_cpu_kernel.h), but that sums in fp64 are added up in another order. Pointers are device
-// memory. Asynchronous on `stream`; errors are those of the launch.
+// the CPU's (compression_cpu_kernel.h), but that sums in fp64 are added up in another order.
+// Pointers are device memory. Asynchronous on `stream`; errors are those of the launch.
 #ifndef MILEPOST_ENGINE_OPS_COMPRESSION_COMPRESSION_CUDA_KERNEL_H_
 #define MILEPOST_ENGINE_OPS_COMPRESSION_COMPRESSION_CUDA_KERNEL_H_
 

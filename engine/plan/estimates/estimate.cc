@@ -11,6 +11,7 @@
 
 #include "common/check.h"
 #include "engine/ops/experts/experts.h"
+#include "engine/plan/compression.h"
 #include "engine/plan/estimates/links.h"
 #include "engine/plan/passes/stream_pass.h"
 #include "engine/plan/planning.h"
@@ -91,6 +92,7 @@ Duration DurationOf(const OpCosts& op, const PlanOptions& options, const DeviceP
   }
   const DType operands = op.fp8                              ? DType::kE4M3
                          : op.kind == OpKind::kOrthogonalize ? options.orthogonalization
+                         : IsCompression(op.kind)            ? DType::kF32
                                                              : options.compute_dtype;
   const MatmulRate rate = RateOf(profile, operands);
   duration.flops = op.flops / (PartOf(op, rate, profile) * rate.achieved);

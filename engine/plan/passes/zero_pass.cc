@@ -218,7 +218,7 @@ class TrainingOps {
     PlannedOp& compress = Add(OpKind::kCompressGradients, When::kLastMicroStep, group);
     // The gradient is read, and the error read and written; that is then read by a product.
     CountProducts(layout, 3, compress);
-    for (const FactoredMatrix& m : layout.matrices) CountOrthonormal(m.rank, m.cols, compress);
+    CountOrthonormal(layout, &FactoredMatrix::cols, compress);
     AddFactorExchange(OpKind::kReduceLeftFactors, group, layout.left_elements);
     compressed_.push_back(group);
     ProjectUpTo(compressed_.size() - 1);
@@ -231,7 +231,7 @@ class TrainingOps {
       const FactorLayout layout = LayOutFactors(groups_[group]);
       PlannedOp& project = Add(OpKind::kProjectGradients, When::kLastMicroStep, group);
       CountProducts(layout, 0, project);
-      for (const FactoredMatrix& m : layout.matrices) CountOrthonormal(m.rank, m.rows, project);
+      CountOrthonormal(layout, &FactoredMatrix::rows, project);
       AddFactorExchange(OpKind::kReduceRightFactors, group, layout.right_elements);
     }
   }
@@ -261,9 +261,18 @@ class TrainingOps {
     }
   }
 
-  // Gram-Schmidt, twice, over so many rows.
-  static void CountOrthonormal(int64_t count, int64_t n, PlannedOp& op) {
-    op.flops += 4 * static_cast<double>(count * count * n);
+  // Gram-Schmidt, twice, over the rows of each matrix's factor, which are so long. On a GPU a
+  // matrix has one block, which moves about so small a part of what the device could.
+  void CountOrthonormal(const FactorLayout& layout, int64_t FactoredMatrix::*length,
+                        PlannedOp& op) const {
+    constexpr double kBlocks = 64;
+    double longest = 0;
+    for (const FactoredMatrix& m : layout.matrices) {
+      const auto elements = static_cast<double>(m.rank * m.rank * (m.*length));
+      op.flops += 4 * elements;
+      longest = std::max(longest, 4 * 4 * elements);
+    }
+    if (options_.device == DeviceKind::kCuda) op.bytes += kBlocks * longest;
   }
 
   void AddFactorExchange(OpKind kind, int group, int64_t elements) {

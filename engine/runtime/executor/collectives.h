@@ -89,7 +89,8 @@ absl::StatusOr<std::optional<Collective>> WholeGradientOf(const plan::StepPlan& 
                                                           const plan::PlannedOp& planned, int rank);
 
 // Of a step of `plan.options.MicroSteps()` micro-steps of the training program, in the order in
-// which they are called. Of what stages hand on only the order on each stream counts.
+// which they are called; where gradients may travel as factors, of one in which they do. Of what
+// stages hand on only the order on each stream counts.
 absl::StatusOr<std::vector<Collective>> CollectivesOfStep(const plan::StepPlan& plan, int rank);
 
 // The call itself, among ranks that have `data` in host memory: the first of its elements.

@@ -90,7 +90,8 @@ class StepEngine {
     return absl::UnimplementedError("this engine's memory is the host's");
   }
   virtual absl::Status Download() = 0;
-  // Of the mirror, errors of gradients that travel as factors alone: which stay there. Blocks.
+  // Sends the mirror's errors of gradients that travel as factors to the device. The mirror keeps
+  // them. Blocks.
   virtual absl::Status UploadErrors() { return absl::OkStatus(); }
   // The plan's arena in host memory; null where nothing is offloaded. Steps use it where it is.
   virtual char* host_arena() = 0;

@@ -320,7 +320,8 @@ absl::StatusOr<StepReport> TrainingSession::Step(bool stop_requested) {
   if (absl::Status status = BeginRound(); !status.ok()) return Fail(status);
   // Running statistics move in every one of them.
   in_micro_steps_ = ChangesStateInMicroSteps();
-  errors_differ_ = plan().options.powersgd_rank > 0;
+  const bool compresses = plan().options.powersgd_rank > 0;
+  errors_differ_ |= compresses && context_.step >= plan().options.powersgd_start;
   if (absl::Status status = RunMicroSteps(); !status.ok()) return Fail(status);
   Enter(Activity::kUpdate);
   absl::StatusOr<absl::Span<const double>> scalars = engine_->FinishStep(context_);

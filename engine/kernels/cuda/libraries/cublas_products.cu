@@ -452,6 +452,8 @@ absl::Status CublasProducts::UseChoices(absl::string_view choices) {
   return Annotate(impl_->of_job.Use(choices), "the job's choice of algorithms");
 }
 
+const std::string& CublasProducts::identity() const { return impl_->of_job.identity(); }
+
 std::string CublasProducts::Choices() const { return impl_->of_job.Text(kMaxChoicesBytes); }
 
 int64_t CublasProducts::WorkspaceBytes() const { return impl_->options.workspace_bytes; }

@@ -57,6 +57,7 @@ class CublasProducts : public DeviceProducts {
 
   // Of any product: 256-byte aligned.
   int64_t WorkspaceBytes() const override;
+  const std::string& identity() const override;
 
   absl::Status Prepare(const Product& product) override;
   absl::Status Execute(const Product& product, const ProductArguments& arguments, void* workspace,

@@ -39,6 +39,10 @@ class DeviceProducts {
   // Of any product: 256-byte aligned.
   virtual int64_t WorkspaceBytes() const = 0;
 
+  // The device and the library, in words of one line. Where it is the same, so are the bits of
+  // products with the same choices.
+  virtual const std::string& identity() const = 0;
+
   // Before the first Prepare, which then takes what Choices() of another one has, as far as it has
   // the product: so both have the same bits. FAILED_PRECONDITION where it has nothing for this
   // device and library, DATA_LOSS where that is damaged: then all is chosen anew.

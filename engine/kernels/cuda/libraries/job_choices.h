@@ -33,6 +33,8 @@ class JobChoices {
   // One that is there stays as it is.
   void Put(absl::string_view key, const Algorithm& algorithm);
 
+  const std::string& identity() const { return identity_; }
+
   // At most `most_bytes`, as far as the own table alone is not longer: other tables are left out,
   // the oldest first.
   std::string Text(size_t most_bytes) const;

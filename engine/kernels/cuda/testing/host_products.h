@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,10 +22,12 @@ class HostProducts : public DeviceProducts {
   // In which order sums are made: of two, as a library's algorithms give other bits.
   enum class Order : uint64_t { kForward, kBackward };
 
-  explicit HostProducts(int64_t workspace_bytes = int64_t{32} << 20, Order order = Order::kForward)
-      : workspace_bytes_(workspace_bytes), order_(order) {}
+  explicit HostProducts(int64_t workspace_bytes = int64_t{32} << 20, Order order = Order::kForward,
+                        std::string identity = "the host")
+      : workspace_bytes_(workspace_bytes), order_(order), choices_(std::move(identity)) {}
 
   int64_t WorkspaceBytes() const override { return workspace_bytes_; }
+  const std::string& identity() const override { return choices_.identity(); }
   absl::Status UseChoices(absl::string_view choices) override { return choices_.Use(choices); }
   std::string Choices() const override { return choices_.Text(kMaxChoicesBytes); }
   absl::Status Prepare(const Product& product) override;
@@ -36,7 +39,7 @@ class HostProducts : public DeviceProducts {
  private:
   const int64_t workspace_bytes_;
   const Order order_;  // that it chooses
-  JobChoices choices_{"the host"};
+  JobChoices choices_;
   std::vector<Product> prepared_;
   std::vector<float> a_, b_;  // op(A) by row, op(B) by column
 };

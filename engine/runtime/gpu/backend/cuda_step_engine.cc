@@ -8,6 +8,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "common/checksum.h"
 #include "common/status_macros.h"
 #include "common/steady_time.h"
 #include "engine/comm/agreement.h"
@@ -156,6 +157,7 @@ class CudaEngine : public StepEngine {
     return communicators_.Health();
   }
   absl::Status Choose(const StepEngineArguments& arguments);
+  absl::Status CheckSameProducts();
   absl::StatusOr<std::string> ChooseOfStage(int stage, const v1::JobSpec& spec,
                                             const plan::PlanOptions& options);
   absl::Status AllocateOnDevice(const std::string& state_folder);
@@ -270,7 +272,23 @@ absl::Status CudaEngine::Choose(const StepEngineArguments& arguments) {
   for (int stage = 0; stage < options.pipeline; ++stage) {
     MP_ASSIGN_OR_RETURN(choices_, ChooseOfStage(stage, arguments.spec, options));
   }
-  return absl::OkStatus();
+  return CheckSameProducts();
+}
+
+// Tensor ranks compute the same beside each other, and so do all ranks with factors of gradients.
+// Each keeps what it has computed: with other products they would drift apart. Of stages each has
+// choices of its own.
+absl::Status CudaEngine::CheckSameProducts() {
+  const plan::PlanOptions& options = plan_.options;
+  if (options.ModelRanks() == 1 && options.powersgd_rank == 0) return absl::OkStatus();
+  comm::Facts facts = {{"GPU and library", parts_.products->identity()}};
+  if (options.powersgd_rank > 0) {
+    facts.emplace_back("chosen products",
+                       absl::StrCat(absl::Hex(Xxh3(parts_.products->Choices()))));
+  }
+  return Annotate(comm::CheckAgreement(*host_communicator_, facts),
+                  "resources.mesh and train.powersgd need ranks that are alike: give GPUs of one "
+                  "kind (resources.device_model)");
 }
 
 // What the ranks know then.

@@ -32,6 +32,7 @@ using kernels::RandomVector;
 class CpuProducts : public cuda::DeviceProducts {
  public:
   int64_t WorkspaceBytes() const override { return kernels::cuda::kProductScratchBytes; }
+  const std::string& identity() const override { return identity_; }
   absl::Status UseChoices(absl::string_view) override { return absl::OkStatus(); }
   std::string Choices() const override { return ""; }
   absl::Status Prepare(const cuda::Product& product) override {
@@ -48,6 +49,7 @@ class CpuProducts : public cuda::DeviceProducts {
 
  private:
   static constexpr size_t kTouched = 4096;
+  const std::string identity_ = "this CPU";
   kernels::MatmulCache cache_;
   size_t largest_ = 0;
   std::unique_ptr<kernels::AlignedBuffer> scratch_;

@@ -11,6 +11,7 @@
 #include "engine/kernels/cuda/testing/host_products.h"
 #include "engine/ops/attention/attention_cuda.h"
 #include "engine/ops/attention/attention_cuda_kernel.h"
+#include "engine/ops/compression/compression_cuda_kernel.h"
 #include "engine/ops/embedding/embedding_cuda_kernel.h"
 #include "engine/ops/linear/linear_contract.h"
 #include "engine/ops/norm/norm_cuda_kernel.h"
@@ -178,6 +179,7 @@ TEST(CudaWorkspace, ASessionPlansAgainForWhatALibraryWants) {
 // The arena as planned, and beside it no more than a plan says.
 TEST(CudaWorkspace, AllOfTheDevicesMemoryIsAccountedFor) {
   static_assert(sizeof(StepControl) <= 512 && sizeof(cuda::SegmentFactors) <= 64);
+  static_assert(sizeof(cuda::FactorRows) <= 32 && sizeof(cuda::CopiedTensor) <= 24);
   const TinyJob job;
   std::vector<TinyOptions> cases = {{.layers = 1, .documents = true}, {.layers = 2, .llama = true}};
   cases.push_back({.layers = 3, .width = 640});  // tables of more than one chunk

@@ -24,7 +24,7 @@ absl::Status StepPieces::MicroStep(DeviceExecutor& executor, const StepContext& 
   const absl::Span<const Section> sections(kSections, context.last_micro_step ? 3 : 1);
   const int kind = (context.first_micro_step ? 1 : 0) + (context.last_micro_step ? 2 : 0) +
                    (context.many_documents ? 4 : 0) + (context.many_targets ? 8 : 0) +
-                   (context.step < options_.powersgd_start ? 16 : 0);
+                   (context.last_micro_step && context.step < options_.powersgd_start ? 16 : 0);
   return Run(executor, sections, context, micro_steps_[kind]);
 }
 

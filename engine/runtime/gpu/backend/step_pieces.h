@@ -72,8 +72,8 @@ class StepPieces {
                    const StepContext& context, Piece& piece);
 
   const StepPiecesOptions options_;
-  // By first_micro_step + 2 last_micro_step + 4 many_documents + 8 many_targets + 16 where the step
-  // comes before powersgd_start.
+  // By first_micro_step + 2 last_micro_step + 4 many_documents + 8 many_targets; of a step's last
+  // ones + 16 before powersgd_start.
   std::array<Piece, 32> micro_steps_;
   std::array<Piece, 2> evaluation_;  // by many_documents
   bool timed_ = true;

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "engine/runtime/gpu/device/testing/fake_device.h"
 #include "engine/runtime/session/training_session.h"
 #include "engine/runtime/testing/tiny_job.h"
+#include "engine/state/layout.h"
 
 namespace milepost::runtime {
 namespace {
@@ -89,8 +91,8 @@ struct GpuRank {
     auto device = std::make_unique<FakeDevice>(/*seed=*/5 + ranks.rank());
     if (arguments.spec.resources().mesh().pipeline() > 1) device->SetBeside(MeetsPeers);
     parts.device = std::move(device);
-    parts.products =
-        std::make_unique<kernels::cuda::HostProducts>(kernels::cuda::kProductScratchBytes, order);
+    parts.products = std::make_unique<kernels::cuda::HostProducts>(
+        kernels::cuda::kProductScratchBytes, order, identity);
     parts.graphs = std::make_unique<kernels::cuda::HostGraphs>();
     parts.communicator = [this, transport](const plan::StepPlan& plan, plan::Stream stream) {
       return links[static_cast<size_t>(stream)]->Connect(transport, plan, stream,
@@ -102,8 +104,22 @@ struct GpuRank {
   comm::Communicator& ranks;
   const StageTransfers transfers;
   kernels::cuda::HostProducts::Order order = kernels::cuda::HostProducts::Order::kForward;
+  std::string identity = "the host";
   std::unique_ptr<GpuLink> links[plan::kStreams];
 };
+
+// What a rank keeps of all ranks' state, where each has all of it; but for errors, which are its own.
+std::vector<char> KeptAlike(TrainingSession& session) {
+  EXPECT_EQ(session.PrepareSave(), absl::OkStatus());
+  std::vector<char> kept;
+  for (const StateInterval& i : session.RestoreTargets()) {
+    const v1::TensorInfo& tensor = session.state_tensors()[static_cast<size_t>(i.tensor)];
+    if (tensor.kind() == state::kErrorKind) continue;
+    const int64_t bytes = (i.end - i.begin) * ByteSize(*state::ParseDType(tensor.dtype()));
+    kept.insert(kept.end(), i.data, i.data + bytes);
+  }
+  return kept;
+}
 
 // Losses and norms of every step, as rank 0 has them; all ranks have the same. `choices`: rank 0 is
 // given them, and what it has then is put there.
@@ -118,6 +134,7 @@ std::vector<double> Train(
   auto gradients = comm::MakeInProcessGroup(world);
   FakeNcclCluster cluster;
   std::vector<std::vector<double>> reports(world);
+  std::vector<std::vector<char>> kept(world);
   std::vector<std::thread> threads;
   for (int r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
@@ -141,16 +158,18 @@ std::vector<double> Train(
         reports[r].push_back(report->grad_norm);
       }
       if (choices != nullptr && r == 0) *choices = (*session)->choices();
+      if (spec.train().has_powersgd()) kept[r] = KeptAlike(**session);
       session->reset();
       for (const auto& link : rank.links) EXPECT_THAT(link->nccl.misuse, testing::IsEmpty());
     });
   }
   for (std::thread& thread : threads) thread.join();
   for (const std::vector<double>& others : reports) EXPECT_EQ(others, reports[0]);
+  for (const std::vector<char>& others : kept) EXPECT_TRUE(others == kept[0]);
   return reports[0];
 }
 
-// One sequence a micro-step; three steps: op by op, captured, replayed.
+// One sequence a micro-step; three steps: two op by op, then captured.
 v1::JobSpec Spec(const TinyJob& job, TinyOptions tiny, int64_t micro_steps) {
   tiny.layers = 1;
   tiny.steps = 3;
@@ -165,11 +184,12 @@ v1::JobSpec Spec(const TinyJob& job, TinyOptions tiny, int64_t micro_steps) {
 // To the bit over every communicator, and nearly what the CPU has.
 void ExpectAlike(const v1::JobSpec& spec, double relative) {
   const std::vector<double> in_process = Train(spec, Transport::kInProcess);
-  ASSERT_EQ(in_process.size(), 6u);
+  const auto reported = static_cast<size_t>(2 * spec.train().steps());
+  ASSERT_EQ(in_process.size(), reported);
   EXPECT_EQ(Train(spec, Transport::kThroughTheHost), in_process);
   EXPECT_EQ(Train(spec, Transport::kNccl), in_process);
   const std::vector<double> cpu = Train(spec, Transport::kCpu);
-  ASSERT_EQ(cpu.size(), 6u);
+  ASSERT_EQ(cpu.size(), reported);
   for (size_t i = 0; i < cpu.size(); ++i) {
     EXPECT_NEAR(in_process[i], cpu[i], relative * cpu[i]) << i;
   }
@@ -180,17 +200,64 @@ TEST(RanksOnGpus, TrainAlikeWithWholeGradients) {
   ExpectAlike(Spec(job, {.ranks = 2, .stage = 0, .precision = v1::PRECISION_BF16}, 1), 2e-2);
 }
 
-// One step sends them whole.
+v1::JobSpec FactorsSpec(const TinyJob& job, int ranks, bool warm = true) {
+  v1::JobSpec spec = Spec(job, {.ranks = ranks, .stage = 0}, 1);
+  v1::PowerSgdSpec* powersgd = spec.mutable_train()->mutable_powersgd();
+  powersgd->set_rank(3);
+  powersgd->set_start_step(1);
+  powersgd->set_warm_start(warm);
+  return spec;
+}
+
+// One step sends them whole; of those that do not the third is captured.
 TEST(RanksOnGpus, TrainAlikeWithFactorsOfGradients) {
   const TinyJob job;
   for (const bool warm : {true, false}) {
-    v1::JobSpec spec = Spec(job, {.ranks = 3, .stage = 0}, 1);
-    v1::PowerSgdSpec* powersgd = spec.mutable_train()->mutable_powersgd();
-    powersgd->set_rank(3);
-    powersgd->set_start_step(1);
-    powersgd->set_warm_start(warm);
+    v1::JobSpec spec = FactorsSpec(job, 3, warm);
+    spec.mutable_train()->set_steps(5);
     ExpectAlike(spec, 1e-4);
   }
+}
+
+// Why a job does not start whose second rank has another device than the first, which knows the
+// algorithms of both from attempts before. Empty: it starts.
+std::string RefusalOfAnotherDevice(const v1::JobSpec& spec) {
+  std::string choices;
+  Train(spec, Transport::kInProcess, {}, &choices);
+  auto host = comm::MakeInProcessGroup(2), device = comm::MakeInProcessGroup(2);
+  FakeNcclCluster cluster;
+  std::string refusals[2];
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 2; ++r) {
+    threads.emplace_back([&, r] {
+      SessionOptions options;
+      GpuRank rank(*device[r], options.transfers, cluster);
+      if (r == 0) {
+        rank.identity = "another device";
+        options.choices = choices;
+      }
+      options.engine = [&](const StepEngineArguments& arguments) {
+        return rank.Engine(Transport::kInProcess, arguments);
+      };
+      const auto session = TrainingSession::Create(spec, options, host[r].get());
+      refusals[r] = std::string(session.status().message());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(refusals[0], refusals[1]);
+  return refusals[0];
+}
+
+// What ranks compute beside each other has to have the same bits.
+TEST(RanksOnGpus, FactorsAndTensorRanksNeedDevicesOfOneKind) {
+  const TinyJob job;
+  for (const v1::JobSpec& spec :
+       {FactorsSpec(job, 2), Spec(job, {.ranks = 2, .tensor = 2, .stage = 0}, 1)}) {
+    EXPECT_THAT(
+        RefusalOfAnotherDevice(spec),
+        testing::HasSubstr("GPU and library: another device on rank 0; the host on rank 1"));
+  }
+  EXPECT_EQ(RefusalOfAnotherDevice(Spec(job, {.ranks = 2, .stage = 1}, 1)), "");
 }
 
 TEST(RanksOnGpus, TrainAlikeWithShardsOfGradients) {
