@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -43,8 +44,15 @@ constexpr size_t kMaxProfileBytes = 64 << 10;
 // The spec for another number of ranks: the same global batch, by other accumulation.
 absl::Status ChangeRanks(int ranks, v1::JobSpec* spec) {
   spec->mutable_resources()->set_ranks(ranks);
-  spec->mutable_train()->mutable_batch()->clear_accumulation();
+  v1::BatchSpec* batch = spec->mutable_train()->mutable_batch();
+  batch->clear_accumulation();
   NormalizeJobSpec(spec);
+  // As an elastic job has them at that size.
+  if (batch->has_side_by_side()) {
+    batch->set_side_by_side(
+        static_cast<int>(std::gcd(batch->accumulation(), int64_t{batch->side_by_side()})));
+    NormalizeJobSpec(spec);
+  }
   return Annotate(ValidateJobSpec(*spec), absl::StrCat("with --ranks ", ranks));
 }
 

@@ -53,7 +53,7 @@ TEST(SideBySideSpec, RefusesWhatItCannotWorkWith) {
     return std::string(ValidateJobSpec(spec).message());
   };
   EXPECT_THAT(message(Beside(3)), HasSubstr("train.batch.side_by_side: must divide "
-                                            "train.batch.accumulation (4), got 3; nearest: 1"));
+                                            "train.batch.accumulation (4), got 3; nearest: 2"));
   for (const int wrong : {-1, 0, 9}) {
     EXPECT_THAT(message(Beside(wrong)), HasSubstr("train.batch.side_by_side: expected 1 to 8"));
   }

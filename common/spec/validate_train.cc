@@ -1,5 +1,4 @@
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -117,8 +116,10 @@ void CheckSideBySide(const v1::JobSpec& spec, Checker* check) {
   }
   const int64_t all = train.batch().accumulation();
   if (!train.batch().has_accumulation() || all < 1 || all % together == 0) return;
+  int nearest = together - 1;
+  while (all % nearest != 0) --nearest;
   check->Add(kField, absl::StrCat("must divide train.batch.accumulation (", all, "), got ",
-                                  together, "; nearest: ", std::gcd(all, int64_t{together})));
+                                  together, "; nearest: ", nearest));
 }
 
 void CheckShardGroup(const v1::JobSpec& spec, Checker* check) {

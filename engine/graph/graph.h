@@ -166,10 +166,9 @@ struct Attributes {
   bool divides_columns = false;
   bool divides_rows = false;  // each tensor rank has some of the rows (plan/passes/rows_pass.h)
   int32_t peer_stage = -1;    // kStage*: the pipeline stage at the other end
-  int32_t micro_batch =
-      0;  // of the step's, where a program has them all (plan/passes/pipeline_pass.h)
-  int32_t pass = kNoPass;  // likewise: index among the stage's passes
-  int32_t chunk = 0;       // of the runs of blocks that an interleaved pipeline's stage has
+  int32_t micro_batch = 0;    // of those that the program has (plan/passes/micro_batch_copies.h)
+  int32_t pass = kNoPass;     // of a pipeline: index among the stage's passes
+  int32_t chunk = 0;          // of the runs of blocks that an interleaved pipeline's stage has
   // kTokenRows, kEmbedding*, kLmHead*: V of the tensor ranks together, which divide the table's
   // rows (plan/passes/vocabulary_pass.h). 0: each of them has all.
   int64_t vocabulary = 0;

@@ -77,7 +77,7 @@ int64_t CudaBesideBytes(const StepPlan& plan) {
   }
   bytes += TableBytes(4 * static_cast<int64_t>(plan.groups.size()));
   bytes += ExpertTableBytes(plan);
-  // Of a pipeline's stage, whose program has all of a step.
+  // Those that a run of the training program takes.
   const int64_t micro_batches = plan.options.accumulation / plan.options.MicroSteps();
   bytes += DeviceAligned((micro_batches - 1) * kPosition);
   if (plan.options.documents) {

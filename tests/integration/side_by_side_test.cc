@@ -137,7 +137,7 @@ TEST(SideBySide, TrainsAlikeWhereGradientsAreSharded) {
   }
 }
 
-// Adapters, preferences, a budget of activations, states in fewer bits.
+// A budget of activations, states in fewer bits and on the host, averages, factors.
 TEST(SideBySide, WithWhatOtherJobsHave) {
   const TinyJob job;
   const std::pair<const char*, void (*)(v1::JobSpec*)> changes[] = {
@@ -172,6 +172,30 @@ TEST(SideBySide, WithWhatOtherJobsHave) {
     EXPECT_EQ(got.losses, want.losses);
     ExpectSameState(got.snapshot, want.snapshot);
   }
+}
+
+// Of other losses and other weights.
+TEST(SideBySide, WithPreferencesAndAdapters) {
+  const TinyJob job;
+  for (const TinyOptions& options :
+       {TinyOptions{.llama = true, .kv_heads = 4, .documents = true, .dpo = 0.3},
+        TinyOptions{.llama = true, .kv_heads = 4, .lora = 2}}) {
+    const Trained want = Train(InTurn(job, {.data = 2}, options));
+    const Trained got = Train(SideBySide(job, {.data = 2}, options));
+    EXPECT_EQ(got.losses, want.losses);
+    ExpectSameState(got.snapshot, want.snapshot);
+  }
+}
+
+// As an elastic job at another size: of four that are asked for, two divide six.
+TEST(SideBySide, AreAsManyAsDivideTheAccumulation) {
+  const TinyJob job;
+  v1::JobSpec spec = InTurn(job, {.accumulation = 6}, {.llama = true});
+  spec.mutable_train()->mutable_batch()->set_side_by_side(4);
+  const auto options = plan::OptionsFromSpec(spec, 1);
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->side_by_side, 2);
+  EXPECT_EQ(Train(spec).losses, Train(InTurn(job, {.accumulation = 6}, {.llama = true})).losses);
 }
 
 // A checkpoint goes on with another number of them.

@@ -466,7 +466,7 @@ StageSeconds SecondsOfStage(const StepCosts& step, const DeviceProfile& profile,
 
 double OuterSeconds(const StepCosts& step, const DeviceProfile& profile) {
   StepCosts outer = {.options = step.options, .ops = step.outer};
-  outer.options.accumulation = 1;  // it runs once
+  outer.options.accumulation = outer.options.side_by_side = 1;  // it runs once
   return EstimateAlone(outer, profile).seconds;
 }
 

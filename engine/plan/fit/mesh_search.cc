@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <queue>
 #include <tuple>
 #include <utility>
@@ -10,7 +11,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/spec/model_sizes.h"
-#include "common/spec/validate.h"
 #include "common/status_macros.h"
 #include "engine/plan/fit/mesh_bounds.h"
 #include "engine/plan/fit/required_bytes.h"
@@ -332,21 +332,36 @@ absl::StatusOr<const RankedSetting*> MeshSearch::ExactOf(const Setting& setting)
   return &exact;
 }
 
-absl::StatusOr<RankedSetting> MeshSearch::SideBySideOf(const RankedSetting& in_turn) {
+namespace {
+
+// Within a micro-batch.
+bool Exchanges(const Setting& s) {
+  return s.tensor > 1 || s.context > 1 || s.expert > 1 || s.stage == 3;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<RankedSetting>> MeshSearch::SideBySideOf(
+    const RankedSetting& in_turn) {
+  const bool may_be_in_turn = absl::c_linear_search(space_.side_by_side, 1);
   std::optional<RankedSetting> best;
-  if (absl::c_linear_search(space_.side_by_side, 1)) best = in_turn;
+  if (may_be_in_turn) best = in_turn;
   for (const int together : space_.side_by_side) {
     Setting setting = in_turn.setting;
-    setting.side_by_side = together;
-    if (together == 1 || setting.accumulation % together != 0) continue;
-    if (!ValidateJobSpec(WithSetting(spec_, setting)).ok()) continue;
-    MP_ASSIGN_OR_RETURN(const RankedSetting* const exact, ExactOf(setting));
-    if (!Fits(exact->setting, place_)) continue;
+    setting.side_by_side =
+        setting.pipeline > 1 ? 1
+                             : static_cast<int>(std::gcd(setting.accumulation, int64_t{together}));
+    if (may_be_in_turn && (setting.side_by_side == 1 || !Exchanges(setting))) continue;
+    const absl::StatusOr<const RankedSetting*> exact = ExactOf(setting);
+    // A budget of activations that is too small for several micro-batches.
+    if (absl::IsInvalidArgument(exact.status())) continue;
+    MP_RETURN_IF_ERROR(exact.status());
+    if (!Fits((*exact)->setting, place_)) continue;
     const bool faster =
-        !best.has_value() || kAsFast * exact->setting.seconds < best->setting.seconds;
-    if (faster) best = *exact;
+        !best.has_value() || kAsFast * (*exact)->setting.seconds < best->setting.seconds;
+    if (faster) best = **exact;
   }
-  return best.value_or(in_turn);
+  return best;
 }
 
 absl::StatusOr<std::vector<RankedSetting>> MeshSearch::Best(size_t count, const Wanted& wanted) {
@@ -359,7 +374,8 @@ absl::StatusOr<std::vector<RankedSetting>> MeshSearch::Best(size_t count, const 
     for (const Seen& seen : ranked) {
       MP_ASSIGN_OR_RETURN(const RankedSetting* const exact, ExactOf(seen.setting));
       if (!Fits(exact->setting, place_)) continue;
-      MP_ASSIGN_OR_RETURN(best.emplace_back(), SideBySideOf(*exact));
+      MP_ASSIGN_OR_RETURN(const std::optional<RankedSetting> beside, SideBySideOf(*exact));
+      if (beside.has_value()) best.push_back(*beside);
     }
     if (all || best.size() >= count) break;
   }

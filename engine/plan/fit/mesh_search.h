@@ -181,8 +181,8 @@ class MeshSearch {
   absl::StatusOr<std::optional<Seen>> SeenOf(const Setting& setting, double least,
                                              const DeviceProfile& profile);
   absl::StatusOr<const RankedSetting*> ExactOf(const Setting& setting);
-  // Of one with micro-batches in turn: as the space says, the fastest that fits.
-  absl::StatusOr<RankedSetting> SideBySideOf(const RankedSetting& in_turn);
+  // Of one with micro-batches in turn: as the space says, the fastest that fits. nullopt: none does.
+  absl::StatusOr<std::optional<RankedSetting>> SideBySideOf(const RankedSetting& in_turn);
   // In order of preference.
   using Preference =
       std::tuple<int, int, int, int, PipelineSchedule, bool, Recompute, size_t, bool, int64_t>;

@@ -120,7 +120,7 @@ Number Extended(Number few, Number more, double times) {
 template <typename Runs>
 double SumOf(const StepCosts& step, const Runs& runs, const DeviceProfile& profile) {
   StepCosts part = {.options = step.options};
-  part.options.accumulation = 1;
+  part.options.accumulation = part.options.side_by_side = 1;
   for (const OpCosts& op : step.ops) {
     if (op.when != When::kEveryMicroStep || !runs(op)) continue;
     part.ops.push_back(op);

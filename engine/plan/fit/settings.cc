@@ -1,6 +1,7 @@
 #include "engine/plan/fit/settings.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -211,7 +212,8 @@ v1::JobSpec WithSetting(v1::JobSpec spec, const Setting& setting) {
   train->mutable_batch()->set_accumulation(setting.accumulation);
   train->mutable_batch()->set_global(setting.micro * setting.accumulation *
                                      DataRanks(spec.resources()));
-  train->mutable_batch()->set_side_by_side(setting.side_by_side);
+  train->mutable_batch()->set_side_by_side(
+      static_cast<int>(std::gcd(setting.accumulation, int64_t{setting.side_by_side})));
   train->mutable_zero()->set_stage(setting.stage);
   train->mutable_zero()->set_group(setting.group);
   train->set_recompute(SpecRecompute(setting.recompute));

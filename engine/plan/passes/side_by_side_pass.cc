@@ -17,14 +17,15 @@ using Piece = std::vector<const Op*>;
 // What a micro-batch computes, with products in it, and what it exchanges then before it can go on.
 struct Phase {
   Piece computed;
-  // Each ends with exchanges. The first one has nothing else, the others ops without products.
+  // The first one has exchanges alone. The others begin with ops without products, and end with
+  // exchanges, or where a block does.
   std::vector<Piece> exchanged;
 };
 
 class SideBySide {
  public:
-  SideBySide(graph::Graph& graph, int micro_batches)
-      : graph_(graph), micro_batches_(micro_batches), copies_(graph) {}
+  SideBySide(graph::Graph& graph, int micro_batches, bool blocks_apart)
+      : graph_(graph), micro_batches_(micro_batches), blocks_apart_(blocks_apart), copies_(graph) {}
 
   void Run() && {
     for (int m = 0; m < micro_batches_; ++m) copies_.AddInputs(m);
@@ -37,13 +38,13 @@ class SideBySide {
  private:
   double FlopsOf(const Op& op) const { return ops::OpCost(graph_, op).flops; }
 
-  // A phase also ends where another block begins: that block's sharded parameters are then gathered
-  // once for all micro-batches.
   std::vector<Phase> Phases() const {
     std::vector<Phase> phases;
     const std::vector<Op>& all = copies_.ops();
+    int last_block = graph::kNoBlock;
     for (size_t begin = 0; begin < all.size();) {
       const int block = all[begin].block;
+      const bool apart = blocks_apart_ && block != std::exchange(last_block, block);
       Piece computed, exchanged;
       double flops = 0;
       size_t end = begin;
@@ -53,7 +54,7 @@ class SideBySide {
         (exchange ? exchanged : computed).push_back(&all[end]);
         if (!exchange) flops += FlopsOf(all[end]);
       }
-      if (flops > 0 || phases.empty()) {
+      if (flops > 0 || apart || phases.empty()) {
         phases.push_back({std::move(computed), {std::move(exchanged)}});
       } else {
         computed.insert(computed.end(), exchanged.begin(), exchanged.end());
@@ -94,6 +95,7 @@ class SideBySide {
 
   const graph::Graph& graph_;
   const int micro_batches_;
+  const bool blocks_apart_;
   MicroBatchCopies copies_;
   std::vector<Piece> open_;  // of the latest phase: what is still to be exchanged
   int open_of_ = 0;          // by which micro-batch
@@ -101,8 +103,8 @@ class SideBySide {
 
 }  // namespace
 
-void TrainSideBySide(graph::Graph& graph, int micro_batches) {
-  SideBySide(graph, micro_batches).Run();
+void TrainSideBySide(graph::Graph& graph, int micro_batches, bool blocks_apart) {
+  SideBySide(graph, micro_batches, blocks_apart).Run();
 }
 
 }  // namespace milepost::plan

@@ -18,8 +18,9 @@ namespace {
 using graph::OpKind;
 
 StepPlan PlanBeside(int64_t side_by_side, int64_t accumulation = 4, int tensor = 2, int world = 1,
-                    int stage = 0) {
+                    int stage = 0, int prefetch = 1) {
   PlanOptions options = OptionsOf(world, stage, DType::kF32);
+  options.prefetch = prefetch;
   options.tensor = tensor;
   options.accumulation = accumulation;
   options.side_by_side = side_by_side;
@@ -102,9 +103,15 @@ TEST(SideBySidePass, ABlockIsGatheredOnceForAll) {
     for (const PlannedOp& op : plan.train.ops) count += op.op.kind == OpKind::kGatherParameters;
     return count * static_cast<double>(plan.options.MicroSteps());
   };
-  const double in_turn = gathers(PlanBeside(1, 4, /*tensor=*/1, /*world=*/2, /*stage=*/3));
-  EXPECT_EQ(gathers(PlanBeside(2, 4, 1, 2, 3)), in_turn / 2);
-  EXPECT_EQ(gathers(PlanBeside(4, 4, 1, 2, 3)), in_turn / 4);
+  for (const int tensor : {1, 2}) {
+    for (const int prefetch : {0, 1}) {
+      const auto of = [&](int64_t together) {
+        return gathers(PlanBeside(together, 4, tensor, /*world=*/2, /*stage=*/3, prefetch));
+      };
+      EXPECT_EQ(of(2), of(1) / 2) << tensor << " tensor ranks, prefetch " << prefetch;
+      EXPECT_EQ(of(4), of(1) / 4) << tensor << " tensor ranks, prefetch " << prefetch;
+    }
+  }
 }
 
 TEST(SideBySidePass, OptionsThatItCannotHaveAreRefused) {

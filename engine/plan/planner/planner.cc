@@ -242,7 +242,8 @@ StepPlan DraftOf(const PlanOptions& options, Parts parts, const std::vector<Reco
   if (options.pipeline > 1)
     UnrollPasses(plan.train.graph, OrderOfStage(ShapeOf(options), options.stage));
   if (options.side_by_side > 1)
-    TrainSideBySide(plan.train.graph, static_cast<int>(options.side_by_side));
+    TrainSideBySide(plan.train.graph, static_cast<int>(options.side_by_side),
+                    options.ShardsParameters());
   plan.loss_heads = static_cast<int>(plan.train.graph.losses.size());
   plan.parameter_groups = parts.updates.groups;
   plan.groups = MakeFlatGroups(plan.train.graph, parts.updates.by_parameter, options);
@@ -295,7 +296,7 @@ absl::Status CutStages(const PlanOptions& options, Parts& parts) {
 absl::StatusOr<std::vector<Recompute>> Choose(const PlanOptions& options, const Parts& parts,
                                               Planning* planning) {
   const auto draft = [&](const std::vector<Recompute>& by_block) -> absl::StatusOr<StepPlan> {
-    MP_RETURN_IF_ERROR(Spend(planning, WorkOf(parts.train)));
+    MP_RETURN_IF_ERROR(Spend(planning, WorkOf(parts.train) * options.side_by_side));
     graph::Graph evaluate;
     evaluate.statistics = parts.evaluate.statistics;
     if (!evaluate.statistics.empty()) evaluate.values = parts.evaluate.values;

@@ -13,8 +13,8 @@
 
 namespace milepost::runtime {
 
-// That a run of the training program takes: those of a step where a pipeline's stage has them all
-// in it, otherwise one.
+// That a run of the training program takes: those of a step in a pipeline's stage, those that are
+// side by side otherwise.
 inline int64_t MicroBatchesOfRun(const plan::StepPlan& plan) {
   return plan.options.accumulation / plan.options.MicroSteps();
 }

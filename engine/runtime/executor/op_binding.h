@@ -16,8 +16,8 @@ namespace milepost::runtime {
 
 class StateDisk;
 
-// Of the step: how many lie between this rank's first micro-batch and another, where a program has
-// them all.
+// How many samples of the step lie between this rank's first micro-batch in a run of a program and
+// another one of the run.
 inline int64_t SamplesBefore(const plan::StepPlan& plan, int64_t micro_batch) {
   return micro_batch * plan.options.micro_batch * plan.options.SampleRanks();
 }

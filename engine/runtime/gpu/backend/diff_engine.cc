@@ -184,6 +184,7 @@ absl::Status Differ::MakePlans(const StepEngineArguments& arguments) {
     return absl::InvalidArgumentError(
         "train.offload: what is offloaded is the host's anyway; compare without");
   }
+  options.side_by_side = 1;  // the same ops, one micro-batch at a time
   MP_ASSIGN_OR_RETURN(device_plan_,
                       PlanOnDevice(arguments.spec, options, *parts_.products, *parts_.graphs));
   // The same ops: fused alike, and heads in the same chunks.

@@ -137,6 +137,15 @@ TEST(DiffEngine, FactorsOfGradientsAreTheCpus) {
   }
 }
 
+TEST(DiffEngine, MicroBatchesSideBySideAreComparedInTurn) {
+  const TinyJob job;
+  v1::JobSpec spec = job.Spec(Tiny({.precision = v1::PRECISION_FP32, .documents = true}));
+  spec.mutable_train()->mutable_batch()->set_side_by_side(2);
+  NormalizeJobSpec(&spec);
+  ASSERT_EQ(ValidateJobSpec(spec), absl::OkStatus());
+  ExpectAlike(Diffs(spec));
+}
+
 TEST(DiffEngine, UpdatesInFewerBitsAreTheCpus) {
   const TinyJob job;
   for (const auto type : {v1::OptimizerSpec::TYPE_ADAMW, v1::OptimizerSpec::TYPE_ADAMW_8BIT}) {

@@ -108,7 +108,7 @@ struct GpuRank {
   std::unique_ptr<GpuLink> links[plan::kStreams];
 };
 
-// What a rank keeps of all ranks' state, where each has all of it; but for errors, which are its own.
+// What a rank keeps of all ranks' state, where each has all of it: but for errors, its own.
 std::vector<char> KeptAlike(TrainingSession& session) {
   EXPECT_EQ(session.PrepareSave(), absl::OkStatus());
   std::vector<char> kept;
