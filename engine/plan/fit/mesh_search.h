@@ -181,7 +181,7 @@ class MeshSearch {
   absl::StatusOr<std::optional<Seen>> SeenOf(const Setting& setting, double least,
                                              const DeviceProfile& profile);
   absl::StatusOr<const RankedSetting*> ExactOf(const Setting& setting);
-  // Of one with micro-batches in turn: as the space says, the fastest that fits. nullopt: none does.
+  // Of one with micro-batches in turn: as the space says, the fastest that fits. nullopt: none.
   absl::StatusOr<std::optional<RankedSetting>> SideBySideOf(const RankedSetting& in_turn);
   // In order of preference.
   using Preference =
