@@ -79,13 +79,16 @@ std::vector<FactorCase> RandomFactors() {
   return cases;
 }
 
-TEST(CompressionCudaKernel, RowsBecomeOrthonormalAsOnTheCpu) {
-  const std::vector<FactorCase> cases = RandomFactors();
+void ExpectOrthonormalAsOnTheCpu(const std::vector<FactorCase>& cases) {
   const auto results = Orthonormalised(cases);
   for (size_t i = 0; i < cases.size(); ++i) {
     ExpectOrthonormalInFp64(results[i], cases[i].count, cases[i].n);
     ExpectNear(results[i], OrthonormalisedOnTheCpu(cases[i], i), 1e-5, 1e-6, "rows");
   }
+}
+
+TEST(CompressionCudaKernel, RowsBecomeOrthonormalAsOnTheCpu) {
+  ExpectOrthonormalAsOnTheCpu(RandomFactors());
 }
 
 TEST(CompressionCudaKernel, NearlyParallelRowsBecomeOrthonormal) {
@@ -107,11 +110,7 @@ TEST(CompressionCudaKernel, WhatDependsOnEarlierRowsIsDrawnAsOnTheCpu) {
       for (int64_t e = 0; e < c.n; ++e) c.rows[c.n + e] = -2 * c.rows[e];
     }
   }
-  const auto results = Orthonormalised(cases);
-  for (size_t i = 0; i < cases.size(); ++i) {
-    ExpectOrthonormalInFp64(results[i], cases[i].count, cases[i].n);
-    ExpectNear(results[i], OrthonormalisedOnTheCpu(cases[i], i), 1e-5, 1e-6, "rows");
-  }
+  ExpectOrthonormalAsOnTheCpu(cases);
 }
 
 TEST(CompressionCudaKernel, ARowThatIsNoNumberStaysThat) {
