@@ -77,6 +77,39 @@ absl::StatusOr<double> ProductRate(int64_t m, int64_t n, const DeviceBenchOption
   return 2 * static_cast<double>(m) * static_cast<double>(n * n) / seconds;
 }
 
+// See MatmulRate::accumulate_half. Each product adds to a gradient that no cache holds, and does
+// nothing but what a plan expects of its FLOPs and its bytes, and that.
+template <typename T>
+absl::StatusOr<double> AccumulateHalf(int64_t rows, int64_t side, const RateBySize& product,
+                                      double memory_bandwidth, const DeviceBenchOptions& options) {
+  const DType type = kDTypeOf<T>;
+  kernels::MatmulSpec spec = {.m = side, .n = side, .k = rows, .transpose_a = true};
+  spec.a = spec.b = type;
+  spec.accumulate = true;
+  kernels::MatmulCache cache;
+  MP_ASSIGN_OR_RETURN(const size_t scratch, cache.WorkspaceBytes(spec));
+  const int64_t factor = rows * side * static_cast<int64_t>(sizeof(T));
+  const int64_t gradient = side * side * static_cast<int64_t>(sizeof(float));
+  const int64_t gradients = std::max<int64_t>(1, options.copy_bytes / gradient);
+  MP_ASSIGN_OR_RETURN(Arena a, Arena::Allocate(factor));
+  MP_ASSIGN_OR_RETURN(Arena b, Arena::Allocate(factor));
+  MP_ASSIGN_OR_RETURN(Arena c, Arena::Allocate(gradients * gradient));
+  MP_ASSIGN_OR_RETURN(Arena workspace, Arena::Allocate(static_cast<int64_t>(scratch)));
+  Fill(reinterpret_cast<T*>(a.data()), rows * side);
+  Fill(reinterpret_cast<T*>(b.data()), rows * side);
+  int64_t next = 0;
+  MP_ASSIGN_OR_RETURN(const double seconds, LeastSeconds(options.repeats, [&] {
+                        char* sums = c.data() + next++ % gradients * gradient;
+                        return cache.Execute(spec, a.data(), b.data(), nullptr, sums,
+                                             workspace.data());
+                      }));
+  const auto size = static_cast<double>(rows);
+  const double flops = 2 * size * static_cast<double>(side * side);
+  const double moved = static_cast<double>(2 * factor + 2 * gradient) / memory_bandwidth;
+  const double computed = flops / (product.limit * size / (size + product.half));
+  return std::clamp(size * ((seconds - moved) / computed - 1), 0.0, 1e6);
+}
+
 // FLOP/s of attention, forward and backward, the causal half counted.
 template <typename T>
 absl::StatusOr<double> AttentionRate(int64_t sequence, const DeviceBenchOptions& options) {
@@ -113,7 +146,8 @@ absl::StatusOr<double> AttentionRate(int64_t sequence, const DeviceBenchOptions&
 
 // UNIMPLEMENTED: this CPU has no products of the type.
 template <typename T>
-absl::StatusOr<plan::MatmulRate> RatesOf(const DeviceBenchOptions& options) {
+absl::StatusOr<plan::MatmulRate> RatesOf(double memory_bandwidth,
+                                         const DeviceBenchOptions& options) {
   const auto size = [](int64_t n) { return static_cast<double>(n); };
   // One that the outer caches hold, one that they do not, and one of few rows.
   const int64_t side = options.product / 2, rows = std::min<int64_t>(16, side / 2);
@@ -122,6 +156,8 @@ absl::StatusOr<plan::MatmulRate> RatesOf(const DeviceBenchOptions& options) {
   MP_ASSIGN_OR_RETURN(const double few_rows, ProductRate<T>(rows, side / 2, options));
   const RateBySize product =
       FitRate({size(rows), few_rows}, {size(far > near ? 2 * side : side), std::max(near, far)});
+  MP_ASSIGN_OR_RETURN(const double accumulate_half,
+                      AccumulateHalf<T>(4 * rows, side, product, memory_bandwidth, options));
   const int64_t positions = options.sequence / 8;
   MP_ASSIGN_OR_RETURN(const double long_rate, AttentionRate<T>(options.sequence, options));
   MP_ASSIGN_OR_RETURN(const double short_rate, AttentionRate<T>(positions, options));
@@ -132,7 +168,8 @@ absl::StatusOr<plan::MatmulRate> RatesOf(const DeviceBenchOptions& options) {
       .peak = Rounded(product.limit),
       .attention = std::clamp(Rounded(attention.limit / product.limit), 1e-3, 1.0),
       .product_half = Rounded(product.half),
-      .attention_half = Rounded(attention.half)};
+      .attention_half = Rounded(attention.half),
+      .accumulate_half = Rounded(accumulate_half)};
 }
 
 absl::StatusOr<double> CopyBandwidth(const DeviceBenchOptions& options) {
@@ -215,16 +252,16 @@ absl::StatusOr<plan::DeviceProfile> MeasureCpu(const DeviceBenchOptions& options
   profile.source = absl::StrFormat("milepost bench device, %d threads", options.threads);
   profile.overlap = 0;  // the cores that compute move the bytes
   profile.network_bandwidth = kNetworkBytesPerSecond;
-  MP_ASSIGN_OR_RETURN(profile.matmul["F32"], RatesOf<float>(options));
+  MP_ASSIGN_OR_RETURN(const double copy, CopyBandwidth(options));
+  profile.memory_bandwidth = Rounded(copy);
+  MP_ASSIGN_OR_RETURN(profile.matmul["F32"], RatesOf<float>(copy, options));
   profile.attention_fraction = profile.matmul["F32"].attention;  // also of types not measured
-  const auto half = RatesOf<bf16>(options);
+  const auto half = RatesOf<bf16>(copy, options);
   if (half.ok()) {
     profile.matmul["BF16"] = *half;
   } else if (!absl::IsUnimplemented(half.status())) {
     return half.status();
   }
-  MP_ASSIGN_OR_RETURN(const double copy, CopyBandwidth(options));
-  profile.memory_bandwidth = Rounded(copy);
   profile.op_seconds = Rounded(ForkSeconds());
   MP_ASSIGN_OR_RETURN(const LinkSpeed link, LoopbackSpeed(options));
   profile.host_bandwidth = Rounded(link.bandwidth);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -137,7 +138,8 @@ TEST(SideBySide, TrainsAlikeWhereGradientsAreSharded) {
   }
 }
 
-// A budget of activations, states in fewer bits and on the host, averages, factors.
+// A budget of activations, states in fewer bits, on the host and on disk, scaled losses, islands,
+// averages, factors.
 TEST(SideBySide, WithWhatOtherJobsHave) {
   const TinyJob job;
   const std::pair<const char*, void (*)(v1::JobSpec*)> changes[] = {
@@ -153,6 +155,18 @@ TEST(SideBySide, WithWhatOtherJobsHave) {
       {"offload",
        [](v1::JobSpec* s) {
          s->mutable_train()->mutable_offload()->set_optimizer(v1::OFFLOAD_TARGET_HOST);
+       }},
+      {"disk",
+       [](v1::JobSpec* s) {
+         v1::OffloadSpec* offload = s->mutable_train()->mutable_offload();
+         offload->set_optimizer(v1::OFFLOAD_TARGET_NVME);
+         offload->set_path(std::filesystem::path(s->data().train()).parent_path().string());
+       }},
+      {"halves", [](v1::JobSpec* s) { s->mutable_train()->set_precision(v1::PRECISION_FP16); }},
+      {"islands",
+       [](v1::JobSpec* s) {
+         s->mutable_train()->mutable_sync()->set_every(2);
+         s->mutable_train()->mutable_sync()->set_islands(2);
        }},
       {"average", [](v1::JobSpec* s) { s->mutable_train()->mutable_ema()->set_decay(0.9); }},
       {"powersgd", [](v1::JobSpec* s) {
@@ -179,7 +193,8 @@ TEST(SideBySide, WithPreferencesAndAdapters) {
   const TinyJob job;
   for (const TinyOptions& options :
        {TinyOptions{.llama = true, .kv_heads = 4, .documents = true, .dpo = 0.3},
-        TinyOptions{.llama = true, .kv_heads = 4, .lora = 2}}) {
+        TinyOptions{.llama = true, .kv_heads = 4, .lora = 2},
+        TinyOptions{.llama = true, .kv_heads = 4, .lora = 2, .nf4 = true}}) {
     const Trained want = Train(InTurn(job, {.data = 2}, options));
     const Trained got = Train(SideBySide(job, {.data = 2}, options));
     EXPECT_EQ(got.losses, want.losses);

@@ -297,6 +297,22 @@ TEST(Matmul, TransposedRowsSplit) {
   CheckProduct<bf16, float>(spec);
 }
 
+// Wide and narrow results, of few and of many rows: two implementations.
+TEST(Matmul, TransposedProductsOfEveryWidth) {
+  for (const int64_t n : {511, 512, 700}) {
+    for (const int64_t k : {5, 300}) {
+      for (const bool accumulate : {false, true}) {
+        const MatmulSpec spec{
+            .m = 37, .n = n, .k = k, .transpose_a = true, .accumulate = accumulate};
+        // Sums of 300 products are some 17, whatever is left of them.
+        CheckProduct<float, float>(spec, 5e-5);
+        CheckProduct<bf16, float>(spec, 5e-5);
+        CheckProduct<bf16, bf16>(spec);
+      }
+    }
+  }
+}
+
 // Every thread computes rows of its own; the last share of 2500 rows is split once more.
 TEST(Matmul, TransposedRowsSharedByThreads) {
   for (const int count : {2, 3}) {

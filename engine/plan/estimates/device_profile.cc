@@ -205,8 +205,10 @@ class Reader {
       const auto attention = number("attention", 1e-3, 1, 0);
       const auto product_half = number("product_half", 0, 1e6, 0);
       const auto attention_half = number("attention_half", 0, 1e6, 0);
+      const auto accumulate_half = number("accumulate_half", 0, 1e6, 0);
       if (!status_.ok()) return;
-      profile->matmul[dtype] = {*achieved, *peak, *attention, *product_half, *attention_half};
+      profile->matmul[dtype] = {*achieved,     *peak,           *attention,
+                                *product_half, *attention_half, *accumulate_half};
     }
   }
 
@@ -253,7 +255,8 @@ std::string ProfileJson(const DeviceProfile& profile) {
     matmul[dtype] = {{"achieved", rate.achieved}, {"peak", rate.peak}};
     const std::pair<const char*, double> known[] = {{"attention", rate.attention},
                                                     {"product_half", rate.product_half},
-                                                    {"attention_half", rate.attention_half}};
+                                                    {"attention_half", rate.attention_half},
+                                                    {"accumulate_half", rate.accumulate_half}};
     for (const auto& [name, value] : known) {
       if (value > 0) matmul[dtype][name] = value;
     }

@@ -32,6 +32,9 @@ struct MatmulRate {
   // or (a GPU's attention) are reckoned otherwise.
   double product_half = 0;
   double attention_half = 0;
+  // A CPU's product that adds to the gradient of earlier micro-batches waits for that, however few
+  // its rows are: with so many rows it takes twice as long. 0: it does not wait.
+  double accumulate_half = 0;
 };
 
 // What all products of a GPU's step reach together, of what the fastest one alone does: they are
@@ -80,8 +83,8 @@ absl::StatusOr<DeviceProfile> BuiltInProfile(absl::string_view name);
 
 // The JSON form: an object with exactly the fields of DeviceProfile, "matmul" as
 // {"BF16": {"achieved": 7.9e14, "peak": 9.894e14, "attention": 0.6, "product_half": 20,
-// "attention_half": 90}, ...}; `name`, `matmul` and `memory_bandwidth` are required, and of a type
-// `achieved`. INVALID_ARGUMENT with `filename` and the field.
+// "attention_half": 90, "accumulate_half": 30}, ...}; `name`, `matmul` and `memory_bandwidth` are
+// required, and of a type `achieved`. INVALID_ARGUMENT with `filename` and the field.
 absl::StatusOr<DeviceProfile> ParseProfile(absl::string_view json, absl::string_view filename);
 std::string ProfileJson(const DeviceProfile& profile);  // indented, ends in a newline
 

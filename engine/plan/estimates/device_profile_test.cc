@@ -10,7 +10,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr char kJson[] = R"({"name": "box", "matmul": {"F32": {"achieved": 1e11, "attention": 0.3,
-  "product_half": 20, "attention_half": 90}},
+  "product_half": 20, "attention_half": 90, "accumulate_half": 30}},
   "memory_bandwidth": 2e10, "threads": 2})";
 
 TEST(DeviceProfile, BuiltInOnesAreWhole) {
@@ -60,6 +60,7 @@ TEST(DeviceProfile, ReadsTheLeastAndScalesWithThreads) {
   EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).attention, 0.3);
   EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).product_half, 20);
   EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).attention_half, 90);
+  EXPECT_DOUBLE_EQ(RateOf(one, DType::kF32).accumulate_half, 30);
   EXPECT_EQ(ProfileJson(*ParseProfile(ProfileJson(*profile), "f.json")), ProfileJson(*profile));
   EXPECT_DOUBLE_EQ(one.memory_bandwidth, 1e10);
   const DeviceProfile h200 = *BuiltInProfile("h200");

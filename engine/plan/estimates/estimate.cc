@@ -67,7 +67,8 @@ double OffloadSeconds(const OpCosts& op, const DeviceProfile& profile) {
 double PartOf(const OpCosts& op, const MatmulRate& rate, const DeviceProfile& profile) {
   const auto part_at = [](double size, double half) { return size > 0 ? size / (size + half) : 1; };
   if (!IsAttention(op.kind)) {
-    return op.product_part * part_at(static_cast<double>(op.product_least), rate.product_half);
+    return op.product_part * part_at(static_cast<double>(op.product_least), rate.product_half) *
+           part_at(static_cast<double>(op.added_rows), rate.accumulate_half);
   }
   const double best = rate.attention > 0 ? rate.attention : profile.attention_fraction;
   return best * op.attention_part * part_at(op.attention_seen, rate.attention_half);
@@ -321,6 +322,13 @@ int64_t ProductLeastOf(const StepPlan& plan, const graph::Op& op) {
   return least;
 }
 
+// The first micro-batch writes the gradient that the others add to: it counts as they do.
+int64_t AddedRowsOf(const StepPlan& plan, const graph::Op& op) {
+  if (op.kind != OpKind::kLinearBackwardWeight || plan.options.accumulation <= 1) return 0;
+  const graph::Shape& shape = plan.train.graph.values[op.inputs[0]].shape;
+  return shape.empty() ? 0 : shape[0];
+}
+
 }  // namespace
 
 StepCosts CostsOf(const StepPlan& plan) {
@@ -342,6 +350,7 @@ StepCosts CostsOf(const StepPlan& plan) {
                         .attention_seen = SeenOf(planned.op.attributes),
                         .product_part = ProductPartOf(plan, planned.op),
                         .product_least = ProductLeastOf(plan, planned.op),
+                        .added_rows = AddedRowsOf(plan, planned.op),
                         .wait_for = planned.wait_for,
                         .flops = planned.flops,
                         .bytes = planned.bytes,

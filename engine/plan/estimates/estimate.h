@@ -60,6 +60,7 @@ struct OpCosts {
   double attention_seen = 0;
   double product_part = 1;    // of a product's rate, that products of this kind reach
   int64_t product_least = 0;  // of a product's rows, columns and inner size; 0: not told
+  int64_t added_rows = 0;     // of a weight's gradient that is added to; 0: it is not
   std::vector<int32_t> wait_for;
   double flops = 0;
   double bytes = 0;

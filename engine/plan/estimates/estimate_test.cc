@@ -92,6 +92,21 @@ TEST(Estimate, SmallProductsReachLess) {
   EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 3 * 7);
 }
 
+// With 4 rows twice as long, where it is added to what another micro-batch has left.
+TEST(Estimate, AnAddedGradientIsWaitedFor) {
+  DeviceProfile profile = Unit();
+  profile.matmul["F32"].accumulate_half = 4;
+  for (const int64_t accumulation : {1, 2}) {
+    StepPlan plan = PlanOf({{.flops = 3}}, accumulation);
+    plan.train.graph.values = {{.shape = {4, 100}}, {.shape = {4, 50}}, {.shape = {100, 50}}};
+    plan.train.ops[0].op.inputs = {0, 1};
+    plan.train.ops[0].op.outputs = {{.value = 2}};
+    EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, 3.0 * accumulation);
+    plan.train.ops[0].op.kind = OpKind::kLinearBackwardWeight;
+    EXPECT_DOUBLE_EQ(EstimateStep(plan, profile).seconds, accumulation == 1 ? 3.0 : 12.0);
+  }
+}
+
 // The reduction of the first op's result runs beside the second op.
 TEST(Estimate, HidesCommunicationBehindComputation) {
   std::vector<FakeOp> ops = {{.flops = 4},
