@@ -12,6 +12,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -25,6 +26,7 @@
 
 #include "bench/mesh_choice/throttled.h"
 #include "common/philox.h"
+#include "common/short_slices.h"
 #include "common/spec/auto_fields.h"
 #include "common/spec/validate.h"
 #include "common/status_macros.h"
@@ -251,17 +253,40 @@ absl::StatusOr<double> OnLink(
   return most;
 }
 
-// Of all-reduces of so many bytes, the fastest.
+// Until `count` is as large.
+void Await(const std::atomic<int>& count, int least) {
+  for (int now = count.load(); now < least; now = count.load()) count.wait(now);
+}
+void Raise(std::atomic<int>& count) {
+  count.fetch_add(1);
+  count.notify_all();
+}
+
+// Of all-reduces of so many bytes, the median. As in a step (runtime/executor) a thread of its own
+// makes them, which waits for each, and is waited for.
 absl::StatusOr<double> AllReduceSeconds(size_t bytes, comm::Communicator& ranks) {
-  constexpr int kRepeats = 20;
-  double least = std::numeric_limits<double>::infinity();
+  constexpr int kRepeats = 41;
   std::vector<float> values(bytes / sizeof(float), 1.0f);
+  std::atomic<int> asked = 0, made = 0;
+  absl::Status status;
+  std::thread communicates([&] {
+    TakeShortSlices();
+    for (int i = 0; i < kRepeats; ++i) {
+      Await(asked, i + 1);
+      status.Update(ranks.AllReduce(absl::MakeSpan(values)));
+      Raise(made);
+    }
+  });
+  std::vector<double> seconds;
   for (int i = 0; i < kRepeats; ++i) {
     const double begin = SteadySeconds();
-    MP_RETURN_IF_ERROR(ranks.AllReduce(absl::MakeSpan(values)));
-    least = std::min(least, SteadySeconds() - begin);
+    Raise(asked);
+    Await(made, i + 1);
+    seconds.push_back(SteadySeconds() - begin);
   }
-  return least;
+  communicates.join();
+  MP_RETURN_IF_ERROR(status);
+  return Median(std::move(seconds));
 }
 
 // The device profile of a rank at the end of such a link. What `here` says of links is of processes

@@ -77,8 +77,8 @@ absl::StatusOr<double> ProductRate(int64_t m, int64_t n, const DeviceBenchOption
   return 2 * static_cast<double>(m) * static_cast<double>(n * n) / seconds;
 }
 
-// See MatmulRate::accumulate_half. Each product adds to a gradient that no cache holds, and does
-// nothing but what a plan expects of its FLOPs and its bytes, and that.
+// See MatmulRate::accumulate_half. Each product adds to a gradient that no cache holds. What it
+// takes beyond what a plan expects of its FLOPs and bytes is the wait.
 template <typename T>
 absl::StatusOr<double> AccumulateHalf(int64_t rows, int64_t side, const RateBySize& product,
                                       double memory_bandwidth, const DeviceBenchOptions& options) {

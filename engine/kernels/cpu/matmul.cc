@@ -91,10 +91,11 @@ absl::Status FromDnnl(dnnl_status_t status, const MatmulSpec& spec) {
 // The gemm is faster where it adds to a C that no cache holds: with k = 128 one thread makes 768 x
 // 768 with 200 GFLOP/s instead of 170, in bf16 with 440 instead of 250. It also writes wide results
 // faster, 768 x 3072 with 255 GFLOP/s instead of 220, but narrow ones more slowly, 1024 x 256 with
-// 225 instead of 254. With AMX nothing was measured.
+// 225 instead of 254. It copies factors into memory of its own (docs/internals/numerics.md), so
+// small results, which caches hold, are not its. With AMX nothing was measured.
 bool PrefersGemm(const MatmulSpec& s, const std::string& chosen) {
-  constexpr int64_t kWide = 512, kFewRows = 256;
-  if (!s.transpose_a || s.packed_b || s.c != DType::kF32) return false;
+  constexpr int64_t kWide = 512, kFewRows = 256, kLarge = 1 << 16;
+  if (!s.transpose_a || s.packed_b || s.c != DType::kF32 || s.m * s.n < kLarge) return false;
   if (chosen.find("amx") != std::string::npos) return false;
   return s.n >= kWide || (s.accumulate && s.k <= kFewRows);
 }
